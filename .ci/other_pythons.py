@@ -78,9 +78,7 @@ def candidates(minor: int) -> Iterator[Path]:
     name = f"python3.{minor}"
     for folder in os.get_exec_path():
         yield Path(folder, name)
-    versions = Path(
-        os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions"
-    )
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     yield from sorted(versions.glob(f"*/bin/{name}"), reverse=True)
 
 
@@ -98,9 +96,7 @@ def runtime_lock() -> str:
     names = runtime_names()
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = re.split(r"(?m)^(?=[a-z])", text)
-    return "".join(
-        entry for entry in entries if entry.partition("==")[0] in names
-    )
+    return "".join(entry for entry in entries if entry.partition("==")[0] in names)
 
 
 def runtime_names() -> set[str]:

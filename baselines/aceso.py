@@ -59,13 +59,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
-from baselines.aceso_primitives import (
-    Ledger,
-    apply,
-    groups,
-    tune_layers,
-    tune_stages,
-)
+from baselines.aceso_primitives import Ledger, apply, groups, tune_layers, tune_stages
 from baselines.aceso_view import Config, View
 from baselines.common import Planner, Search, why_not_turns
 from nest.solvers.base import Capabilities, SolverOutput
@@ -105,9 +99,7 @@ class Trials:
         What was tried.
     """
 
-    def __init__(
-        self, view: View, start: Config, ledger: Ledger, hops: int
-    ) -> None:
+    def __init__(self, view: View, start: Config, ledger: Ledger, hops: int) -> None:
         self.view = view
         self.judged = view.judged
         self.start = start
@@ -139,9 +131,7 @@ class Trials:
             judged = self.judged(new)
             again = False
             over = memory_bytes > self.view.capacity
-            if self.improves(new) or (
-                over and judged.memory_bytes < memory_bytes
-            ):
+            if self.improves(new) or (over and judged.memory_bytes < memory_bytes):
                 memory_bytes = judged.memory_bytes
                 self._take(new)
                 config = new
@@ -219,9 +209,7 @@ class Trials:
         if not again:
             self._explored.setdefault(config, 0)
             self._aside.pop(config, None)
-        bottleneck = self.ledger.target(
-            config, self.judged(config), again=again
-        )
+        bottleneck = self.ledger.target(config, self.judged(config), again=again)
         if bottleneck is None:
             return None
         results = [config]
@@ -231,8 +219,7 @@ class Trials:
                 if self.ledger.spent:
                     break
                 result = apply(
-                    *(self.view, self.ledger, primitive.name),
-                    *(config, bottleneck),
+                    *(self.view, self.ledger, primitive.name), *(config, bottleneck)
                 )
                 if result is None or result in self._seen:
                     continue
@@ -267,8 +254,7 @@ class AcesoSolver(Planner):
         anytime=True,
         searches=frozenset({"granularity"}),
         objective=(
-            "max ((M-1) t + Σ t) without gradient sync, node or not for all "
-            "network"
+            "max ((M-1) t + Σ t) without gradient sync, node or not for all network"
         ),
         overruns=True,
         options={
@@ -276,9 +262,7 @@ class AcesoSolver(Planner):
                 f"stop the search of a number of stages after this many "
                 f"configurations tried (default {EFFORT})"
             ),
-            "hops": (
-                f"apply this many primitives in a row at most (default {HOPS})"
-            ),
+            "hops": (f"apply this many primitives in a row at most (default {HOPS})"),
             "stages": f"most stages (default {MOST_STAGES})",
             "tune": (
                 "after every trial choose dp and tp anew for runs of layers, "

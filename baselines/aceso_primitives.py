@@ -120,9 +120,7 @@ class Ledger:
         return stage
 
 
-def _largest(
-    values: Sequence[float], without: Sequence[int] | set[int]
-) -> int | None:
+def _largest(values: Sequence[float], without: Sequence[int] | set[int]) -> int | None:
     """Return where the first largest value above 0 is."""
     position, largest = None, 0.0
     for index, value in enumerate(values):
@@ -148,15 +146,11 @@ def idle_time(view: View, config: Config) -> list[float]:
             idle /= 2
         else:
             free = view.capacity - load.memory_bytes
-            room = (
-                free / load.memory_bytes * used if load.memory_bytes else idle
-            )
+            room = free / load.memory_bytes * used if load.memory_bytes else idle
             if room <= idle:
                 idle = room + (idle - room) / 2
         ideal = sum(view.ideal(config.split, i) for i in range(start, stop))
-        ideal += sum(
-            view.receive_whole(config.split, cut) for cut in (start, stop)
-        )
+        ideal += sum(view.receive_whole(config.split, cut) for cut in (start, stop))
         times.append(idle * ideal / overhead if overhead else 0.0)
     return times
 
@@ -223,9 +217,7 @@ def shares(view: View, config: Config) -> list[Shares]:
     return fractions
 
 
-def groups(
-    view: View, config: Config, bottleneck: int
-) -> Iterator[list[Primitive]]:
+def groups(view: View, config: Config, bottleneck: int) -> Iterator[list[Primitive]]:
     """Yield primitives in the order of tries, those worth the same together.
 
     Where something does not fit, those that lower memory and no other. Else
@@ -317,9 +309,7 @@ def migrate(
         step = f"migration {index}"
         target = ledger.target(config, judged, step, by_time=True)
         if target is not None:
-            partner = ledger.partner(
-                view, config, target, step, by_memory=by_memory
-            )
+            partner = ledger.partner(view, config, target, step, by_memory=by_memory)
     return best
 
 
@@ -350,12 +340,7 @@ def _migrated(
 
 
 def _pushed(
-    view: View,
-    config: Config,
-    target: int,
-    partner: int,
-    goal: int,
-    by_memory: bool,
+    view: View, config: Config, target: int, partner: int, goal: int, by_memory: bool
 ) -> tuple[Config, int]:
     """Move layers stage by stage; return where that ended too.
 
@@ -384,12 +369,7 @@ def _below(load: Load | None, goal: int, by_memory: bool) -> bool:
 
 
 def trade(
-    view: View,
-    ledger: Ledger,
-    config: Config,
-    bottleneck: int,
-    what: str,
-    step: int,
+    view: View, ledger: Ledger, config: Config, bottleneck: int, what: str, step: int
 ) -> Config | None:
     """Double or halve a degree of the bottleneck, with devices of others.
 
@@ -440,11 +420,7 @@ def _matched(
 
 
 def _fastest(
-    view: View,
-    config: Config,
-    visited: set[int],
-    step: int,
-    limit: int | None = None,
+    view: View, config: Config, visited: set[int], step: int, limit: int | None = None
 ) -> tuple[int, str] | None:
     """Return the stage and degree that is fastest once it has changed.
 
@@ -466,9 +442,7 @@ def _fastest(
     return min(times, key=lambda change: times[change], default=None)
 
 
-def _may_change(
-    view: View, config: Config, stage: int, what: str, step: int
-) -> bool:
+def _may_change(view: View, config: Config, stage: int, what: str, step: int) -> bool:
     """Whether a degree of a stage can be doubled, or halved."""
     size = view.stage_devices(config, stage)
     others = config.num_stages - 1
@@ -486,9 +460,7 @@ def _place(what: str) -> int:
     return ("dp", "tp").index(what)
 
 
-def _changed(
-    degrees: Sequence[Degrees], what: str, step: int
-) -> list[Degrees]:
+def _changed(degrees: Sequence[Degrees], what: str, step: int) -> list[Degrees]:
     """Return degrees doubled, or halved."""
     changed = []
     for dp, tp in degrees:
@@ -528,9 +500,7 @@ def widen(
     if step < 0 and config.degrees[0][_place(what)] % 2:
         return None
     degrees = _changed(config.degrees, what, step)
-    split = view.widest(
-        config.split.micro_batch, config.num_stages, degrees[0]
-    )
+    split = view.widest(config.split.micro_batch, config.num_stages, degrees[0])
     if split is None:
         return None
     return config._replace(split=split, degrees=tuple(degrees))
@@ -539,9 +509,7 @@ def widen(
 # Micro-batches
 
 
-def rebatch(
-    view: View, ledger: Ledger, config: Config, step: int
-) -> Config | None:
+def rebatch(view: View, ledger: Ledger, config: Config, step: int) -> Config | None:
     """Take the next micro-batch, and the best degrees for every stage."""
     ledger.tried += 1
     sizes = sorted({split.micro_batch for split in view.splits})
@@ -598,9 +566,7 @@ def weighed(view: View, load: Load) -> int:
     return value
 
 
-def _rebatched_alike(
-    view: View, config: Config, micro_batch: int
-) -> Config | None:
+def _rebatched_alike(view: View, config: Config, micro_batch: int) -> Config | None:
     """Return the best degrees for all stages on as many devices each."""
     values: dict[Config, int] = {}
     size = view.stage_devices(config, 0)
@@ -645,9 +611,7 @@ def tune_layers(view: View, ledger: Ledger, config: Config) -> Config:
     return config
 
 
-def _tuned(
-    view: View, ledger: Ledger, config: Config, stage: int
-) -> Config | None:
+def _tuned(view: View, ledger: Ledger, config: Config, stage: int) -> Config | None:
     """Return the best change of a run of layers in a stage."""
     best: tuple[bool, int, list[Degrees]] | None = None
     for degrees in _runs(view, config, stage):
@@ -677,11 +641,7 @@ def _runs(view: View, config: Config, stage: int) -> Iterator[list[Degrees]]:
                     halved = dp if what == "tp" else tp
                     if halved % 2:
                         break
-                    shifted = (
-                        (dp // 2, 2 * tp)
-                        if what == "tp"
-                        else (2 * dp, tp // 2)
-                    )
+                    shifted = (dp // 2, 2 * tp) if what == "tp" else (2 * dp, tp // 2)
                     if shifted not in pool:
                         break
                     new[position] = shifted

@@ -202,8 +202,7 @@ class View:
         self.per_layer = not (self.alike or one_strategy_per_stage(problem))
         self.splits = batch_splits(problem)
         self.counts = {
-            split: frozenset(stage_counts(problem, split))
-            for split in self.splits
+            split: frozenset(stage_counts(problem, split)) for split in self.splits
         }
         self._by_batch = {(x.replicas, x.micro_batch): x for x in self.splits}
         self.kinds = [problem.graph.layers[i].kind for i in self.order]
@@ -365,9 +364,7 @@ class View:
         passes = sum(terms.forward + terms.backward for _, terms in chosen)
         return Load(
             strategies=strategies,
-            passes=passes
-            - recomputed
-            + self._changes(split, start, strategies),
+            passes=passes - recomputed + self._changes(split, start, strategies),
             recomputed=recomputed,
             front=self.receive(split, start, strategies[0]),
             back=self.receive(split, start + len(degrees), strategies[-1]),
@@ -413,19 +410,15 @@ class View:
             used = self._memory_bytes(split, start, behind, chosen)
             excess = used - self.capacity
             groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
-            for index, (ladder, step) in enumerate(
-                zip(ladders, steps, strict=True)
-            ):
+            for index, (ladder, step) in enumerate(zip(ladders, steps, strict=True)):
                 if step + 1 < len(ladder):
                     freed = (behind + 1) * (
-                        ladder[step][1].kept_bytes
-                        - ladder[step + 1][1].kept_bytes
+                        ladder[step][1].kept_bytes - ladder[step + 1][1].kept_bytes
                     )
                     key = (self.kinds[start + index], step)
                     groups.setdefault(key, []).append((index, freed))
             sums = {
-                key: sum(freed for _, freed in group)
-                for key, group in groups.items()
+                key: sum(freed for _, freed in group) for key, group in groups.items()
             }
             best = max(sums, key=lambda key: sums[key], default=None)
             if excess <= 0 or best is None or sums[best] <= 0:
@@ -438,11 +431,7 @@ class View:
                 total += freed
 
     def _memory_bytes(
-        self,
-        split: BatchSplit,
-        start: int,
-        behind: int,
-        chosen: Sequence[Priced],
+        self, split: BatchSplit, start: int, behind: int, chosen: Sequence[Priced]
     ) -> int:
         """Return what a stage holds on a device.
 

@@ -135,32 +135,23 @@ class AlpaSolver(Planner):
         overruns=True,
         options={
             "clusters": (
-                f"join the layers to this many clusters (default "
-                f"{NUM_CLUSTERS})"
+                f"join the layers to this many clusters (default {NUM_CLUSTERS})"
             ),
             "recompute": (
                 "none, selective, full, or auto, the better of none and full "
                 "(default auto)"
             ),
-            "zero": (
-                "ZeRO stage of all layers (default 1, or the job's lowest)"
-            ),
+            "zero": ("ZeRO stage of all layers (default 1, or the job's lowest)"),
             "submeshes": (
                 "power_of_two or all numbers of nodes (default power_of_two)"
             ),
             "placement": (
-                "aligned, no stage on more nodes than it must, or any "
-                "(default aligned)"
+                "aligned, no stage on more nodes than it must, or any (default aligned)"
             ),
         },
     )
 
-    refusals = (
-        why_not_turns,
-        why_not_alike,
-        why_not_one_pipeline,
-        why_not_contexts,
-    )
+    refusals = (why_not_turns, why_not_alike, why_not_one_pipeline, why_not_contexts)
 
     def run(self, search: Search) -> SolverOutput:
         """Search for Alpa's plan."""
@@ -180,9 +171,7 @@ class AlpaSolver(Planner):
                 space.improve(case, recompute)
             except OutOfTimeError:
                 search.stopped = True
-                search.notes.append(
-                    f"{count - 1} of {len(grid)} searches done"
-                )
+                search.notes.append(f"{count - 1} of {len(grid)} searches done")
                 break
         return search.answer(*space.remarks())
 
@@ -203,9 +192,7 @@ class Space:
         search.notes.append(f"{len(self.clusters)} clusters")
         self.node = node_size(problem)
         self.aligned = self.node if aligned else None
-        self.sizes = submesh_sizes(
-            self.node, problem.cluster.num_devices, every=every
-        )
+        self.sizes = submesh_sizes(self.node, problem.cluster.num_devices, every=every)
         self.objective = INFINITE
 
     def improve(self, case: BatchSplit, recompute: Recompute) -> None:
@@ -242,9 +229,7 @@ class Space:
                 quanta_to_ns(self.objective, problem.quantum_ps),
             )
 
-    def _candidates(
-        self, case: BatchSplit, recompute: Recompute
-    ) -> list[Candidate]:
+    def _candidates(self, case: BatchSplit, recompute: Recompute) -> list[Candidate]:
         usable = [
             s
             for s in strategies(self.search.problem, case.micro_batch)
@@ -284,9 +269,7 @@ class Space:
             dtype=np.int64,
         )
         for (start, stop), size, time, num_after, _ in ways:
-            fastest = times[
-                : num_after + 1, start, stop - 1, self.sizes.index(size)
-            ]
+            fastest = times[: num_after + 1, start, stop - 1, self.sizes.index(size)]
             np.minimum(fastest, time, out=fastest)
         return times
 
@@ -318,8 +301,7 @@ class Space:
         if plan is None:
             num_devices = self.search.problem.cluster.num_devices
             return [
-                f"no pipeline of submeshes uses exactly {num_devices} devices "
-                f"and fits"
+                f"no pipeline of submeshes uses exactly {num_devices} devices and fits"
             ]
         straddling = offset = 0
         for stage in plan.stages:
@@ -329,8 +311,7 @@ class Space:
         if not straddling:
             return []
         return [
-            f"{straddling} of {len(plan.stages)} stages on more nodes than "
-            f"they must"
+            f"{straddling} of {len(plan.stages)} stages on more nodes than they must"
         ]
 
 

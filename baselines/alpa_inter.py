@@ -111,9 +111,7 @@ def best_pipeline(
         if first > last:
             continue
         check_time()
-        pipeline = least_sum(
-            times, sizes, num_devices, values[last], counts, node
-        )
+        pipeline = least_sum(times, sizes, num_devices, values[last], counts, node)
         if pipeline is None:
             continue
         if pipeline.objective(num_micro_batches) < cutoff:

@@ -134,17 +134,13 @@ def mesh_configurations(
     per_layer
         Whether the layers of a stage may differ.
     """
-    fitting = [
-        s for s in usable if s.devices == size and (s.tp <= node or s.dp == 1)
-    ]
+    fitting = [s for s in usable if s.devices == size and (s.tp <= node or s.dp == 1)]
     alone: list[tuple[Strategy, ...]] = [(strategy,) for strategy in fitting]
     if not per_layer:
         return alone
     meshes = [{(s.dp, s.tp)} for s in fitting if s.tp <= node]
     meshes.append({(size, 1), (1, size)})
-    together = [
-        tuple(s for s in fitting if (s.dp, s.tp) in mesh) for mesh in meshes
-    ]
+    together = [tuple(s for s in fitting if (s.dp, s.tp) in mesh) for mesh in meshes]
     configurations = dict.fromkeys([*alone, *together])
     return [choices for choices in configurations if choices]
 
@@ -175,10 +171,7 @@ def candidates(
     kinds = [model.problem.graph.layers[i].kind for i in transfers.order]
     block = Block(case.replicas, case.devices, 0, strategies[0].devices)
     edges = [
-        (
-            *(source, target),
-            sum(transfers.change(size, block, case.micro_batch, *ends)),
-        )
+        (*(source, target), sum(transfers.change(size, block, case.micro_batch, *ends)))
         for source, target, size in transfers.edges
         for ends in [shapes.values()]
         if len(ends) == 2
@@ -209,9 +202,9 @@ def candidates(
                     )
                 chosen = solved[key]
                 used = [pick.strategy.layout for pick in chosen]
-                total = Sums(
-                    sum(q for u, v, q in here if used[u] != used[v])
-                ).plus(chosen)
+                total = Sums(sum(q for u, v, q in here if used[u] != used[v])).plus(
+                    chosen
+                )
             yield Candidate(
                 (start, stop),
                 block.devices,
@@ -222,10 +215,7 @@ def candidates(
 
 
 def _fastest(
-    model: CostModel,
-    case: BatchSplit,
-    layer: int,
-    strategies: Sequence[Strategy],
+    model: CostModel, case: BatchSplit, layer: int, strategies: Sequence[Strategy]
 ) -> dict[Layout, Pick]:
     """Return what a layer may choose: the fastest of every layout."""
     fastest: dict[Layout, Pick] = {}
@@ -271,8 +261,7 @@ def least_shardings(
         graph.add_edge(v, u, capacity=quanta)
     _, (_, sink_side) = networkx.minimum_cut(graph, "source", "sink")
     return [
-        picks[second if i in sink_side else first]
-        for i, picks in enumerate(options)
+        picks[second if i in sink_side else first] for i, picks in enumerate(options)
     ]
 
 

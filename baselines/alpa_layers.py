@@ -34,9 +34,7 @@ BOUND = (3, 2)
 
 
 def cluster(
-    work: Sequence[int],
-    reads: Sequence[Sequence[tuple[int, int]]],
-    num_clusters: int,
+    work: Sequence[int], reads: Sequence[Sequence[tuple[int, int]]], num_clusters: int
 ) -> list[Span]:
     """Return the clusters of a chain of layers.
 
@@ -68,9 +66,7 @@ def cluster(
 
 
 def _cluster(
-    work: Sequence[int],
-    reads: Sequence[Sequence[tuple[int, int]]],
-    num_clusters: int,
+    work: Sequence[int], reads: Sequence[Sequence[tuple[int, int]]], num_clusters: int
 ) -> list[Span] | None:
     """Return exactly so many clusters; ``None`` if the bound forbids it."""
     spans = _spans(work, reads, num_clusters)
@@ -103,9 +99,7 @@ def _cluster(
 
 
 def _spans(
-    work: Sequence[int],
-    reads: Sequence[Sequence[tuple[int, int]]],
-    num_clusters: int,
+    work: Sequence[int], reads: Sequence[Sequence[tuple[int, int]]], num_clusters: int
 ) -> list[list[tuple[int, int]]]:
     """Return for every stop the ``(start, bytes read)`` of legal spans."""
     num_layers = len(work)
@@ -126,9 +120,7 @@ def _spans(
     return spans
 
 
-def read_graph(
-    transfers: Transfers,
-) -> tuple[list[int], list[list[tuple[int, int]]]]:
+def read_graph(transfers: Transfers) -> tuple[list[int], list[list[tuple[int, int]]]]:
     """Return computation and reads of the layers of a chain.
 
     Computation is that of the least split cost entry, in quanta per sample,

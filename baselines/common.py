@@ -307,9 +307,7 @@ class Planner(ABC):
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
     refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
-    shared_strategy: ClassVar[Literal["alone", "together", "as it is"]] = (
-        "alone"
-    )
+    shared_strategy: ClassVar[Literal["alone", "together", "as it is"]] = "alone"
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""
@@ -318,10 +316,7 @@ class Planner(ABC):
         return next(filter(None, reasons), None)
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Return the plan that the planner chooses.
 
@@ -345,10 +340,7 @@ class Planner(ABC):
         return self.run(search)
 
     def _one_by_one(
-        self,
-        problems: Sequence[Problem],
-        options: SolveOptions,
-        report: Report,
+        self, problems: Sequence[Problem], options: SolveOptions, report: Report
     ) -> SolverOutput:
         """Return the best answer to several problems, by own objective.
 
@@ -374,8 +366,7 @@ class Planner(ABC):
             values_ns.append(math.inf if value_ns is None else value_ns)
         if not outputs:
             return SolverOutput(
-                status=Status.NO_SOLUTION,
-                detail="no strategy has costs for all layers",
+                status=Status.NO_SOLUTION, detail="no strategy has costs for all layers"
             )
         best = outputs[values_ns.index(min(values_ns))]
         if len(outputs) == 1:
@@ -425,9 +416,7 @@ def node_size(problem: Problem) -> int:
 def check_num_stages(num_layers: int, num_stages: int) -> None:
     """Raise ``ValueError`` unless every stage can have a layer."""
     if not 1 <= num_stages <= num_layers:
-        raise ValueError(
-            f"num_stages: expected 1 to {num_layers}, got {num_stages}"
-        )
+        raise ValueError(f"num_stages: expected 1 to {num_layers}, got {num_stages}")
 
 
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
@@ -443,10 +432,7 @@ def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     check_num_stages(num_layers, num_stages)
     length, longer = divmod(num_layers, num_stages)
     return ranges(
-        [
-            count * length + min(count, longer)
-            for count in range(1, num_stages + 1)
-        ]
+        [count * length + min(count, longer) for count in range(1, num_stages + 1)]
     )
 
 
@@ -484,8 +470,7 @@ def plainest(
     return [
         strategy
         for strategy in found
-        if (strategy.recompute, strategy.cp, strategy.ep)
-        == (recompute, cp, ep)
+        if (strategy.recompute, strategy.cp, strategy.ep) == (recompute, cp, ep)
         and strategy.zero in zero
     ]
 

@@ -104,9 +104,7 @@ class Stages:
         """Return the sum, or the largest, of the edges that leave a stage."""
         return self._over_edges(1, how, sizes)
 
-    def _over_edges(
-        self, side: int, how: How, sizes: Sequence[float]
-    ) -> Floats:
+    def _over_edges(self, side: int, how: How, sizes: Sequence[float]) -> Floats:
         key = (side, how, tuple(sizes))
         if key not in self._known:
             crosses = self._crossing[side]
@@ -169,8 +167,7 @@ def read_stages(search: Search) -> Stages:
     stages = Stages(search.problem, limit)
     if stages.linear:
         search.notes.append(
-            f"one topological order of a graph with more than {limit} closed "
-            f"sets"
+            f"one topological order of a graph with more than {limit} closed sets"
         )
     return stages
 

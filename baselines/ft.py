@@ -130,9 +130,7 @@ class Frontier:
                 rows = frontier.parts.rows[:, row].tolist()
                 todo += [
                     (source, at)
-                    for source, at in zip(
-                        frontier.parts.frontiers, rows, strict=True
-                    )
+                    for source, at in zip(frontier.parts.frontiers, rows, strict=True)
                     if at >= 0
                 ]
         return chosen
@@ -158,9 +156,7 @@ def reduce(values: Ints, parts: Parts) -> Frontier:
     mask = np.ones(len(order), dtype=np.bool_)
     mask[1:] = size_bytes[1:] < smallest[:-1]
     order = order[mask]
-    return Frontier(
-        values[:, order], Parts(parts.frontiers, parts.rows[:, order])
-    )
+    return Frontier(values[:, order], Parts(parts.frontiers, parts.rows[:, order]))
 
 
 def product(*frontiers: Frontier) -> Frontier:
@@ -267,8 +263,7 @@ class Tracking:
             return self.edges[source, target]
         if (target, source) in self.edges:
             return [
-                list(column)
-                for column in zip(*self.edges[target, source], strict=True)
+                list(column) for column in zip(*self.edges[target, source], strict=True)
             ]
         return None
 
@@ -359,16 +354,11 @@ class Tracking:
             return True
         return False
 
-    def _absorb(
-        self, layer: int, table: Table, added: Sequence[Frontier]
-    ) -> None:
+    def _absorb(self, layer: int, table: Table, added: Sequence[Frontier]) -> None:
         """Make another layer, and the edge to it, a part of a layer."""
         self.nodes[layer] = [
             product(
-                current,
-                union(
-                    [product(a, b) for a, b in zip(row, added, strict=True)]
-                ),
+                current, union([product(a, b) for a, b in zip(row, added, strict=True)])
             )
             for current, row in zip(self.nodes[layer], table, strict=True)
         ]
@@ -376,9 +366,7 @@ class Tracking:
     def _eliminate(self, layer: int, row: int) -> None:
         """Choose a configuration for a layer by what it alone takes."""
         points = self.nodes[layer]
-        chosen = min(
-            range(len(points)), key=lambda c: int(points[c].values[row].min())
-        )
+        chosen = min(range(len(points)), key=lambda c: int(points[c].values[row].min()))
         for other in self._around(layer):
             table = self._table(other, layer)
             assert table is not None
@@ -467,10 +455,7 @@ def tracked(model: CostModel, offer: Offer) -> Tracking | None:
             return None
     edges = {
         (source, target): [
-            [
-                _change(model, offer, block, (a, b), size_bytes)
-                for b in usable[target]
-            ]
+            [_change(model, offer, block, (a, b), size_bytes) for b in usable[target]]
             for a in usable[source]
         ]
         for source, target, size_bytes in model.transfers.edges
@@ -480,11 +465,7 @@ def tracked(model: CostModel, offer: Offer) -> Tracking | None:
 
 
 def _change(
-    model: CostModel,
-    offer: Offer,
-    block: Block,
-    ends: tuple[int, int],
-    size_bytes: int,
+    model: CostModel, offer: Offer, block: Block, ends: tuple[int, int], size_bytes: int
 ) -> Frontier:
     """Return what a tensor between two configurations takes."""
     before, after = (offer.strategies[end] for end in ends)
@@ -534,9 +515,7 @@ def frontier(
     for index in range(points.values.shape[1]):
         chosen = points.choices(index)
         strategies = [offer.strategies[chosen[layer]] for layer in order]
-        plan = make_plan(
-            problem, offer.case, [(0, len(order), tuple(strategies))]
-        )
+        plan = make_plan(problem, offer.case, [(0, len(order), tuple(strategies))])
         quanta, size_bytes = points.values[:, index].tolist()
         answers.append(FrontierPoint(quanta, size_bytes, plan))
     return answers, graph.fixed
@@ -609,16 +588,12 @@ class FtPlanner(Planner):
             fixed.update(str(problem.graph.layers[i].id) for i in chosen)
             for answer in points:
                 fits = answer.memory_bytes <= capacity
-                if fits and (
-                    best is None or answer.step_quanta < best.step_quanta
-                ):
+                if fits and (best is None or answer.step_quanta < best.step_quanta):
                     best = answer
                     own_ns = quanta_to_ns(best.step_quanta, problem.quantum_ps)
                     search.improve(best.plan, own_ns)
         if fixed:
-            search.notes.append(
-                f"chosen by heuristic: {', '.join(sorted(fixed))}"
-            )
+            search.notes.append(f"chosen by heuristic: {', '.join(sorted(fixed))}")
         if best is None and not search.stopped:
             search.notes.append("no point of the frontiers fits")
         return search.answer()

@@ -140,9 +140,7 @@ class GalvatronSolver(Planner):
         if no task is solved layer by layer in time.
         """
         problem = search.problem
-        if search.deadline.limit_s is not None and not one_strategy_per_stage(
-            problem
-        ):
+        if search.deadline.limit_s is not None and not one_strategy_per_stage(problem):
             job = replace(problem.job, granularity="stage")
             solve_all(search, replace(problem, job=job))
         coarse, search.plan = search.plan, None
@@ -183,9 +181,7 @@ def solve_all(search: Search, problem: Problem) -> int:
         search.say(f"{len(made)} tasks with ep {ep}")
 
         def improve(
-            position: int,
-            choice: Choice,
-            made: list[tuple[Task, Tables]] = made,
+            position: int, choice: Choice, made: list[tuple[Task, Tables]] = made
         ) -> None:
             search.improve(
                 pricing.make_plan(*made[position], choice),
@@ -294,8 +290,7 @@ def list_tasks(model: CostModel) -> list[Task]:
         (
             task
             for task in tasks
-            if task.case.replicas * task.devices
-            == most_used[task.ep, task.num_stages]
+            if task.case.replicas * task.devices == most_used[task.ep, task.num_stages]
         ),
         key=lambda task: task.ep,
     )
@@ -382,8 +377,7 @@ class Pricing:
         # the same layers under plain data parallelism, nothing hidden
         self.plain = CostModel(
             replace(
-                problem,
-                job=replace(problem.job, zero=(0,), gradient_sync_overlap=0.0),
+                problem, job=replace(problem.job, zero=(0,), gradient_sync_overlap=0.0)
             )
         )
         self.order = chain(problem)
@@ -469,13 +463,9 @@ class Pricing:
             self.seconds(block.sync - alone.sync),
         )
 
-    def terms(
-        self, task: Task, position: int, strategy: Strategy
-    ) -> LayerTerms | None:
+    def terms(self, task: Task, position: int, strategy: Strategy) -> LayerTerms | None:
         """Return the shared model's terms of a layer on the first devices."""
-        return front_terms(
-            self.model, task.case, self.order[position], strategy
-        )
+        return front_terms(self.model, task.case, self.order[position], strategy)
 
     def in_flight(self, task: Task) -> list[int]:
         """Return the micro-batches that every stage keeps."""
@@ -569,9 +559,7 @@ class Pricing:
         layers = [need(i) for i in range(self.first, self.last)]
         return stages_of(divide_by_memory(layers, others))
 
-    def transfers_s(
-        self, task: Task, stages: Sequence[tuple[int, int]]
-    ) -> np.ndarray:
+    def transfers_s(self, task: Task, stages: Sequence[tuple[int, int]]) -> np.ndarray:
         """Return every strategy's share of a point-to-point transfer.
 
         ``2 P`` messages, one each way per stage, spread over all layers (§5).
@@ -584,16 +572,11 @@ class Pricing:
         route = self.model.network.route(block, block.before(devices))
         num_layers = self.last - self.first
         times = [
-            self.model.transfers.receive(
-                route, [largest], case.micro_batch, s.dp
-            )
+            self.model.transfers.receive(route, [largest], case.micro_batch, s.dp)
             for s in task.offered
         ]
         return np.array(
-            [
-                2 * task.num_stages * self.seconds(time) / num_layers
-                for time in times
-            ]
+            [2 * task.num_stages * self.seconds(time) / num_layers for time in times]
         )
 
     def transitions_s(self, task: Task) -> np.ndarray:

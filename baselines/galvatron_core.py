@@ -162,9 +162,7 @@ def overlapped_s(sync_s: float, backward_s: float, slowdown: float) -> float:
     return longer + (slowdown - 1) * shorter
 
 
-def hidden_s(
-    communication_s: float, computation_s: float, slowdown: float
-) -> float:
+def hidden_s(communication_s: float, computation_s: float, slowdown: float) -> float:
     """Return the time of computation that hides communication.
 
     As coded for embedding and head: communication runs at full speed,
@@ -278,17 +276,14 @@ def divide_by_memory(
     for stage in range(num_stages):
         filled = other_memory[stage]
         while layer < num_layers and (
-            stage == num_stages - 1
-            or average - filled >= 0.5 * layer_memory[layer]
+            stage == num_stages - 1 or average - filled >= 0.5 * layer_memory[layer]
         ):
             filled += layer_memory[layer]
             counts[stage] += 1
             layer += 1
     for stage in range(num_stages - 1):
         start = sum(counts[:stage])
-        filled = other_memory[stage] + sum(
-            layer_memory[start : start + counts[stage]]
-        )
+        filled = other_memory[stage] + sum(layer_memory[start : start + counts[stage]])
         while filled > 1.3 * average and counts[stage] > 1:
             counts[stage] -= 1
             counts[stage + 1] += 1
@@ -457,9 +452,7 @@ def solve_task(
     """
     by_stage = []
     for stage, (start, end) in enumerate(tables.stages):
-        budgets = [
-            budget_units - other.memory_units[stage] for other in tables.others
-        ]
+        budgets = [budget_units - other.memory_units[stage] for other in tables.others]
         by_stage.append(
             solve_layers(
                 tables.layer_sync_s[start:end],
@@ -482,9 +475,7 @@ def solve_task(
             position,
             tuple(
                 answer.used_units + memory_units
-                for answer, memory_units in zip(
-                    made, other.memory_units, strict=True
-                )
+                for answer, memory_units in zip(made, other.memory_units, strict=True)
             ),
         )
         if best is None or choice.time_s < best.time_s:
@@ -500,9 +491,7 @@ def solve_coarse(tables: Tables, budget_units: int) -> Choice | None:
     """
     num_layers, num_strategies = tables.layer_sync_s.shape
     best: Choice | None = None
-    for strategy, other in zip(
-        range(num_strategies), tables.others, strict=True
-    ):
+    for strategy, other in zip(range(num_strategies), tables.others, strict=True):
         used = tuple(
             int(tables.memory_units[stage, start:stop, strategy].sum())
             + other.memory_units[stage]

@@ -38,9 +38,7 @@ class PipelinedWalk(Walk):
     def _refilled(self, move: Move) -> Move:
         """Return a move that may take devices from replicas, or give them."""
 
-        def refilled(
-            draw: random.Random, state: State, layer: int
-        ) -> State | None:
+        def refilled(draw: random.Random, state: State, layer: int) -> State | None:
             roomy = self._by_size[state.split.micro_batch][0]
             proposal = move(draw, state._replace(split=roomy), layer)
             return None if proposal is None else self._full(proposal)
@@ -57,9 +55,7 @@ class PipelinedWalk(Walk):
     def _propagate(self, draw: random.Random, state: State) -> State:
         return self._full(super()._propagate(draw, state))
 
-    def _batches(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _batches(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Draw ``(R, B)`` anew, and ``dp`` of every strategy in use."""
         split = draw.choice(self.splits)
         new: dict[Strategy, Strategy] = {}
@@ -72,9 +68,7 @@ class PipelinedWalk(Walk):
             split=split, layers=tuple(new[old] for old in state.layers)
         )
 
-    def _pipeline(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _pipeline(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Draw a number of even stages and one strategy for all of them."""
         roomy = draw.choice(list(self._by_size.values()))[0]
         pool = self.pool(roomy)
@@ -91,8 +85,6 @@ class PipelinedWalk(Walk):
         stages = even_split(self.num_layers, draw.choice(counts))
         return self._full(
             State(
-                roomy,
-                tuple(stop for _, stop in stages),
-                (strategy,) * self.num_layers,
+                roomy, tuple(stop for _, stop in stages), (strategy,) * self.num_layers
             )
         )

@@ -139,9 +139,7 @@ class Walk:
             for position, strategy in enumerate(state.layers)
         )
 
-    def _has_costs(
-        self, micro_batch: int, strategy: Strategy
-    ) -> tuple[bool, ...]:
+    def _has_costs(self, micro_batch: int, strategy: Strategy) -> tuple[bool, ...]:
         """Return which layers of the chain can run under a strategy."""
         return tuple(
             self.model.available(layer, strategy, micro_batch) is None
@@ -172,10 +170,7 @@ class Walk:
             for strategy in self.pool(split) if counts else []:
                 state = State(
                     split,
-                    tuple(
-                        stop
-                        for _, stop in even_split(self.num_layers, counts[0])
-                    ),
+                    tuple(stop for _, stop in even_split(self.num_layers, counts[0])),
                     (strategy,) * self.num_layers,
                 )
                 rank = (
@@ -261,11 +256,7 @@ class Walk:
         return 1
 
     def _stage(
-        self,
-        split: BatchSplit,
-        block: Block,
-        start: int,
-        layers: tuple[Strategy, ...],
+        self, split: BatchSplit, block: Block, start: int, layers: tuple[Strategy, ...]
     ) -> Terms:
         """Return what the layers of a stage add up to, without receives."""
         passes = sync = static_bytes = kept_bytes = 0
@@ -277,9 +268,7 @@ class Walk:
             static_bytes += terms.static_bytes
             kept_bytes += terms.kept_bytes
         if len(set(layers)) > 1:
-            passes += self.transfers.changes(
-                start, layers, block, split.micro_batch
-            )
+            passes += self.transfers.changes(start, layers, block, split.micro_batch)
         return Terms(passes, sync, static_bytes, kept_bytes)
 
     def _terms_of(
@@ -288,9 +277,7 @@ class Walk:
         key = (split, self.model.network.alike(block).offset, strategy)
         if key not in self._terms:
             of_layers = (
-                self.model.layer_terms(
-                    layer, strategy, split.micro_batch, block
-                )
+                self.model.layer_terms(layer, strategy, split.micro_batch, block)
                 for layer in self.order
             )
             self._terms[key] = [x and Terms.of(x) for x in of_layers]
@@ -332,9 +319,7 @@ class Walk:
             if draw.random() >= CONTINUE:
                 return state
 
-    def _strategy(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _strategy(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Give a layer, or its stage, a random strategy."""
         strategy = self._draw_strategy(draw, state, layer, new=False)
         if strategy is None:
@@ -342,13 +327,9 @@ class Walk:
         start, stop = _stage_of(state, layer)
         if not self.alike and strategy.devices == state.layers[layer].devices:
             start, stop = layer, layer + 1
-        return state._replace(
-            layers=_with(state.layers, start, stop, strategy)
-        )
+        return state._replace(layers=_with(state.layers, start, stop, strategy))
 
-    def _split(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _split(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Give the layers of a stage from this one on devices of their own."""
         start, stop = _stage_of(state, layer)
         strategy = self._draw_strategy(draw, state, layer, new=True)
@@ -359,9 +340,7 @@ class Walk:
             layers=_with(state.layers, layer, stop, strategy),
         )
 
-    def _merge(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _merge(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Put a stage and the next one on the devices of one of them."""
         start, stop = _stage_of(state, layer)
         if stop == self.num_layers:
@@ -374,9 +353,7 @@ class Walk:
             layers = _with(state.layers, start, stop, state.layers[stop])
         return state._replace(stops=stops, layers=layers)
 
-    def _batches(
-        self, draw: random.Random, state: State, layer: int
-    ) -> State | None:
+    def _batches(self, draw: random.Random, state: State, layer: int) -> State | None:
         """Draw ``(R, B)`` anew and keep ``R dp`` as far as possible."""
         split = draw.choice(self.splits)
         new: dict[Strategy, Strategy] = {}
@@ -385,8 +362,7 @@ class Walk:
                 strategy
                 for strategy in self.pool(split)
                 if shape(strategy) == shape(old)
-                and split.replicas * strategy.dp
-                <= state.split.replicas * old.dp
+                and split.replicas * strategy.dp <= state.split.replicas * old.dp
             ]
             if not like:
                 return None

@@ -141,9 +141,7 @@ class MegatronSolver(Planner):
                 search.plan = rules.plan(best, num_stages)
                 slots = rules.slots(best, num_stages)
                 search.own_ns = (
-                    quanta_to_ns(
-                        slots * best.passes_quanta, search.problem.quantum_ps
-                    )
+                    quanta_to_ns(slots * best.passes_quanta, search.problem.quantum_ps)
                     / num_stages
                 )
                 return search.answer()
@@ -200,19 +198,11 @@ class Rules:
         """Yield ``(tp, number of stages)``, the least parallel first."""
         allowed = self.problem.job.tensor_parallel
         tps = sorted(
-            {
-                tp
-                for tp, _, _, _ in self.keys
-                if allowed is None or tp in allowed
-            }
+            {tp for tp, _, _, _ in self.keys if allowed is None or tp in allowed}
         )
         tps = [tp for tp in tps if tp <= self.node] or tps[:1]
         counts = sorted(
-            {
-                count
-                for case in self.cases
-                for count in stage_counts(self.problem, case)
-            }
+            {count for case in self.cases for count in stage_counts(self.problem, case)}
         )
         counts.sort(key=lambda n: (self.stop - self.start) % n != 0)
         if not tps or not counts:
@@ -252,9 +242,7 @@ class Rules:
                 continue
             for strategy in self._strategies(tp, case):
                 ranks = case.replicas * strategy.dp
-                if num_stages * strategy.devices > case.devices or (
-                    ranks < max_ranks
-                ):
+                if num_stages * strategy.devices > case.devices or (ranks < max_ranks):
                     continue
                 setup = self.setup(case, strategy)
                 if setup is None:
@@ -304,11 +292,7 @@ class Rules:
         passes = static_bytes = kept_bytes = 0
         for kind, count in self.layers_of.items():
             terms = self.model.layer_terms(
-                self._first[kind],
-                strategy,
-                case.micro_batch,
-                block,
-                self.runtime,
+                self._first[kind], strategy, case.micro_batch, block, self.runtime
             )
             if terms is None:
                 return None

@@ -114,9 +114,7 @@ class PhazeSolver(Planner):
             search.say(f"case {number} of {len(runs)}")
             for setting in settings(model, case):
                 if search.out_of_time():
-                    return search.answer(
-                        f"{number - 1} of {len(runs)} cases searched"
-                    )
+                    return search.answer(f"{number - 1} of {len(runs)} cases searched")
                 tables = make_tables(model, stages, case, setting)
                 counts = [
                     count
@@ -253,9 +251,7 @@ def make_tables(
         forward.append(terms.forward)
         backward.append(terms.backward - terms.recomputed)
         # The code repeats the forward pass whatever a preset charges.
-        repeated.append(
-            terms.forward if main.recompute == "full" else terms.recomputed
-        )
+        repeated.append(terms.forward if main.recompute == "full" else terms.recomputed)
         static.append(terms.static_bytes)
         stored.append(last.kept_bytes)
         if setting.last.recompute != "none":
@@ -269,14 +265,10 @@ def make_tables(
     samples = model.rules.samples_per_rank(main, case.micro_batch) / main.cp
     into_ns, out_ns = (
         size * (samples / bandwidth * NS_PER_S)
-        for size in (
-            stages.entering(sizes, "max"),
-            stages.leaving(sizes, "max"),
-        )
+        for size in (stages.entering(sizes, "max"), stages.leaving(sizes, "max"))
     )
     f, g, again_ns = (
-        stages.sums(values) * quantum_ns
-        for values in (forward, backward, repeated)
+        stages.sums(values) * quantum_ns for values in (forward, backward, repeated)
     )
     last_ns = into_ns + f + out_ns + g
     inner_ns = last_ns
@@ -361,9 +353,7 @@ def best_stages(
     return PhazePlan(upper_ns, path)
 
 
-def _worst(
-    stages: Stages, tables: Tables, following: Floats, count: int
-) -> Floats:
+def _worst(stages: Stages, tables: Tables, following: Floats, count: int) -> Floats:
     """Return the largest load of every stage and the best ones behind it."""
     load = tables.last_ns if count == 1 else tables.inner_ns
     load = np.where(tables.most >= count, load, np.inf)

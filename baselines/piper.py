@@ -103,12 +103,7 @@ from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    OutOfTimeError,
-    SolverOutput,
-)
+from nest.solvers.base import Capabilities, Deadline, OutOfTimeError, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
 
@@ -141,8 +136,7 @@ class PiperSolver(Planner):
         best_ns = np.inf
         # Few devices first: a small program that rules out most of the rest.
         runs = sorted(
-            batch_splits(problem),
-            key=lambda case: (case.devices, -case.micro_batch),
+            batch_splits(problem), key=lambda case: (case.devices, -case.micro_batch)
         )
         for count, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
@@ -159,9 +153,7 @@ class PiperSolver(Planner):
                 better = program.best(best_ns / rounds)
             except OutOfTimeError:
                 search.stopped = True
-                return search.answer(
-                    f"{count - 1} of {len(runs)} cases searched"
-                )
+                return search.answer(f"{count - 1} of {len(runs)} cases searched")
             if better is not None and rounds * better.load_ns < best_ns:
                 best_ns = rounds * better.load_ns
                 layers = [stages.layers(x.stage) for x in better.stages]
@@ -254,13 +246,11 @@ def greedy(
         Bytes per device.
     """
     pairs = [
-        extremes(options or (Option(0, 0, 0, "none"),), inflight)
-        for options in kinds
+        extremes(options or (Option(0, 0, 0, "none"),), inflight) for options in kinds
     ]
     slower = [small.quanta - fast.quanta for fast, small in pairs]
     saved = [
-        fast.size_bytes(inflight) - small.size_bytes(inflight)
-        for fast, small in pairs
+        fast.size_bytes(inflight) - small.size_bytes(inflight) for fast, small in pairs
     ]
     size = counts @ _column(fast.size_bytes(inflight) for fast, _ in pairs)
     quanta = counts @ _column(fast.quanta for fast, _ in pairs)
@@ -455,10 +445,7 @@ def make_ways(
     solved = {}
     for (kinds, kind_of), longest in grouped.items():
         counts = np.stack(
-            [
-                stages.sums([of == kind for of in kind_of])
-                for kind in range(len(kinds))
-            ],
+            [stages.sums([of == kind for of in kind_of]) for kind in range(len(kinds))],
             axis=1,
         )
         solved[kinds, kind_of] = Knapsacks(
@@ -633,9 +620,7 @@ class Program:
         return np.unique(
             np.concatenate(
                 [
-                    way.load_ns[
-                        (way.load_ns > low_ns) & (way.load_ns < high_ns)
-                    ]
+                    way.load_ns[(way.load_ns > low_ns) & (way.load_ns < high_ns)]
                     for way in self.ways
                 ]
             )

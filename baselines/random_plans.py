@@ -70,9 +70,7 @@ class RandomSolver(Planner):
         any_schedule=True,
         method="best of many random plans that fit",
         options={
-            "plans": (
-                f"stop after this many plans that fit (default {NUM_PLANS})"
-            ),
+            "plans": (f"stop after this many plans that fit (default {NUM_PLANS})"),
             "draws": f"stop after this many draws (default {NUM_DRAWS})",
         },
     )
@@ -150,9 +148,7 @@ class MemoryFilter:
         static_bytes = kept_bytes = 0
         sums = [(0, 0)]
         for position in self.order:
-            terms = self.model.layer_terms(
-                position, strategy, micro_batch, None
-            )
+            terms = self.model.layer_terms(position, strategy, micro_batch, None)
             if terms is not None:
                 static_bytes += terms.static_bytes
                 kept_bytes += terms.kept_bytes
@@ -173,16 +169,12 @@ def drawable(
     for split in batch_splits(problem):
         usable = usable_strategies(problem, model, split)
         counts = stage_counts(problem, split)
-        if counts and all(
-            usable(i, i + 1) for i in range(len(problem.graph.layers))
-        ):
+        if counts and all(usable(i, i + 1) for i in range(len(problem.graph.layers))):
             cases.append((split, usable, counts))
     return cases
 
 
-def usable_strategies(
-    problem: Problem, model: CostModel, split: BatchSplit
-) -> Usable:
+def usable_strategies(problem: Problem, model: CostModel, split: BatchSplit) -> Usable:
     """Return a function from a range of the chain to its strategies."""
     order = chain(problem)
     layers = problem.graph.layers

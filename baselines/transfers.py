@@ -115,11 +115,7 @@ class Transfers:
         )
 
     def _move(
-        self,
-        route: Route,
-        sizes_bytes: list[int],
-        micro_batch: int,
-        strategy: Strategy,
+        self, route: Route, sizes_bytes: list[int], micro_batch: int, strategy: Strategy
     ) -> int:
         shards = self.model.shards(strategy)
         return self._receive(route, tuple(sizes_bytes), micro_batch, shards)

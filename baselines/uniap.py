@@ -180,9 +180,7 @@ class Program:
                     return None
                 time += passes
                 need_bytes += self.static_bytes[g][chosen[g]]
-                need_bytes += (
-                    self.in_flight[stage] * self.kept_bytes[g][chosen[g]]
-                )
+                need_bytes += self.in_flight[stage] * self.kept_bytes[g][chosen[g]]
                 if g > start:
                     time += self.change[g - 1][chosen[g - 1]][chosen[g]]
             if need_bytes > self.capacity_bytes:
@@ -221,9 +219,7 @@ class UniapSolver(Planner):
         objective="sum p + sum o + (c - 1) max of both, as in GPipe",
         overruns=True,
         options={
-            "groups": (
-                f"join the layers to this many groups (default {GROUPS})"
-            ),
+            "groups": (f"join the layers to this many groups (default {GROUPS})"),
             "effort": (
                 f"stop each program after this much deterministic time of "
                 f"CP-SAT (default {EFFORT})"
@@ -260,9 +256,7 @@ class UniapSolver(Planner):
             search.improve(builder.plan(program, new), own_ns, text)
 
         starts = [
-            (start, program)
-            for _, _, program in programs
-            if (start := program.start())
+            (start, program) for _, _, program in programs if (start := program.start())
         ]
         if starts:
             start, program = min(starts, key=lambda pair: pair[0].value)
@@ -546,9 +540,7 @@ class Formulation:
                     continue
                 for k in self.known[g]:
                     self.z[g, s, k] = engine.new_bool_var(f"z{g}_{s}_{k}")
-                engine.add(
-                    sum(self.z[g, s, k] for k in self.known[g]) == self.y[g, s]
-                )
+                engine.add(sum(self.z[g, s, k] for k in self.known[g]) == self.y[g, s])
             engine.add_exactly_one(self.y[g, s] for s in here)
             for k in self.known[g]:
                 engine.add(sum(self.z[g, s, k] for s in here) == self.x[g, k])

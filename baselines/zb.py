@@ -79,10 +79,7 @@ class ZbSolver(Planner):
         return why_not_turns(problem)
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Return the best order that the rules lead to."""
         return self.run(Search(self.name, problem, options, report))
@@ -102,7 +99,6 @@ class ZbSolver(Planner):
         scope, _ = order_scope(problem, output.plan, search.model)
         best = best_zero_bubble_order(scope)
         search.improve(
-            with_order(output.plan, best),
-            quanta_to_ns(best.end, problem.quantum_ps),
+            with_order(output.plan, best), quanta_to_ns(best.end, problem.quantum_ps)
         )
         return search.answer()

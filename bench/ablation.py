@@ -22,14 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from bench.calibrate import (
-    CLASSES,
-    FILES,
-    figures,
-    members_of,
-    thinned,
-    usable,
-)
+from bench.calibrate import CLASSES, FILES, figures, members_of, thinned, usable
 from bench.result_files import table, write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, solve
@@ -39,10 +32,7 @@ from nest.hardware.calibration import Software, stored_calibration
 from nest.validation.predict import PredictOptions, Skip, predict
 from nest.validation.reading import read_rows
 from nest.validation.report import source_of
-from nest.validation.rows import (
-    Row,
-    measured_step_time_s,
-)
+from nest.validation.rows import Row, measured_step_time_s
 
 #: Sources with fewer rows have no line of their own.
 LEAST = 20
@@ -158,9 +148,7 @@ class Bench:
     slopes: Array
     predicted: Callable[[Sequence[Row], PredictOptions], Array]
 
-    def errors(
-        self, mechanism: Mechanism, fit: Fit, chosen: Iterable[int]
-    ) -> Array:
+    def errors(self, mechanism: Mechanism, fit: Fit, chosen: Iterable[int]) -> Array:
         """Return errors of some rows without a mechanism."""
         rows = [mechanism.row(self.evidence.rows[i]) for i in chosen]
         values = self.at.values | fit.values
@@ -182,9 +170,7 @@ class Bench:
         return slopes[:, kept]
 
 
-def refitted(
-    bench: Bench, mechanism: Mechanism
-) -> tuple[Array, Array, list[int]]:
+def refitted(bench: Bench, mechanism: Mechanism) -> tuple[Array, Array, list[int]]:
     """Return errors without a mechanism, fitted and held out, and the rows.
 
     Rows that cannot be expressed without it are left out.
@@ -206,15 +192,11 @@ def refitted(
     fitted = bench.errors(mechanism, fit, rows)
     held = np.full(len(everything), np.nan)
     for group, members in members_of(bench.evidence.of(rows)).items():
-        others = [
-            n for n, i in enumerate(shown) if bench.evidence.groups[i] != group
-        ]
+        others = [n for n, i in enumerate(shown) if bench.evidence.groups[i] != group]
         near = Linear(linear.x, linear.errors[others], linear.slopes[others])
         rest = bench.evidence.of([shown[n] for n in others])
         numbers = [rows[n] for n in members]
-        held[numbers] = bench.errors(
-            mechanism, solve(begin, near, rest), numbers
-        )
+        held[numbers] = bench.errors(mechanism, solve(begin, near, rest), numbers)
     return fitted, held[rows], rows
 
 
@@ -230,10 +212,7 @@ def summary(
         if len(numbers) >= LEAST:
             members[name] = numbers
     return {
-        name: {
-            "fitted": figures(fitted[numbers]),
-            "held_out": figures(held[numbers]),
-        }
+        name: {"fitted": figures(fitted[numbers]), "held_out": figures(held[numbers])}
         for name, numbers in members.items()
         if numbers
     }
@@ -284,9 +263,7 @@ def tables(document: dict[str, Any]) -> str:
     }
     missing = [f"{name}: {count}" for name, count in excluded.items() if count]
     if missing:
-        parts.append(
-            f"Rows that cannot be expressed without it: {', '.join(missing)}."
-        )
+        parts.append(f"Rows that cannot be expressed without it: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
@@ -294,9 +271,7 @@ def main() -> None:
     """Print a line per mechanism, and write figures and tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, default=FILES)
-    rows = usable(
-        [r for path in parser.parse_args().files for r in read_rows(path)]
-    )
+    rows = usable([r for path in parser.parse_args().files for r in read_rows(path)])
     evidence = evidence_of(rows, [source_of(row) for row in rows])
     chosen = {id(row) for row in thinned(evidence).rows}
     shown = [i for i, row in enumerate(rows) if id(row) in chosen]

@@ -120,16 +120,9 @@ def gaps(only: str) -> list[dict[str, object]]:
             # Presets that are as they are have no choice of these.
             pinned = answer[1]["pins"] if name not in ARTIFACT else ""
             if pinned:
-                answer += compare(
-                    problem, "dp", layers, *limit, "--pin", pinned
-                )
+                answer += compare(problem, "dp", layers, *limit, "--pin", pinned)
             rows += [
-                {
-                    "problem": name,
-                    "granularity": layers,
-                    "pinned": number == 2,
-                    **cell,
-                }
+                {"problem": name, "granularity": layers, "pinned": number == 2, **cell}
                 for number, cell in enumerate(answer)
             ]
             print(*rows[-len(answer) :], sep="\n", flush=True)
@@ -160,9 +153,7 @@ def fidelity() -> dict[str, object]:
     return {"problem": "GPT-13B's profile", "granularity": "layer", **cell}
 
 
-def grouped(
-    rows: list[dict[str, Any]],
-) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Return the rows of every problem."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
@@ -228,9 +219,7 @@ def _time(cell: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument(
-        "--tables", action="store_true", help="from the stored rows"
-    )
+    parser.add_argument("--tables", action="store_true", help="from the stored rows")
     options = parser.parse_args()
     if not options.tables:
         rows = gaps(options.only)

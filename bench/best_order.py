@@ -68,9 +68,7 @@ class OrderLoss:
 
 
 def best_order(
-    graph: nx.Graph,
-    groups: Sequence[Group],
-    time_limit_s: float | None = None,
+    graph: nx.Graph, groups: Sequence[Group], time_limit_s: float | None = None
 ) -> BestOrder:
     """Return the cheapest of all orders of the devices of a graph.
 
@@ -99,8 +97,7 @@ def best_order(
     model = cp_model.CpModel()
     x = one_device_per_position(model, len(costs.devices))
     spans = [
-        group_span(model, x, costs, group_idx)
-        for group_idx in range(len(costs.groups))
+        group_span(model, x, costs, group_idx) for group_idx in range(len(costs.groups))
     ]
     set_objective(model, costs, spans)
     for (position, device), variable in x.items():
@@ -151,11 +148,7 @@ def order_loss(
 def one_device_per_position(model: CpModel, num_devices: int) -> Assignment:
     """``Σ_d x[p,d] = 1`` and ``Σ_p x[p,d] = 1`` (O2)."""
     numbers = range(num_devices)
-    x = {
-        (p, d): model.new_bool_var(f"x[{p},{d}]")
-        for p in numbers
-        for d in numbers
-    }
+    x = {(p, d): model.new_bool_var(f"x[{p},{d}]") for p in numbers for d in numbers}
     for i in numbers:
         model.add_exactly_one(x[i, d] for d in numbers)
         model.add_exactly_one(x[p, i] for p in numbers)
@@ -181,13 +174,10 @@ def group_span(
     return span
 
 
-def set_objective(
-    model: CpModel, costs: OrderCosts, spans: Sequence[IntVar]
-) -> None:
+def set_objective(model: CpModel, costs: OrderCosts, spans: Sequence[IntVar]) -> None:
     """Minimize ``Σ_g w_g t_g`` (O1)."""
     model.minimize(
         sum(
-            group.weight * span
-            for group, span in zip(costs.groups, spans, strict=True)
+            group.weight * span for group, span in zip(costs.groups, spans, strict=True)
         )
     )

@@ -64,8 +64,7 @@ def main() -> None:
         for granularity in PROBLEMS[name][2]:
             problem = load(name, granularity)
             found = frontier(
-                with_memory(problem, max(BUDGETS)),
-                time_limit_s=options.time_limit,
+                with_memory(problem, max(BUDGETS)), time_limit_s=options.time_limit
             )
             (curve,) = found.curves
             plans = uniform_plans(problem)
@@ -76,9 +75,7 @@ def main() -> None:
                 flush=True,
             )
             for budget in BUDGETS:
-                row = compare(
-                    problem, curve, plans, budget, options.time_limit
-                )
+                row = compare(problem, curve, plans, budget, options.time_limit)
                 below |= row["beaten"] is True
                 rows.append({"problem": name, **row})
                 print(describe(rows[-1]), flush=True)
@@ -179,8 +176,7 @@ def compare(
 def is_proven(curve: Curve, memory_bytes: int, step_quanta: int) -> bool:
     """Whether the curve rules out such a plan if it does not have it."""
     return not any(
-        gap.above_bytes < memory_bytes
-        and gap.lower_bound_quanta <= step_quanta
+        gap.above_bytes < memory_bytes and gap.lower_bound_quanta <= step_quanta
         for gap in curve.gaps
     )
 

@@ -27,29 +27,18 @@ import numpy as np
 from bench.result_files import write_result
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, fit, prior, refit
-from nest.calibration.parameters import (
-    PARAMETERS,
-    Parameter,
-    options_of,
-)
+from nest.calibration.parameters import PARAMETERS, Parameter, options_of
 from nest.calibration.stored import StoredFit, stored_fit
 from nest.hardware.calibration import CalibrationFile, stored_calibration
 from nest.validation.predict import PredictOptions, Skip, predict
 from nest.validation.reading import read_rows
 from nest.validation.report import source_of
-from nest.validation.rows import (
-    Row,
-    measured_memory_bytes,
-    measured_step_time_s,
-)
+from nest.validation.rows import Row, measured_memory_bytes, measured_step_time_s
 from nest.validation.usable import why_unusable
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT.parent / "shared" / "data" / "measured"
-FILES = (
-    MEASURED / "measurements.csv",
-    MEASURED / "measurements-2026.csv",
-)
+FILES = (MEASURED / "measurements.csv", MEASURED / "measurements-2026.csv")
 DEVICES = ROOT / "nest" / "hardware" / "data" / "device_calibration.json"
 FIT = ROOT / "nest" / "calibration" / "data" / "fit.json"
 
@@ -74,9 +63,7 @@ def file_of(fit: Fit, rows: int, sources: int) -> StoredFit:
     return StoredFit(
         names=tuple(parameter.name for parameter in fit.parameters),
         logarithms=tuple(round(float(x), 4) for x in fit.x),
-        covariance=tuple(
-            tuple(four(float(c)) for c in row) for row in fit.covariance
-        ),
+        covariance=tuple(tuple(four(float(c)) for c in row) for row in fit.covariance),
         rows=rows,
         sources=sources,
     )
@@ -188,9 +175,7 @@ def members_of(evidence: Evidence) -> dict[str, list[int]]:
 #: Rows of which figures are given, by what they are called.
 CLASSES = {
     "all": lambda row: True,
-    "tier A, 16 bit": lambda row: (
-        row.time_tier == "A" and row.precision_class in _HALF
-    ),
+    "tier A, 16 bit": lambda row: row.time_tier == "A" and row.precision_class in _HALF,
     "16 bit": lambda row: row.precision_class in _HALF,
     "fp8": lambda row: row.precision_class == "fp8",
     "experts": lambda row: bool(row.experts),
@@ -237,9 +222,7 @@ def known_elsewhere(evidence: Evidence) -> set[int]:
     for row, group in zip(evidence.rows, evidence.groups, strict=True):
         sources[configuration(row)].add(group)
     return {
-        i
-        for i, row in enumerate(evidence.rows)
-        if len(sources[configuration(row)]) > 1
+        i for i, row in enumerate(evidence.rows) if len(sources[configuration(row)]) > 1
     }
 
 
@@ -267,22 +250,16 @@ def write(fitted: Fit, evidence: Evidence, cached: float) -> None:
     """Store a fit, and the calibration of devices and software with it."""
     sources = len(set(evidence.groups))
     document = file_of(fitted, len(evidence.rows), sources)
-    options = options_of(
-        {name: float(f"{v:.4g}") for name, v in fitted.values.items()}
-    )
+    options = options_of({name: float(f"{v:.4g}") for name, v in fitted.values.items()})
     stored = stored_calibration()
     families = {}
     for name, calibration in sorted(options.calibration.items()):
         shown = [
-            p.field
-            for p in PARAMETERS
-            if p.concerns(name) and p.family != "software"
+            p.field for p in PARAMETERS if p.concerns(name) and p.family != "software"
         ]
         groups = {
             group
-            for group, family in zip(
-                evidence.groups, evidence.families, strict=True
-            )
+            for group, family in zip(evidence.groups, evidence.families, strict=True)
             if family == name
         }
         families[name] = msgspec.structs.replace(
@@ -325,9 +302,7 @@ def _print(fitted: dict[str, Any], held: dict[str, Any]) -> None:
             print(f"{name[:51]:52}{row['rows']:>5}{cells}")
 
 
-def numbers(
-    parameters: tuple[Parameter, ...], values: Mapping[str, float]
-) -> None:
+def numbers(parameters: tuple[Parameter, ...], values: Mapping[str, float]) -> None:
     """Print the parameters before and after."""
     before = prior(parameters).values
     for name, value in values.items():
@@ -347,9 +322,7 @@ def main() -> None:
     arguments = parser.parse_args()
     files = {path.stem: read_rows(path) for path in arguments.files}
     rows = usable([row for some in files.values() for row in some])
-    sources = {
-        name: {source_of(row) for row in some} for name, some in files.items()
-    }
+    sources = {name: {source_of(row) for row in some} for name, some in files.items()}
     evidence = evidence_of(rows, [source_of(row) for row in rows])
     began = time.perf_counter()
     shown = thinned(evidence)
@@ -365,9 +338,7 @@ def main() -> None:
         "command": "python bench/calibrate.py",
         "rows": len(rows),
         "sources": len(set(evidence.groups)),
-        "values": {
-            name: float(f"{value:.4g}") for name, value in best.values.items()
-        }
+        "values": {name: float(f"{value:.4g}") for name, value in best.values.items()}
         | {"cached_fraction": cached},
         "fitted": tables(fitted, shared, sources),
         "held_out": tables(held, shared, sources),

@@ -103,10 +103,7 @@ def level(fan_out: int, bytes_per_s: float, link: LinkFigures) -> Level:
 
 
 def predict(
-    family: Family,
-    link: LinkFigures,
-    node: LinkFigures | None,
-    points: list[Point],
+    family: Family, link: LinkFigures, node: LinkFigures | None, points: list[Point]
 ) -> list[float]:
     """Times of the points in ns, in the planner's own terms."""
     networks: dict[int, HierarchyNetwork] = {}
@@ -127,23 +124,16 @@ def predict(
             )
         network = networks[point.nodes]
         shape = network.shape(
-            [
-                8 * i + j
-                for i in range(point.nodes)
-                for j in range(point.per_node)
-            ]
+            [8 * i + j for i in range(point.nodes) for j in range(point.per_node)]
         )
-        times.append(
-            network.collective_ns(point.kind, [shape], point.size_bytes)
-        )
+        times.append(network.collective_ns(point.kind, [shape], point.size_bytes))
     return times
 
 
 def weights(points: list[Point]) -> list[float]:
     """Weight of each point: cells of a collective, then collectives, equal."""
     cells = [
-        (p.kind, p.nodes, p.per_node, int(math.log2(p.size_bytes)))
-        for p in points
+        (p.kind, p.nodes, p.per_node, int(math.log2(p.size_bytes))) for p in points
     ]
     sizes = Counter(cells)
     kinds = Counter(cell[0] for cell in sizes)
@@ -163,8 +153,7 @@ def fit(
     def loss(link: LinkFigures) -> float:
         times = predict(family, link, node, points)
         return sum(
-            w * abs(math.log(t) - m)
-            for w, t, m in zip(share, times, logs, strict=True)
+            w * abs(math.log(t) - m) for w, t, m in zip(share, times, logs, strict=True)
         )
 
     best = START._replace(**fixed)
@@ -188,10 +177,7 @@ def fit(
 
 
 def relative(
-    family: Family,
-    link: LinkFigures,
-    node: LinkFigures | None,
-    points: list[Point],
+    family: Family, link: LinkFigures, node: LinkFigures | None, points: list[Point]
 ) -> list[float]:
     """Relative error of each point."""
     times = predict(family, link, node, points)
@@ -202,10 +188,7 @@ def relative(
 
 
 def errors(
-    family: Family,
-    link: LinkFigures,
-    node: LinkFigures | None,
-    points: list[Point],
+    family: Family, link: LinkFigures, node: LinkFigures | None, points: list[Point]
 ) -> dict[str, list[float]]:
     """Relative errors by group."""
     by_group: dict[str, list[float]] = defaultdict(list)
@@ -229,14 +212,11 @@ def vtrain(data: Path) -> list[Point]:
     """NCCL tests: out-of-place times of all-reduces on 2, 4, 8 A100."""
     points = []
     for ranks in (2, 4, 8):
-        path = (
-            data / f"collectives/vtrain-allreduce/AR_GPU{ranks}_1M_1024M_LUT"
-        )
+        path = data / f"collectives/vtrain-allreduce/AR_GPU{ranks}_1M_1024M_LUT"
         with path.open() as stream:
             rows = list(csv.reader(stream))[1:]
         points += [
-            Point("all-reduce", 1, ranks, float(row[0]), float(row[3]))
-            for row in rows
+            Point("all-reduce", 1, ranks, float(row[0]), float(row[3])) for row in rows
         ]
     return points
 
@@ -249,8 +229,7 @@ def aceso(data: Path) -> list[Point]:
     found: dict[tuple[str, int, float], list[float]] = defaultdict(list)
     for path in sorted((data / "collectives/aceso-v100").glob("prim_*.csv")):
         name = re.search(
-            r"_(all_gather|all_reduce|all_to_all|reduce_scatter)_(\d)gpus",
-            path.name,
+            r"_(all_gather|all_reduce|all_to_all|reduce_scatter)_(\d)gpus", path.name
         )
         assert name is not None, path.name
         ranks = int(name.group(2))
@@ -267,9 +246,7 @@ def aceso(data: Path) -> list[Point]:
     ]
 
 
-def from_bus(
-    kind: str, nodes: int, size_bytes: float, bus_gb_per_s: float
-) -> Point:
+def from_bus(kind: str, nodes: int, size_bytes: float, bus_gb_per_s: float) -> Point:
     """Turn a bus bandwidth over nodes of 8 into a time."""
     ranks = 8 * nodes
     rounds = 2 if kind == "all-reduce" else 1
@@ -450,9 +427,7 @@ def held_out(family: Family, fixed: Mapping[str, float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--data", type=Path, default=ROOT / ".." / "shared" / "data"
-    )
+    parser.add_argument("--data", type=Path, default=ROOT / ".." / "shared" / "data")
     options = parser.parse_args()
     fitted: dict[str, LinkFigures] = {}
     stored, tested = {}, []

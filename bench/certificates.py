@@ -79,9 +79,7 @@ def main() -> None:
     for name in names:
         if options.only not in name:
             continue
-        row = (examine_known if options.library else examine)(
-            name, options.time_limit
-        )
+        row = (examine_known if options.library else examine)(name, options.time_limit)
         rows.append(row)
         print(shown(row), flush=True)
     if options.library:
@@ -129,11 +127,7 @@ def examine_known(name: str, time_limit: float) -> dict[str, object]:
 def solved(problem: Problem, time_limit: float) -> dict[str, Any]:
     """Return what ``dp`` finds, and the CPU time that it takes."""
     result = run_solver(problem, "dp", SolveOptions(time_limit_s=time_limit))
-    return {
-        "plan": result.plan,
-        "solved": str(result.status),
-        "solve_s": result.cpu_s,
-    }
+    return {"plan": result.plan, "solved": str(result.status), "solve_s": result.cpu_s}
 
 
 def certified(problem: Problem, plan: Plan | None) -> dict[str, Any]:
@@ -148,9 +142,7 @@ def certified(problem: Problem, plan: Plan | None) -> dict[str, Any]:
     except NestError as error:
         return row | {"refused": str(error)}
     row["certify_s"] = time.process_time() - began
-    step, bound = (
-        certificate[f"{x}_quanta"] for x in ("step_time", "lower_bound")
-    )
+    step, bound = (certificate[f"{x}_quanta"] for x in ("step_time", "lower_bound"))
     proof = certificate["proof"]
     row |= {
         "status": certificate["status"],
@@ -220,9 +212,7 @@ def summary(rows: list[dict[str, object]]) -> None:
         ("checked in less CPU time than solved", len(faster)),
         ("solving time / checking time, median", ratios[len(held) // 2]),
     )
-    rounded = (
-        (name, x if isinstance(x, int) else f"{x:.1f}") for name, x in lines
-    )
+    rounded = ((name, x if isinstance(x, int) else f"{x:.1f}") for name, x in lines)
     fill(page_path("certificates"), "certificates", table("|", rounded))
 
 

@@ -29,14 +29,7 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from bench.result_files import (
-    commit,
-    fill,
-    page_path,
-    read_rows,
-    table,
-    write_rows,
-)
+from bench.result_files import commit, fill, page_path, read_rows, table, write_rows
 from nest.accelerators.answers import answer
 from nest.accelerators.points import Point
 from nest.accelerators.records import Answers, Baseline, ExtraAnalyses
@@ -44,10 +37,7 @@ from nest.accelerators.spec import Spec, read_spec
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "examples" / "codesign" / "phaze.yaml"
-MODELS = (
-    *("bert-large", "gpt2", "gpt3-350m", "gpt3-1.3b", "vit-huge"),
-    "llama2-7b",
-)
+MODELS = (*("bert-large", "gpt2", "gpt3-350m", "gpt3-1.3b", "vit-huge"), "llama2-7b")
 DEVICES = (8, 64)
 NAME = "codesign"
 SAMPLES = (1, 2, 3, 4, 5)
@@ -86,12 +76,7 @@ def spec_of(model: str, devices: int, density: str | None = None) -> Spec:
         return read_spec(path)
 
 
-def study(
-    model: str,
-    devices: int,
-    jobs: int,
-    folder: str | None,
-) -> dict[str, Any]:
+def study(model: str, devices: int, jobs: int, folder: str | None) -> dict[str, Any]:
     """Return what is found of a model on a cluster."""
     answers = answer(
         spec_of(model, devices),
@@ -109,9 +94,7 @@ def study(
     }
 
 
-def limited(
-    model: str, devices: int, jobs: int, folder: str | None
-) -> dict[str, Any]:
+def limited(model: str, devices: int, jobs: int, folder: str | None) -> dict[str, Any]:
     """Return the best point within each limit."""
     rows = []
     for density, attention in LIMITED:
@@ -156,9 +139,7 @@ def figures(answers: Answers) -> dict[str, Any]:
         "regret_phaze": interval(by_name["phaze-order"]),
         "looked_at_by_phaze": len(by_name["phaze-order"].evaluated),
         "sample_size": len(by_name[f"sample {SAMPLES[0]}"].evaluated),
-        "regret_samples": [
-            interval(by_name[f"sample {seed}"]) for seed in SAMPLES
-        ],
+        "regret_samples": [interval(by_name[f"sample {seed}"]) for seed in SAMPLES],
     }
 
 
@@ -197,9 +178,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(heads, lines, "l" * 5)
 
 
-def fewest_devices(
-    rows: Sequence[Mapping[str, Any]],
-) -> list[Mapping[str, Any]]:
+def fewest_devices(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows that the page shows; others differ little."""
     fewest = min(each["devices"] for each in rows)
     return [each for each in rows if each["devices"] == fewest]

@@ -54,10 +54,7 @@ A100 = Architecture(
     devices_per_node=8,
     core_buffer_bytes=48 * 1024,
 )
-LIKE = {
-    "16 × 16": A100,
-    "8 × 32": replace(A100, rows=8, columns=32),
-}
+LIKE = {"16 × 16": A100, "8 × 32": replace(A100, rows=8, columns=32)}
 
 #: What operators without products are shown for.
 FIRST = ("16 × 16", "in-use")
@@ -160,9 +157,7 @@ def measured() -> list[Measured]:
                     vectors=(Vector(values, operation),),
                     vector_bytes=2 * WORD_BYTES * values,
                 )
-            operators.append(
-                Measured(work, operation, shape, float(row["time_us"]))
-            )
+            operators.append(Measured(work, operation, shape, float(row["time_us"])))
     return operators
 
 
@@ -301,18 +296,13 @@ def on_tpu_v1(
     gemm = Gemm(app.intensity, side, side)
     weights = WORD_BYTES * side * side
     work = OperatorWork(
-        name=app.name,
-        gemms=(gemm,),
-        traffic_bytes=weights if weights_only else None,
+        name=app.name, gemms=(gemm,), traffic_bytes=weights if weights_only else None
     )
     predicted = timed(work, TPU_V1, convention)
     rate = 2 * app.intensity * side * side / predicted.whole_ps
     memory = predicted.whole_ps == predicted.whole_traffic_ps
     name = convention if weights_only else "moved"
-    return {
-        f"{name}_tops": rate,
-        f"{name}_binds": "memory" if memory else "array",
-    }
+    return {f"{name}_tops": rate, f"{name}_binds": "memory" if memory else "array"}
 
 
 if __name__ == "__main__":

@@ -57,21 +57,14 @@ def together(problem: Problem, plan: Plan) -> list[dict[str, Any]]:
         for what, groups in groups_of(strategy).items():
             size = groups.size * (plan.replicas if groups.joined else 1)
             if size > 1 and _pays(strategy, what):
-                purposes.setdefault(what, []).append(
-                    ParallelGroups(block, *groups)
-                )
+                purposes.setdefault(what, []).append(ParallelGroups(block, *groups))
     for what, stages in purposes.items():
         kind = KINDS.get(what, "all-reduce")
         rule_ns = max(
-            network.collective_ns(kind, network.groups(x), BUFFER_BYTES)
-            for x in stages
+            network.collective_ns(kind, network.groups(x), BUFFER_BYTES) for x in stages
         )
-        everyone = [
-            ranks for x in stages for ranks in x._replace(tiled=False).groups()
-        ]
-        all_ns = network.collective_ns(
-            kind, network.prices(everyone), BUFFER_BYTES
-        )
+        everyone = [ranks for x in stages for ranks in x._replace(tiled=False).groups()]
+        all_ns = network.collective_ns(kind, network.prices(everyone), BUFFER_BYTES)
         rows.append({"what": what, "ratio": all_ns / rule_ns})
     forward = [(receiver, sender) for sender, receiver in pairwise(blocks)]
     backward = list(pairwise(blocks))
@@ -91,17 +84,13 @@ def _pays(strategy: Strategy, what: str) -> bool:
     return experts and strategy.zero in stages.get(purpose, ())
 
 
-def _beta(
-    network: GraphNetwork, pairs: Iterable[tuple[Block, Block]]
-) -> float:
+def _beta(network: GraphNetwork, pairs: Iterable[tuple[Block, Block]]) -> float:
     """Return the bandwidth of messages of several stages at once."""
     flows = []
     for receiver, sender in pairs:
         for (low, high), (first, end) in zip(
             receiver.ranges(), sender.ranges(), strict=True
         ):
-            targets, sources = np.meshgrid(
-                np.arange(low, high), np.arange(first, end)
-            )
+            targets, sources = np.meshgrid(np.arange(low, high), np.arange(first, end))
             flows.append(Flows.of(sources, targets, 1 / sender.devices))
     return NS_PER_S / busiest(network.routes, Flows.joined(flows))

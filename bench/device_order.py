@@ -72,8 +72,7 @@ def compare(network: str, plan: str) -> dict[str, object]:
         return round(costs.order_ns(order) / best.cost_ns - 1, 4)
 
     shuffled = [
-        random.Random(seed).sample(costs.devices, 8)
-        for seed in range(NUM_RANDOM)
+        random.Random(seed).sample(costs.devices, 8) for seed in range(NUM_RANDOM)
     ]
     return {
         "network": network,

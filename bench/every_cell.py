@@ -134,8 +134,7 @@ def beaten(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     proofs = {
         row["problem_hash"]: row
         for row in rows
-        if row["solver"] == REFERENCE
-        and row["status"] in ("optimal", "infeasible")
+        if row["solver"] == REFERENCE and row["status"] in ("optimal", "infeasible")
     }
     rows_beaten = []
     for row in rows:
@@ -186,19 +185,14 @@ def markdown(rows: Sequence[Mapping[str, Any]], num_all: int) -> str:
         for name in (*solver_names(), *FORMS)
         if any(row["solver"] == name for row in rows)
     ]
-    head = [
-        "solver",
-        *("answered", "out of time"),
-        f"{SMALL}: step time / `dp`",
-    ]
+    head = ["solver", *("answered", "out of time"), f"{SMALL}: step time / `dp`"]
     num_problems = {
         name: len({r["problem_hash"] for r in rows if r["set"] == name})
         for name in sets
     }
     places = ", ".join(f"{n} of *{name}*" for name, n in num_problems.items())
     lines = [
-        f"{len(rows)} of {num_all} cells were run, on {places}. "
-        f"{_verdict(rows)}",
+        f"{len(rows)} of {num_all} cells were run, on {places}. {_verdict(rows)}",
         *not_run(rows),
         "",
     ]
@@ -217,9 +211,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     count = Counter(row["kind"] for row in rows)
     answered = sum(count[kind] for kind in ANSWERED)
     explained = sum(count[kind] for kind in EXPLAINED)
-    proven = sum(
-        row["solver"] == REFERENCE and row["kind"] in ANSWERED for row in rows
-    )
+    proven = sum(row["solver"] == REFERENCE and row["kind"] in ANSWERED for row in rows)
     lost = len(beaten(rows))
     return (
         f"{answered} are answered, {explained} explained, "
@@ -316,9 +308,7 @@ def main() -> None:
     missing: set[tuple[str, str]] = set()
     for form, run, problems in runs(by_set, options.time_limit):
         num_all += run.size
-        missing |= {
-            (cell.problem_hash, form or cell.solver) for _, cell in run.cells()
-        }
+        missing |= {(cell.problem_hash, form or cell.solver) for _, cell in run.cells()}
         if options.tables:
             continue
         path = FOLDER / (form or "all").replace(", ", "-")

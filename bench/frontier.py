@@ -40,10 +40,7 @@ RUNS = [
     *(
         ["--model", model, "--cluster", cluster, *LAYERS, *pins]
         for pins in (["--pin", "pp=1"], [])
-        for model, cluster in (
-            ("bert-large", "v100x16"),
-            ("llama2-7b", "h100x8"),
-        )
+        for model, cluster in (("bert-large", "v100x16"), ("llama2-7b", "h100x8"))
     ),
     ["llama2-7b-8", "--granularity", "layer", "--time-limit", "60"],
 ]

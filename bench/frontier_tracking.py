@@ -34,9 +34,7 @@ Skips = Callable[[int], Iterable[tuple[int, int]]]
 
 SKIPS: dict[str, Skips] = {
     "none": lambda count: (),
-    "every other layer": lambda count: (
-        (i, i + 2) for i in range(1, count - 3)
-    ),
+    "every other layer": lambda count: ((i, i + 2) for i in range(1, count - 3)),
     "first layer to all": lambda count: ((1, i) for i in range(3, count - 1)),
     "both": lambda count: (
         *SKIPS["every other layer"](count),
@@ -47,10 +45,7 @@ SKIPS: dict[str, Skips] = {
 #: Model, cluster, edges.
 RUNS = [
     (model, cluster, skips)
-    for model, cluster in (
-        ("bert-large", "v100x16"),
-        ("llama2-7b", "h100x8"),
-    )
+    for model, cluster in (("bert-large", "v100x16"), ("llama2-7b", "h100x8"))
     for skips in SKIPS
 ]
 
@@ -136,8 +131,7 @@ def markdown(rows: list[dict[str, object]]) -> str:
     """Return the table of the docs: chains with most edges."""
     counts = ("exact_points", "points_on_the_exact_frontier")
     return table(
-        "chain | heuristic | exact points | "
-        "found by `ft` | mean loss | largest loss",
+        "chain | heuristic | exact points | found by `ft` | mean loss | largest loss",
         (
             (
                 f"{row['model']} on {row['cluster']}",
@@ -161,9 +155,7 @@ def main() -> None:
         if options.only not in " ".join(what):
             continue
         rows = [
-            row
-            for row in rows
-            if (row["model"], row["cluster"], row["edges"]) != what
+            row for row in rows if (row["model"], row["cluster"], row["edges"]) != what
         ]
         new_rows = run(*what)
         rows += new_rows

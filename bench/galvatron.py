@@ -13,12 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from galvatron_profiles import (
-    Search,
-    read_hardware,
-    read_model,
-    search_profiles,
-)
+from galvatron_profiles import Search, read_hardware, read_model, search_profiles
 from result_files import ROOT, write_rows
 
 DATA = ROOT.parent / "shared" / "data" / "profiles" / "galvatron"
@@ -41,12 +36,8 @@ RECORDED: dict[str, tuple[Search, float, tuple[int, ...], float]] = {
     "36 GB, 64 samples, coarse": (
         *(search(36, fine_grained=False), 4.2006, (36746,), 7.8),
     ),
-    "36 GB, 64 samples, GPipe": (
-        *(search(36, gpipe=True), 4.1896, (36815,), 239.0),
-    ),
-    "24 GB, 64 samples": (
-        *(search(24), 5.0570, (24557, 23827, 24084, 24148), 220.0),
-    ),
+    "36 GB, 64 samples, GPipe": (*(search(36, gpipe=True), 4.1896, (36815,), 239.0),),
+    "24 GB, 64 samples": (*(search(24), 5.0570, (24557, 23827, 24084, 24148), 220.0),),
     "16 GB, 64 samples": (search(16), 5.8733, (15863, 16186), 103.0),
     "80 GB, 64 samples": (search(80), 3.5188, (81807,), 703.0),
 }

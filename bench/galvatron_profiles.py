@@ -273,9 +273,7 @@ class ProfileAnswer:
             "pp_deg": self.task.pp,
             "tp_sizes_enc": listed([s.degree for s in used]),
             "tp_consecutive_flags": listed([1] * len(used)),
-            "dp_types_enc": listed(
-                [int(s.data_parallel == "zero3") for s in used]
-            ),
+            "dp_types_enc": listed([int(s.data_parallel == "zero3") for s in used]),
             "use_sp": listed([int(s.sp > 1) for s in used]),
             "checkpoint": listed([int(s.checkpoint) for s in used]),
             "global_bsz": self.task.batch,
@@ -321,15 +319,11 @@ def strategy_space(
                 for checkpoint in (False, True):
                     for tp, sp in {(degree, 1), (1, degree)}:
                         # a data rank of one device shards over sp only
-                        space.add(
-                            ProfileStrategy(pp, tp, sp, dp, kind, checkpoint)
-                        )
+                        space.add(ProfileStrategy(pp, tp, sp, dp, kind, checkpoint))
     return sorted(space)
 
 
-def list_tasks(
-    num_devices: int, num_layers: int, search: Search
-) -> list[Task]:
+def list_tasks(num_devices: int, num_layers: int, search: Search) -> list[Task]:
     """Return the turns of the outer loops, in order (§2).
 
     Raises
@@ -415,18 +409,16 @@ def layer_times_s(
     neighbors = strategy.tp == 1
     sync_ms = sync_mb * hardware.all_reduce_ms_per_mb[sharers, neighbors]
 
-    message_bytes = (
-        samples * model.sequence_length * model.hidden_size * bytes_each
-    )
+    message_bytes = samples * model.sequence_length * model.hidden_size * bytes_each
     messages_ms = 0.0
     if strategy.tp > 1:
-        messages_ms = NUM_ALL_GATHERS * hardware.all_gathers[
-            strategy.tp
-        ].time_ms(message_bytes)
+        messages_ms = NUM_ALL_GATHERS * hardware.all_gathers[strategy.tp].time_ms(
+            message_bytes
+        )
     elif strategy.sp > 1:
-        messages_ms = NUM_ALL_TO_ALLS * hardware.all_to_alls[
-            strategy.sp
-        ].time_ms(message_bytes)
+        messages_ms = NUM_ALL_TO_ALLS * hardware.all_to_alls[strategy.sp].time_ms(
+            message_bytes
+        )
     if strategy.checkpoint:
         messages_ms *= CHECKPOINT_FACTOR
 
@@ -513,10 +505,7 @@ def other_times_s(
 
 
 def other_memory_mb(
-    model: ModelProfile,
-    search: Search,
-    strategy: ProfileStrategy,
-    task: Task,
+    model: ModelProfile, search: Search, strategy: ProfileStrategy, task: Task
 ) -> list[float]:
     """Return the memory of embedding, head and context on every stage."""
     samples = task.batch // task.chunks // strategy.dp
@@ -578,9 +567,7 @@ def transition_s(
         return moved * coefficient * TRANSITION_SCALE
     if before.degree != after.degree:
         return 0.0
-    kinds = [
-        (x.data_parallel == "zero3", x.checkpoint) for x in (before, after)
-    ]
+    kinds = [(x.data_parallel == "zero3", x.checkpoint) for x in (before, after)]
     if (before.sp > 1) == (after.sp > 1):
         return bias_s(*kinds)
     return BIAS_ULYSSES_S if after.sp > 1 and kinds[0] == kinds[1] else 0.0
@@ -602,10 +589,7 @@ def make_tables(
         [layer_times_s(model, hardware, search, s, task) for s in layers]
     )
     memory = [
-        [
-            math.ceil(layer_memory_mb(model, search, s, task, stage))
-            for s in layers
-        ]
+        [math.ceil(layer_memory_mb(model, search, s, task, stage)) for s in layers]
         for stage in range(task.pp)
     ]
     shape = (model.num_layers, len(layers))
@@ -623,10 +607,7 @@ def make_tables(
         times = other_times_s(model, hardware, search, strategy, task)
         memory_mb = other_memory_mb(model, search, strategy, task)
         others.append(
-            Other(
-                tuple(times),
-                tuple(math.ceil(size) + buffer for size in memory_mb),
-            )
+            Other(tuple(times), tuple(math.ceil(size) + buffer for size in memory_mb))
         )
     tables = Tables(
         num_chunks=task.chunks,
@@ -680,9 +661,7 @@ def search_profiles(
             continue
         position, choice = solved
         task, tables, layers, heads = made[position]
-        answer = _answer(
-            task, choice, tables, layers, heads, budget_mb - usable_mb
-        )
+        answer = _answer(task, choice, tables, layers, heads, budget_mb - usable_mb)
         if best is None or (
             answer.task.batch / answer.time_s > best.task.batch / best.time_s
         ):
@@ -887,9 +866,7 @@ class Entries:
 
     def degrees(self, but: str = "") -> dict[int, float]:
         """Return numbers by degree, without those of another key."""
-        return {
-            int(key): self.number(key) for key in self.values if key != but
-        }
+        return {int(key): self.number(key) for key in self.values if key != but}
 
 
 def _messages(times: Entries, kind: str, factor: float) -> dict[int, Messages]:
@@ -941,15 +918,11 @@ def _check_degrees(
     model: ModelProfile, hardware: HardwareProfile, search: Search
 ) -> None:
     degrees = powers_of_two(min(hardware.num_devices, search.max_degree))
-    tables: dict[str, Mapping[int, object]] = {
-        "activations": model.activations_mb
-    }
+    tables: dict[str, Mapping[int, object]] = {"activations": model.activations_mb}
     for part in ("other", "first", "last"):
         memory: OtherMemory = getattr(model, part)
         tables[f"states of embedding and head ({part})"] = memory.states_mb
-        tables[f"activations of embedding and head ({part})"] = (
-            memory.activations_mb
-        )
+        tables[f"activations of embedding and head ({part})"] = memory.activations_mb
     for name, table in tables.items():
         _check_profiled(name, table, degrees)
     _check_profiled("all-gather times", hardware.all_gathers, degrees[1:])
@@ -997,9 +970,7 @@ def _num_in_flight(search: Search, task: Task, stage: int) -> int:
     return task.chunks if search.gpipe else task.pp - stage
 
 
-def _state_ratio(
-    search: Search, strategy: ProfileStrategy, task: Task
-) -> float:
+def _state_ratio(search: Search, strategy: ProfileStrategy, task: Task) -> float:
     zero2, zero3 = zero_ratios(
         strategy.sharers,
         task.chunks,

@@ -53,8 +53,7 @@ def machines_table() -> str:
         for spec in machine_specs()
     ]
     return table(
-        "machine, aliases | device | devices per node | "
-        "network, GB/s per device",
+        "machine, aliases | device | devices per node | network, GB/s per device",
         rows,
         "l" * 4,
     )

@@ -113,10 +113,7 @@ def _is_oversubscribed(problem: Problem) -> bool:
         up: Counter[str] = Counter()
         for link in topology.links:
             width = int(link.bandwidth_bytes_per_s)
-            for one, other in (
-                (link.source, link.target),
-                (link.target, link.source),
-            ):
+            for one, other in ((link.source, link.target), (link.target, link.source)):
                 if kinds[one] == "switch":
                     (down if kinds[other] == "device" else up)[one] += width
         pairs = [(down[switch], up[switch]) for switch in up]
@@ -150,10 +147,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "maxtext")
 
 #: Whether a problem is in a class, by the name of the class.
 HOLDS: dict[str, Callable[[Problem], bool]] = {
-    **{
-        name: lambda problem, name=name: size_of(problem) == name
-        for name in SIZES
-    },
+    **{name: lambda problem, name=name: size_of(problem) == name for name in SIZES},
     "dense": lambda problem: not _has_experts(problem.graph),
     "moe": lambda problem: _has_experts(problem.graph),
     "encoder-decoder": lambda problem: _encodes_and_decodes(problem.graph),
@@ -164,15 +158,12 @@ HOLDS: dict[str, Callable[[Problem], bool]] = {
     "oversubscribed": _is_oversubscribed,
     "non-tree": _is_no_tree,
     "mixed": lambda problem: len(problem.cluster.types) > 1,
-    "target": lambda problem: any(
-        _runs_in(name)(problem) for name in FRAMEWORKS
-    ),
+    "target": lambda problem: any(_runs_in(name)(problem) for name in FRAMEWORKS),
     **{name: _runs_in(name) for name in FRAMEWORKS},
     "per-layer": lambda problem: problem.job.granularity == "layer",
     "overlap": lambda problem: bool(problem.job.overlap),
     "chunks": lambda problem: (
-        problem.job.chunk_counts != (1,)
-        or problem.job.schedule in SPLIT_BACKWARD
+        problem.job.chunk_counts != (1,) or problem.job.schedule in SPLIT_BACKWARD
     ),
 }
 

@@ -98,9 +98,7 @@ class Network:
         self, name: str, shape: tuple[int, int], *sources: tuple[str, int]
     ) -> tuple[str, int]:
         inputs, outputs = shape
-        node = Node(
-            name, 2 * inputs * outputs, inputs * outputs, inputs, outputs
-        )
+        node = Node(name, 2 * inputs * outputs, inputs * outputs, inputs, outputs)
         return self.add(node, *sources), outputs
 
 
@@ -129,20 +127,10 @@ def googlenet() -> Network:
         ends = [
             net.conv(f"{name}-1x1", size, (inputs, one), entry),
             net.conv(
-                f"{name}-3x3",
-                size,
-                (inputs, three),
-                entry,
-                kernel=3,
-                first=(low3, 1),
+                f"{name}-3x3", size, (inputs, three), entry, kernel=3, first=(low3, 1)
             ),
             net.conv(
-                f"{name}-5x5",
-                size,
-                (inputs, five),
-                entry,
-                kernel=5,
-                first=(low5, 1),
+                f"{name}-5x5", size, (inputs, five), entry, kernel=5, first=(low5, 1)
             ),
             net.conv(f"{name}-pool", size, (inputs, pool), entry),
         ]
@@ -172,11 +160,7 @@ def squeezenet() -> Network:
         low = net.conv(f"{name}-squeeze", size, (inputs, squeeze), *entry)
         ends = [
             net.conv(
-                f"{name}-{kernel}x{kernel}",
-                size,
-                (squeeze, expand),
-                low,
-                kernel=kernel,
+                f"{name}-{kernel}x{kernel}", size, (squeeze, expand), low, kernel=kernel
             )
             for kernel in (1, 3)
         ]
@@ -203,9 +187,7 @@ def resnet50() -> Network:
             high = net.conv(f"{name}-wide", size, (width, outputs), low)
             around = end
             if inputs != outputs:
-                around = net.conv(
-                    f"{name}-around", size, (inputs, outputs), end
-                )
+                around = net.conv(f"{name}-around", size, (inputs, outputs), end)
             made = size * size * outputs
             net.add(Node(f"{name}-add", made, 0, 2 * made, made), high, around)
             end, inputs = (f"{name}-add", made), outputs
@@ -221,9 +203,7 @@ def unet() -> Network:
     inputs = 1
     for level, size in enumerate((568, 280, 136, 64, 28)):
         width = 64 << level
-        low = net.conv(
-            f"down{level}-a", size + 2, (inputs, width), *end, kernel=3
-        )
+        low = net.conv(f"down{level}-a", size + 2, (inputs, width), *end, kernel=3)
         high = net.conv(f"down{level}-b", size, (width, width), low, kernel=3)
         skips.append((high, width))
         end, inputs = [(high[0], high[1] // 4)], width
@@ -231,14 +211,10 @@ def unet() -> Network:
     entry = last
     for level, size in zip((3, 2, 1, 0), (52, 100, 196, 388), strict=True):
         wide, width = width, 64 << level
-        up = net.conv(
-            f"up{level}-up", size + 4, (wide, width), entry, kernel=2
-        )
+        up = net.conv(f"up{level}-up", size + 4, (wide, width), entry, kernel=2)
         # Of the way down the middle is taken.
         cut = (skips[level][0][0], (size + 4) ** 2 * width)
-        low = net.conv(
-            f"up{level}-a", size + 2, (wide, width), up, cut, kernel=3
-        )
+        low = net.conv(f"up{level}-a", size + 2, (wide, width), up, cut, kernel=3)
         entry = net.conv(f"up{level}-b", size, (width, width), low, kernel=3)
     net.conv("head", 388, (64, 2), entry)
     return net
@@ -271,13 +247,9 @@ def dlrm() -> Network:
     ends += bottom
     vectors = 1 + len(largest) + count
     pairs = vectors * (vectors - 1) // 2
-    node = Node(
-        "interaction", 2 * pairs * width, 0, vectors * width, pairs + width
-    )
+    node = Node("interaction", 2 * pairs * width, 0, vectors * width, pairs + width)
     end = (net.add(node, *ends), pairs + width)
-    for number, shape in enumerate(
-        ((pairs + width, 512), (512, 256), (256, 1))
-    ):
+    for number, shape in enumerate(((pairs + width, 512), (512, 256), (256, 1))):
         end = net.dense(f"top{number}", shape, end)
     return net
 
@@ -323,27 +295,20 @@ def graph_of(
         kinds=tuple(kinds.values()),
         layers=tuple(layers),
         edges=tuple(
-            Edge(
-                source=source,
-                target=target,
-                bytes_per_sample=VALUE_BYTES * size,
-            )
+            Edge(source=source, target=target, bytes_per_sample=VALUE_BYTES * size)
             for source, target, size in network.links
         ),
     )
 
 
-def _cost(
-    node: Node, tp: int, samples: int, flops: float, memory: float
-) -> LayerCost:
+def _cost(node: Node, tp: int, samples: int, flops: float, memory: float) -> LayerCost:
     taken = VALUE_BYTES * samples * node.taken
     made = VALUE_BYTES * samples * node.made
     inside = VALUE_BYTES * samples * node.inside // tp
     # Rows of a table are looked up, weights of a product are read.
     weights = VALUE_BYTES * node.weights // tp if node.operations else 0
     forward_ns = 1e9 * max(
-        samples * node.operations / tp / flops,
-        (taken + made / tp + weights) / memory,
+        samples * node.operations / tp / flops, (taken + made / tp + weights) / memory
     )
     collectives = []
     if tp > 1:
@@ -352,10 +317,7 @@ def _cost(
                 kind="all-gather", axis="tp", phase="forward", size_bytes=made
             ),
             CollectiveCall(
-                kind="all-reduce",
-                axis="tp",
-                phase="backward",
-                size_bytes=taken,
+                kind="all-reduce", axis="tp", phase="backward", size_bytes=taken
             ),
         ]
     return LayerCost(
@@ -367,9 +329,7 @@ def _cost(
         working_bytes=made,
         activations=(
             Activations(recompute="none", kept_bytes=taken + inside),
-            Activations(
-                recompute="full", kept_bytes=taken, working_bytes=inside
-            ),
+            Activations(recompute="full", kept_bytes=taken, working_bytes=inside),
         ),
         collectives=tuple(collectives),
     )

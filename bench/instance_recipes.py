@@ -23,9 +23,7 @@ from nest.uncertainty.headroom import with_headroom
 RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
 
 #: Momentum and an fp32 copy of every weight.
-MOMENTUM = Optimizer(
-    name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=8
-)
+MOMENTUM = Optimizer(name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=8)
 
 
 def recipes() -> list[dict[str, Any]]:
@@ -118,9 +116,7 @@ def title_of(recipe: dict[str, Any], problem: Problem) -> str:
     samples = f"{job.global_batch} samples"
     if job.sequence_length is not None:
         samples = f"{job.global_batch} × {job.sequence_length} tokens"
-    devices = " + ".join(
-        f"{count} {name}" for name, count in cluster.counts.items()
-    )
+    devices = " + ".join(f"{count} {name}" for name, count in cluster.counts.items())
     extra = [
         recipe.get("topology"),
         "leaf" in recipe

@@ -60,12 +60,7 @@ CALIBRATION = (
 
 #: All else that a problem depends on: where it changed, the same recipe makes
 #: another problem, and the stored one stays what it is.
-SOURCES = (
-    "nest/models",
-    "nest/hardware",
-    "nest/constraints/targets",
-    "nest/topology",
-)
+SOURCES = ("nest/models", "nest/hardware", "nest/constraints/targets", "nest/topology")
 SCRIPTS = (
     *("bench/instance_recipes.py", "bench/instance_graphs.py"),
     "bench/instance_classes.py",
@@ -128,10 +123,7 @@ def encode_index(index: Index) -> bytes:
     head = msgspec.json.encode(replace(index, instances=())).decode()
     lines = [msgspec.json.encode(x).decode() for x in index.instances]
     body = ",\n ".join(lines)
-    return (
-        head.replace('"instances":[]', f'"instances":[\n {body}\n]').encode()
-        + b"\n"
-    )
+    return head.replace('"instances":[]', f'"instances":[\n {body}\n]').encode() + b"\n"
 
 
 def generate(only: list[str] | None, check: bool) -> None:
@@ -220,10 +212,7 @@ def was_tried(solver: str, known: BestKnown | None) -> bool:
 
 
 def told(
-    records: dict[str, BestKnown],
-    solver: str,
-    problem: Problem,
-    options: SolveOptions,
+    records: dict[str, BestKnown], solver: str, problem: Problem, options: SolveOptions
 ) -> dict[str, BestKnown]:
     """Return what is known after a solver worked on a problem."""
     result = run_solver(problem, solver, options)
@@ -264,11 +253,7 @@ def tables() -> str:
                 record and record.bound_quanta,
             )
         )
-        gap = (
-            f"{100 * (1 - bound_s / value_s):.1f}"
-            if value_s and bound_s
-            else "–"
-        )
+        gap = f"{100 * (1 - bound_s / value_s):.1f}" if value_s and bound_s else "–"
         texts = (f"{x:.6g}" if x else "–" for x in (value_s, bound_s))
         rows.append((name, *texts, gap))
     heads = "open instance | best known, s | lower bound, s | gap, %"

@@ -33,14 +33,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from calibrate import (
-    FILES,
-    ROOT,
-    hold_out,
-    stored_start,
-    thinned,
-    usable,
-)
+from calibrate import FILES, ROOT, hold_out, stored_start, thinned, usable
 from result_files import fill, page_path, short_source, table, write_result
 
 from nest.calibration.evidence import Array, evidence_of
@@ -56,24 +49,10 @@ from nest.uncertainty.intervals import (
     is_seen,
     shares_of,
 )
-from nest.validation.predict import (
-    PredictOptions,
-    Skip,
-    predict,
-    predicted_run,
-)
+from nest.validation.predict import PredictOptions, Skip, predict, predicted_run
 from nest.validation.reading import read_rows
-from nest.validation.report import (
-    SAME_PROBLEM,
-    device_family,
-    parallelism,
-    source_of,
-)
-from nest.validation.rows import (
-    Row,
-    measured_memory_bytes,
-    measured_step_time_s,
-)
+from nest.validation.report import SAME_PROBLEM, device_family, parallelism, source_of
+from nest.validation.rows import Row, measured_memory_bytes, measured_step_time_s
 from nest.validation.usable import why_unusable
 
 INTERVALS = ROOT / "nest" / "calibration" / "data" / "intervals.json"
@@ -150,9 +129,7 @@ def case_of(row: Row, error: float, options: PredictOptions) -> Case:
     run = predicted_run(row, options)
     assert not isinstance(run, Skip)
     (problem, plan, *_), verdict, _ = run
-    site = machine_for(
-        row.hardware or "", row.interconnect, row.devices_per_node
-    )
+    site = machine_for(row.hardware or "", row.interconnect, row.devices_per_node)
     costs = [cost for kind in problem.graph.kinds for cost in kind.costs]
     return Case(
         row=row,
@@ -303,9 +280,7 @@ def fit_numbers(table: Table, chosen: Array) -> Numbers:
     low_90, low_50, high_50, high_90 = quantiles(
         ratios, weights, (0.05, 0.25, 0.75, 0.95)
     )
-    step = Quantiles(
-        low_90=low_90, low_50=low_50, high_50=high_50, high_90=high_90
-    )
+    step = Quantiles(low_90=low_90, low_50=low_50, high_50=high_50, high_90=high_90)
     return Numbers(tuple(PRIORS), values, step)
 
 
@@ -346,9 +321,7 @@ class Coverage:
             "rows": int(chosen.sum()),
             "within_50": round(float(self.within_50[chosen].mean()), 4),
             "within_90": round(float(self.within_90[chosen].mean()), 4),
-            "median_half_width_90": round(
-                float(np.median(self.half_width[chosen])), 4
-            ),
+            "median_half_width_90": round(float(np.median(self.half_width[chosen])), 4),
         }
 
 
@@ -365,9 +338,7 @@ class Orders:
 
     def figures(self, but: str | None = None) -> dict[str, float | int]:
         """Return the figures of all pairs but those of a source."""
-        mask = np.array(
-            [but is None or not s.startswith(but) for s in self.sources]
-        )
+        mask = np.array([but is None or not s.startswith(but) for s in self.sources])
         apart = mask & ~self.equal
 
         def share(chosen: Array) -> float:
@@ -472,9 +443,7 @@ def own_runs_draw(
     old = numbers.spread(table)[rest]
 
     def width(spread: Array) -> float:
-        ends = np.exp(
-            np.outer(spread, [numbers.step.low_90, numbers.step.high_90])
-        )
+        ends = np.exp(np.outer(spread, [numbers.step.low_90, numbers.step.high_90]))
         return float(np.median(ends[:, 1] - ends[:, 0])) / 2
 
     return {
@@ -578,8 +547,7 @@ def tables(table: Table, coverage: Coverage) -> dict[str, Any]:
     for key, class_of in CLASSES.items():
         names = np.array([class_of(case) for case in table.cases])
         by_class[key] = {
-            str(name): coverage.figures(names == name)
-            for name in sorted(set(names))
+            str(name): coverage.figures(names == name) for name in sorted(set(names))
         }
     return by_class
 
@@ -600,9 +568,7 @@ def pairs_text(pairs: dict[str, dict[str, float | int]]) -> str:
         f"predicts the measured order for {percent(row['right_of_equal'])} % "
         f"of these, and for {percent(row['right_of_others'])} % of the others"
         for start, row in zip(
-            ("nest calls", f"Without {LARGEST}, it calls"),
-            pairs.values(),
-            strict=True,
+            ("nest calls", f"Without {LARGEST}, it calls"), pairs.values(), strict=True
         )
     ]
     return ". ".join(parts) + "."
@@ -635,9 +601,7 @@ def page(document: dict[str, Any]) -> str:
     figures = document["held_out"]
     shown = {"all held-out sources": figures["all"]}
     for key in ("by_experts", "by_family", "by_parallelism"):
-        shown |= {
-            name: x for name, x in figures[key].items() if x["rows"] >= SHOWN
-        }
+        shown |= {name: x for name, x in figures[key].items() if x["rows"] >= SHOWN}
     sources = [
         (name, row)
         for name, row in figures["by_source"].items()
@@ -648,11 +612,7 @@ def page(document: dict[str, Any]) -> str:
     covered = table(
         "rows of | rows | within 50 %, % | within 90 %, % | median ±, %",
         (
-            (
-                short_source(name),
-                row["rows"],
-                *(percent(row[key]) for key in keys),
-            )
+            (short_source(name), row["rows"], *(percent(row[key]) for key in keys))
             for name, row in shown.items()
         ),
     )

@@ -116,8 +116,7 @@ def main() -> None:
     parser.add_argument("--target", choices=TARGETS)
     arguments = parser.parse_args()
     before = {
-        (row["instance"], row["target"]): row
-        for row in read_rows("launchability")
+        (row["instance"], row["target"]): row for row in read_rows("launchability")
     }
     rows = []
     for instance in problems(arguments.only):

@@ -23,10 +23,7 @@ from bench.result_files import fill, page_path, table
 from nest.validation.flops import flop_count_of
 from nest.validation.predict import predict
 from nest.validation.reading import read_rows
-from nest.validation.rows import (
-    COLUMNS,
-    Row,
-)
+from nest.validation.rows import COLUMNS, Row
 from nest.validation.usable import impossible
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,22 +66,14 @@ ORIGINS = (
         "BigScience Workshop; bigscience-workshop/bigscience @9e64edec2a, "
         "chronicles and experiments",
     ),
-    Origin(
-        r"NVIDIA DGX Cloud .*",
-        "MIT",
-        "NVIDIA; NVIDIA/dgxc-benchmarking, recipes",
-    ),
+    Origin(r"NVIDIA DGX Cloud .*", "MIT", "NVIDIA; NVIDIA/dgxc-benchmarking, recipes"),
     Origin(
         r"(NVIDIA )?Megatron-Bridge .*",
         APACHE,
         "NVIDIA; NVIDIA-NeMo/Megatron-Bridge @067f987df0, performance summary "
         "and verification cards",
     ),
-    Origin(
-        r"NVIDIA NeMo .*",
-        APACHE,
-        "NVIDIA; NVIDIA/NeMo, performance summaries",
-    ),
+    Origin(r"NVIDIA NeMo .*", APACHE, "NVIDIA; NVIDIA/NeMo, performance summaries"),
     Origin(
         r"Megatron-LM CI .*",
         "BSD-3-Clause",
@@ -101,15 +90,12 @@ ORIGINS = (
         "Narayanan et al. 2021, arXiv 2104.04473, tables 1 and 2, section 5.8",
     ),
     Origin(
-        r"Korthikanti .*",
-        CITED,
-        "Korthikanti et al. 2022, arXiv 2205.05198, table 5",
+        r"Korthikanti .*", CITED, "Korthikanti et al. 2022, arXiv 2205.05198, table 5"
     ),
     Origin(
         r"MosaicML llm-foundry .*",
         APACHE,
-        "MosaicML; mosaicml/llm-foundry @8c8dd48f72, "
-        "scripts/train/benchmarking",
+        "MosaicML; mosaicml/llm-foundry @8c8dd48f72, scripts/train/benchmarking",
     ),
     Origin(
         r"MLPerf Training .*",
@@ -129,11 +115,7 @@ ORIGINS = (
         APACHE,
         "Google; AI-Hypercomputer/tpu-recipes @c8cfe2f689",
     ),
-    Origin(
-        r"InternEvo .*",
-        APACHE,
-        "InternLM; InternLM/InternEvo @c628a8c874, doc",
-    ),
+    Origin(r"InternEvo .*", APACHE, "InternLM; InternLM/InternEvo @c628a8c874, doc"),
     Origin(
         r"torchtitan .*",
         "BSD-3-Clause",
@@ -144,22 +126,14 @@ ORIGINS = (
         APACHE,
         "IBM; foundation-model-stack/fms-fsdp, README",
     ),
-    Origin(
-        r"ColossalAI .*",
-        APACHE,
-        "HPC-AI Tech; hpcaitech/ColossalAI, README",
-    ),
+    Origin(r"ColossalAI .*", APACHE, "HPC-AI Tech; hpcaitech/ColossalAI, README"),
     Origin(
         r"Pythia .*",
         CITED,
         "Biderman et al. 2023, arXiv 2304.01373, table 5; configurations of "
         "EleutherAI/pythia",
     ),
-    Origin(
-        r"Zero Bubble .*",
-        CITED,
-        "Qi et al. 2024, arXiv 2401.10241, table 4",
-    ),
+    Origin(r"Zero Bubble .*", CITED, "Qi et al. 2024, arXiv 2401.10241, table 4"),
     Origin(
         r"Vocabulary Parallelism .*",
         CITED,
@@ -171,9 +145,7 @@ ORIGINS = (
         "Jiang et al. 2024, arXiv 2402.15627, tables 2 and 3, figure 9",
     ),
     Origin(
-        r"Llama 3 herd .*",
-        CITED,
-        "Grattafiori et al. 2024, arXiv 2407.21783, table 4",
+        r"Llama 3 herd .*", CITED, "Grattafiori et al. 2024, arXiv 2407.21783, table 4"
     ),
     Origin(
         r"Nemotron-4 .*",
@@ -181,16 +153,8 @@ ORIGINS = (
         "Parmar et al. 2024, arXiv 2402.16819; NVIDIA 2024, arXiv 2406.11704, "
         "table 2 each",
     ),
-    Origin(
-        r"MT-NLG .*",
-        CITED,
-        "Smith et al. 2022, arXiv 2201.11990, section 2.4",
-    ),
-    Origin(
-        r"BloombergGPT .*",
-        CITED,
-        "Wu et al. 2023, arXiv 2303.17564, table 4",
-    ),
+    Origin(r"MT-NLG .*", CITED, "Smith et al. 2022, arXiv 2201.11990, section 2.4"),
+    Origin(r"BloombergGPT .*", CITED, "Wu et al. 2023, arXiv 2303.17564, table 4"),
     Origin(r"OPT-175B .*", CITED, "Zhang et al. 2022, arXiv 2205.01068"),
     Origin(r"PaLM paper .*", CITED, "Chowdhery et al. 2022, arXiv 2204.02311"),
     # Documentation under CC BY-SA 4.0.
@@ -325,8 +289,7 @@ def notices(facts: list[dict[str, str]]) -> str:
     """Return the table of docs/results/bundled-runs.md."""
     counts = Counter(origin_of(fact["source"]) for fact in facts)
     rows = (
-        (count, origin.notice, origin.licence)
-        for origin, count in counts.most_common()
+        (count, origin.notice, origin.licence) for origin, count in counts.most_common()
     )
     return table("rows | source | license", rows, "rll")
 

@@ -92,8 +92,7 @@ class Mutation:
             r"\s+" if old[:-ends] and tail else "",
         )
         pattern = (
-            f"({_pattern(head)}{gaps[0]}){_pattern(middle)}"
-            f"({gaps[1]}{_pattern(tail)})"
+            f"({_pattern(head)}{gaps[0]}){_pattern(middle)}({gaps[1]}{_pattern(tail)})"
         )
         result, found = re.subn(pattern, lambda m: m[1] + text + m[2], source)
         if found != 1:
@@ -164,9 +163,7 @@ class Tree:
             text=True,
         )
 
-    def test(
-        self, tests: Sequence[str], stop: bool = True
-    ) -> tuple[int | None, str]:
+    def test(self, tests: Sequence[str], stop: bool = True) -> tuple[int | None, str]:
         """Return pytest's exit status, or ``None`` in time, and its output."""
         process = self._process
         assert process.stdin is not None
@@ -199,9 +196,7 @@ def import_path(tree: Path) -> Path:
 
 
 #: A line of pytest's summary, with the name of the test.
-_FAILURES = re.compile(
-    r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE
-)
+_FAILURES = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", re.MULTILINE)
 
 
 def killer(output: str) -> str | None:
@@ -268,8 +263,7 @@ class Trees:
 
     def __init__(self, folder: str, number: int, fast: bool) -> None:
         self._all = [
-            Tree(Path(folder, str(name), "main"), fast)
-            for name in range(number)
+            Tree(Path(folder, str(name), "main"), fast) for name in range(number)
         ]
         self._free: queue.Queue[Tree] = queue.Queue()
         for tree in self._all:
@@ -305,9 +299,7 @@ def run(mutations: list[Mutation], jobs: int, fast: bool = False) -> int:
         print(f"{'mutation':60} noticed by", flush=True)
         for mutation, (noticed, text) in zip(
             mutations,
-            pool.map(
-                lambda m: trees.use(lambda tree: check(m, tree)), mutations
-            ),
+            pool.map(lambda m: trees.use(lambda tree: check(m, tree)), mutations),
             strict=True,
         ):
             survived += not noticed
@@ -317,9 +309,7 @@ def run(mutations: list[Mutation], jobs: int, fast: bool = False) -> int:
             print(f"{mutation.what:60} {text}", flush=True)
         # What fails with nothing broken, too, has noticed nothing.
         for failed in pool.map(
-            lambda tests: trees.use(
-                lambda tree: failing_unbroken(sorted(tests), tree)
-            ),
+            lambda tests: trees.use(lambda tree: failing_unbroken(sorted(tests), tree)),
             killers.values(),
         ):
             for test in failed:

@@ -33,9 +33,7 @@ def row(chunks: str, results: Sequence[Compared]) -> dict[str, object]:
         "problems": len(results),
         "orders_per_problem": NUM_ORDERS,
         "best_order_known": len(known),
-        "bounds_above_an_order": sum(
-            max(x.bound, x.proven) > x.upper for x in results
-        ),
+        "bounds_above_an_order": sum(max(x.bound, x.proven) > x.upper for x in results),
         "values_below_all_orders": sum(x.best < x.lower for x in results),
         "lists_best": sum(x.listed == x.lower for x in results),
         "lists_within_1_percent": sum(x.is_near(x.listed) for x in results),

@@ -17,13 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.result_files import (
-    commit,
-    fill,
-    page_path,
-    short_source,
-    write_result,
-)
+from bench.result_files import commit, fill, page_path, short_source, write_result
 from bench.result_files import table as markdown_table
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import Fit, Linear, prior, refit, solve
@@ -34,11 +28,7 @@ from nest.errors import NestError
 from nest.validation.predict import Skip, predict
 from nest.validation.reading import read_rows
 from nest.validation.report import source_of
-from nest.validation.rows import (
-    Row,
-    measured_step_time_s,
-    ran_out_of_memory,
-)
+from nest.validation.rows import Row, measured_step_time_s, ran_out_of_memory
 from nest.validation.usable import impossible, why_unusable
 
 #: Runs that a user has, and draws of them.
@@ -88,9 +78,7 @@ def near(linear: Linear, chosen: list[int]) -> Linear:
     return Linear(linear.x, linear.errors[chosen], linear.slopes[chosen])
 
 
-def held_out(
-    source: str, evidence: Evidence, linear: Linear
-) -> list[dict[str, Any]]:
+def held_out(source: str, evidence: Evidence, linear: Linear) -> list[dict[str, Any]]:
     """Return the errors of a source without and with some of its runs.
 
     Of all its runs, and where it has several devices, as no file of a user
@@ -105,9 +93,7 @@ def held_out(
         for chosen in members.values()
         for number in drawn(chosen, MOST_FITTED, 0)
     ]
-    common = solve(
-        prior(PARAMETERS), near(linear, others), evidence.of(others)
-    )
+    common = solve(prior(PARAMETERS), near(linear, others), evidence.of(others))
     by_device: dict[str, list[int]] = {}
     for number in of_source:
         name = evidence.rows[number].hardware or ""
@@ -141,11 +127,7 @@ def held_out(
 
 
 def predicted(
-    numbers: list[int],
-    seed: int,
-    evidence: Evidence,
-    linear: Linear,
-    common: Fit,
+    numbers: list[int], seed: int, evidence: Evidence, linear: Linear, common: Fit
 ) -> dict[str, float]:
     """Return the errors of some rows without and with others of them."""
     chosen = drawn(numbers, OWN, seed)
@@ -197,12 +179,7 @@ def main() -> None:
                 f"{result['after']:5.1f} %  {source}, {result['devices']}",
                 flush=True,
             )
-    document = {
-        "commit": commit(),
-        "own": OWN,
-        "draws": DRAWS,
-        "sources": results,
-    }
+    document = {"commit": commit(), "own": OWN, "draws": DRAWS, "sources": results}
     write_result("own_runs", document)
     fill(page_path("own-runs"), "own runs", table(results))
 

@@ -21,20 +21,13 @@ from speed import COMMAND, HEADS, cells, solve
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "piper"
-SETTING = (
-    "max_devices",
-    "micro_batches",
-    "memory_bytes",
-    "bandwidth_bytes_per_s",
-)
+SETTING = ("max_devices", "micro_batches", "memory_bytes", "bandwidth_bytes_per_s")
 
 
 def main(files: list[str]) -> None:
     with (DATA / "expected.csv").open() as text:
         settings = [
-            row
-            for row in csv.DictReader(text)
-            if not files or row["file"] in files
+            row for row in csv.DictReader(text) if not files or row["file"] in files
         ]
     rows = []
     print(f"{'file':16} {'K':>4} {'N':>5} {'GiB':>4} {HEADS}  Piper above")

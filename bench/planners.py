@@ -76,9 +76,7 @@ def build(entry: Mapping[str, Any]) -> Problem:
             problem = read_problem(path)
     else:
         problem = builtin.load(entry["problem"])
-    job = msgspec.structs.replace(
-        problem.job, granularity=entry["granularity"]
-    )
+    job = msgspec.structs.replace(problem.job, granularity=entry["granularity"])
     return msgspec.structs.replace(problem, job=job)
 
 

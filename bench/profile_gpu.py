@@ -54,12 +54,10 @@ def row(model: str, entry: Entry, layer: LayerShape, site: Machine) -> str:
         (entry.backward_ns, cost.backward_ns),
     ):
         cells.append(
-            f"{measured / 1e6:9.3f} {analytic / 1e6:9.3f} "
-            f"{measured / analytic:6.2f}"
+            f"{measured / 1e6:9.3f} {analytic / 1e6:9.3f} {measured / analytic:6.2f}"
         )
     cells.append(
-        f"{(entry.kept_bytes or 0) / 2**20:9.1f} "
-        f"{activations.kept_bytes / 2**20:9.1f}"
+        f"{(entry.kept_bytes or 0) / 2**20:9.1f} {activations.kept_bytes / 2**20:9.1f}"
     )
     return " ".join(cells)
 
@@ -101,13 +99,10 @@ def main() -> None:
             ),
             say=lambda text: print(text, file=sys.stderr),
         )
-        write_profile(
-            arguments.results / f"profile-{name}-{model}.json", profile
-        )
+        write_profile(arguments.results / f"profile-{name}-{model}.json", profile)
         by_kind = {layer.kind: layer for layer in layers}
         lines += [
-            row(model, entry, by_kind[entry.kind], site)
-            for entry in profile.entries
+            row(model, entry, by_kind[entry.kind], site) for entry in profile.entries
         ]
         lines[0] = (
             f"{profile.device}, {profile.framework} "

@@ -105,9 +105,7 @@ def build(case: Published) -> Problem:
     site, num_devices = parse_cluster(case.cluster)
     model = architecture(case.model)
     sizes = {odd << power for odd in (1, 3) for power in range(8)}
-    sizes = {
-        size for size in sizes if size <= 128 and case.global_batch % size == 0
-    }
+    sizes = {size for size in sizes if size <= 128 and case.global_batch % size == 0}
     choices = choose(
         model,
         site,
@@ -181,19 +179,10 @@ def plan_of(case: Published, problem: Problem, virtual: int) -> Plan:
         sizes[-1] += 1
     assert sum(sizes) == len(names), case.name
     strategy = Strategy(
-        dp=case.dp,
-        tp=case.tp,
-        ep=case.ep,
-        zero=case.zero,
-        recompute=case.recompute,
+        dp=case.dp, tp=case.tp, ep=case.ep, zero=case.zero, recompute=case.recompute
     )
     return cut(
-        sizes,
-        names,
-        strategy,
-        case.micro_batch * case.dp,
-        case.schedule,
-        virtual,
+        sizes, names, strategy, case.micro_batch * case.dp, case.schedule, virtual
     )
 
 

@@ -45,9 +45,7 @@ from nest.validation.predict import Skip, predict
 from nest.validation.reading import read_rows
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASUREMENTS = (
-    ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
-)
+MEASUREMENTS = ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
 #: Seconds for the search with interleaving, at most.
 INTERLEAVED_S = 400
 
@@ -74,9 +72,7 @@ def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
     idle = step - passes * busiest - max(b.sync for b in verdict.blocks)
     paired = problem.job.schedule == "dualpipe-v"
     return {
-        "step_time_s": round(
-            verdict.step_quanta * problem.quantum_ps / 1e12, 4
-        ),
+        "step_time_s": round(verdict.step_quanta * problem.quantum_ps / 1e12, 4),
         "mfu": verdict.mfu,
         "feasible": verdict.feasible,
         "replicas": plan.replicas,
@@ -98,15 +94,11 @@ def describe(problem: Problem, plan: Plan, verdict: Score) -> dict[str, Any]:
             }
         ),
         # Where passes hide behind one another loads do not add up to this.
-        "busiest_block_share": None
-        if paired
-        else round(passes * busiest / step, 4),
+        "busiest_block_share": None if paired else round(passes * busiest / step, 4),
         "fill_and_drain_share": None if paired else round(idle / step, 4),
         "sync_share": round(max(b.sync for b in verdict.blocks) / step, 4),
         "imbalance": round(busiest * len(loads) / sum(loads) - 1, 4),
-        "memory_gib": round(
-            max(b.memory_bytes for b in verdict.blocks) / 2**30, 2
-        ),
+        "memory_gib": round(max(b.memory_bytes for b in verdict.blocks) / 2**30, 2),
     }
 
 
@@ -114,16 +106,12 @@ def as_it_ran(case: Published) -> float | None:
     """Return what ``nest validate`` says of the run, in seconds."""
     if case.row_id is None or not MEASUREMENTS.exists():
         return None
-    (row,) = (
-        row for row in read_rows(MEASUREMENTS) if row.row_id == case.row_id
-    )
+    (row,) = (row for row in read_rows(MEASUREMENTS) if row.row_id == case.row_id)
     prediction = predict(row)
     return None if isinstance(prediction, Skip) else prediction.step_time_s
 
 
-def listed(
-    case: Published, problem: Problem
-) -> tuple[dict[str, Any], Plan | None]:
+def listed(case: Published, problem: Problem) -> tuple[dict[str, Any], Plan | None]:
     """Return the best of the plain plans under a schedule timed by passes.
 
     And what is known of them. Plain are plans of one pipeline on all devices,
@@ -167,14 +155,11 @@ def listed(
     return document | describe(problem, plan, verdict), plan
 
 
-def study(
-    case: Published, time_limit_s: float, interleaved_s: float
-) -> dict[str, Any]:
+def study(case: Published, time_limit_s: float, interleaved_s: float) -> dict[str, Any]:
     """Score the published plan, solve the problem, compare."""
     problem = build(case)
     interleaved = replace(
-        problem,
-        job=replace(problem.job, virtual_stages=allowed(case, problem)),
+        problem, job=replace(problem.job, virtual_stages=allowed(case, problem))
     )
     document: dict[str, Any] = {}
     incumbent: Plan | None = None
@@ -191,9 +176,7 @@ def study(
         result = run_solver(task, "dp", options)
         incumbent = result.plan or incumbent
         document[key] = {
-            "status": str(result.status)
-            if result.outcome.ran
-            else "not searched",
+            "status": str(result.status) if result.outcome.ran else "not searched",
             "detail": result.detail,
             "wall_s": round(time.perf_counter() - began, 1),
             "lower_bound_s": None
@@ -201,9 +184,7 @@ def study(
             else round(result.lower_bound_quanta * task.quantum_ps / 1e12, 4),
         }
         if result.plan is not None:
-            document[key] |= describe(
-                task, result.plan, score(task, result.plan)
-            )
+            document[key] |= describe(task, result.plan, score(task, result.plan))
     return document
 
 
@@ -212,8 +193,7 @@ def stated(case: Published) -> dict[str, Any]:
     problem = build(case)
     plain = problem
     problem = replace(
-        problem,
-        job=replace(problem.job, virtual_stages=allowed(case, problem)),
+        problem, job=replace(problem.job, virtual_stages=allowed(case, problem))
     )
     plan = plan_of(case, problem, case.virtual_stages)
     measured_s, measured_how = case.measured_s, case.measured_how
@@ -261,8 +241,7 @@ def layout(case: Published) -> dict[str, Any]:
     """
     problem = build(case)
     problem = replace(
-        problem,
-        job=replace(problem.job, virtual_stages=allowed(case, problem)),
+        problem, job=replace(problem.job, virtual_stages=allowed(case, problem))
     )
     described = []
     for recompute in problem.job.recompute:
@@ -284,14 +263,10 @@ def against(part: dict[str, Any], best: dict[str, Any] | None) -> str:
     """Return by how much a plan is slower than the best, if it fits."""
     if not part["feasible"]:
         return "does not fit"
-    return ratio(
-        part["step_time_s"], None if best is None else best["step_time_s"]
-    )
+    return ratio(part["step_time_s"], None if best is None else best["step_time_s"])
 
 
-def searched(
-    part: dict[str, Any] | None, plain: dict[str, Any] | None = None
-) -> str:
+def searched(part: dict[str, Any] | None, plain: dict[str, Any] | None = None) -> str:
     """Return what a search found: seconds, and what that is."""
     if part is None:
         return ""
@@ -347,13 +322,9 @@ def main() -> None:
         ):
             continue
         print(case.name, flush=True)
-        stored[case.name] = study(
-            case, arguments.time_limit, arguments.interleaved
-        )
+        stored[case.name] = study(case, arguments.time_limit, arguments.interleaved)
         write_result("published_plans", stored)
-    records = {
-        case.name: stored[case.name] for case in CASES if case.name in stored
-    }
+    records = {case.name: stored[case.name] for case in CASES if case.name in stored}
     for case in CASES:
         if case.name in records:
             records[case.name] |= stated(case)

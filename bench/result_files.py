@@ -52,9 +52,7 @@ def write_rows(name: str, rows: list[dict[str, object]]) -> None:
     )
 
 
-def table(
-    heads: str, rows: Iterable[Iterable[object]], align: str = ""
-) -> str:
+def table(heads: str, rows: Iterable[Iterable[object]], align: str = "") -> str:
     """Return a Markdown table.
 
     Parameters

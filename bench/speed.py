@@ -59,9 +59,7 @@ COMMANDS = (
 )
 
 
-def measure(
-    arguments: list[str], folder: Path = ROOT
-) -> dict[str, float | int]:
+def measure(arguments: list[str], folder: Path = ROOT) -> dict[str, float | int]:
     """Run a command; wall and CPU seconds, peak RSS over the process tree.
 
     The peak is the largest sum of the resident sizes of all processes of the
@@ -71,10 +69,7 @@ def measure(
     before = os.times()
     start = time.perf_counter()
     process = subprocess.Popen(
-        arguments,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        arguments, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     peak = 0
     while process.poll() is None:
@@ -108,9 +103,7 @@ def tree_rss_bytes(root: int) -> int:
                 fields = (entry / "stat").read_text().rpartition(")")[2]
             except OSError:
                 continue
-            children.setdefault(int(fields.split()[1]), []).append(
-                int(entry.name)
-            )
+            children.setdefault(int(fields.split()[1]), []).append(int(entry.name))
     total, todo = 0, [root]
     while todo:
         pid = todo.pop()
@@ -155,9 +148,7 @@ def artifact_rows(folder: Path, repeat: int) -> list[dict[str, object]]:
             matches = step_ns is None and not optimum
             rows[-1]["relative_error"] = 0.0 if matches else None
         else:
-            rows[-1]["relative_error"] = abs(
-                step_ns / 1e9 / float(optimum) - 1
-            )
+            rows[-1]["relative_error"] = abs(step_ns / 1e9 / float(optimum) - 1)
     return rows
 
 
@@ -175,9 +166,7 @@ def solve(problem: str, answer: Path, repeat: int) -> dict[str, object]:
 
 
 #: Heads of :func:`cells`.
-HEADS = (
-    f"{'status':10} {'wall s':>7} {'cpu s':>7} {'MB':>5} {'rel. error':>10}"
-)
+HEADS = f"{'status':10} {'wall s':>7} {'cpu s':>7} {'MB':>5} {'rel. error':>10}"
 
 
 def cells(row: dict[str, object]) -> str:
@@ -197,17 +186,13 @@ def cells(row: dict[str, object]) -> str:
     )
 
 
-def run(
-    command: str, python: str, folder: Path, answer: Path
-) -> dict[str, object]:
+def run(command: str, python: str, folder: Path, answer: Path) -> dict[str, object]:
     """Run a command of a checkout once; its figures and its answer."""
     words = command.split()
     if words[0] == "solve":
         words += ["--solver", "dp"]
     answer.unlink(missing_ok=True)
-    figures = measure(
-        [python, "-m", "nest", *words, "--json", str(answer)], folder
-    )
+    figures = measure([python, "-m", "nest", *words, "--json", str(answer)], folder)
     document = json.loads(answer.read_text())
     if words[0] == "pareto":
         points = [
@@ -231,14 +216,10 @@ def command_rows(
     for command in commands:
         here, there = [], []
         for _ in range(repeat):
-            here.append(
-                run(command, sys.executable, ROOT, folder / "here.json")
-            )
+            here.append(run(command, sys.executable, ROOT, folder / "here.json"))
             if against is not None and "--gap" not in command:
                 python = str(against / ".venv" / "bin" / "python")
-                there.append(
-                    run(command, python, against, folder / "there.json")
-                )
+                there.append(run(command, python, against, folder / "there.json"))
         row = min(here, key=lambda run: run["wall_s"])
         if there:
             before = min(there, key=lambda run: run["wall_s"])

@@ -51,8 +51,7 @@ TOPOLOGIES = {
     "rails without spines": "rail:nodes=8,spines=0",
     "DGX, leaves 4:1": "dgx:nodes=8,nodes_per_leaf=2,oversubscription=4",
     "DGX, a port per node": "dgx:nodes=8,ports=shared",
-    "leaf–spine 2:1, no NVLink": "leaf-spine:leaves=8,hosts=8,"
-    "oversubscription=2",
+    "leaf–spine 2:1, no NVLink": "leaf-spine:leaves=8,hosts=8,oversubscription=2",
     "DGX-1 meshes": "dgx1:nodes=8",
     "torus 4×4×4": "tpu-v5p:4x4x4",
     "torus 8×8": "torus:8x8",
@@ -69,10 +68,7 @@ MODELS = {
         )
     },
     "llama3-8b, 32k tokens": Recipe(
-        model="llama3-8b",
-        cluster=CLUSTER,
-        sequence_length=32768,
-        cp=(1, 2, 4, 8),
+        model="llama3-8b", cluster=CLUSTER, sequence_length=32768, cp=(1, 2, 4, 8)
     ),
 }
 
@@ -89,9 +85,7 @@ def problem_of(model: str, network: str) -> Problem:
     """Return a model on the devices, joined by a network."""
     problem = build(MODELS[model])
     topology = topology_of(generate(TOPOLOGIES[network]), network)
-    return replace(
-        problem, cluster=replace(problem.cluster, topology=topology)
-    )
+    return replace(problem, cluster=replace(problem.cluster, topology=topology))
 
 
 def fastest(problem: Problem) -> Plan | None:
@@ -144,9 +138,7 @@ def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows, shared = [], []
     every = {
         model: set(
-            itertools.chain(
-                [blind[model]], *(plans[model, x] for x in TOPOLOGIES)
-            )
+            itertools.chain([blind[model]], *(plans[model, x] for x in TOPOLOGIES))
         )
         for model in MODELS
     }
@@ -232,8 +224,7 @@ def percent(loss: float) -> str:
 def line(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return mean and largest losses of some rows."""
     kinds: dict[str, list[float]] = {
-        kind: [row[kind] for row in rows]
-        for kind in ("blind", "contention_blind")
+        kind: [row[kind] for row in rows] for kind in ("blind", "contention_blind")
     }
     kinds["wrong"] = [loss for row in rows for loss in row["wrong"].values()]
     return [
@@ -271,9 +262,7 @@ def spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def spreads(
-    rows: Sequence[Mapping[str, Any]], *keys: str
-) -> list[dict[str, Any]]:
+def spreads(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
     """Return a spread for each of the values of some keys."""
     parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -46,10 +46,7 @@ from nest.validation.report import (
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT.parent / "shared" / "data" / "measured"
-FILES = (
-    MEASURED / "measurements.csv",
-    MEASURED / "measurements-2026.csv",
-)
+FILES = (MEASURED / "measurements.csv", MEASURED / "measurements-2026.csv")
 PACKAGED = "the bundled runs"
 TIER_A = "tier A, bf16/fp16"
 
@@ -94,8 +91,7 @@ def sources_text(figures: Mapping[str, dict[str, Any]]) -> str:
     ends = [pick(medians, key=medians.__getitem__) for pick in (min, max)]
     low, high = (f"{percent(medians[end])} % ({end})" for end in ends)
     return (
-        f"The held-out median of a source with {SHOWN} rows or more is "
-        f"{low} to {high}."
+        f"The held-out median of a source with {SHOWN} rows or more is {low} to {high}."
     )
 
 
@@ -212,9 +208,7 @@ def beside(plan: dict[str, Any], runs: Sequence[Ran]) -> dict[str, Any]:
         for ran in runs
         if ran.family == plan["family"]
         and ran.has_experts == plan["has_experts"]
-        and 1 / SIMILAR
-        <= ran.flops_per_token / plan["flops_per_token"]
-        <= SIMILAR
+        and 1 / SIMILAR <= ran.flops_per_token / plan["flops_per_token"] <= SIMILAR
     ]
     if not similar:
         return plan | {"similar": 0}
@@ -294,10 +288,7 @@ def accuracy(
     together = documents[TOGETHER]
     chosen = together["selected"][TIER_A]
     own = documents[PACKAGED]["selected"][TIER_A]
-    rankings = {
-        "tier A in 16 bit": chosen["ranking"],
-        "all rows": together["ranking"],
-    }
+    rankings = {"tier A in 16 bit": chosen["ranking"], "all rows": together["ranking"]}
     parts = [
         "## How far off are step times?",
         "Rows of tiers A and B. Each source is predicted by a fit to all "
@@ -397,9 +388,7 @@ def main() -> None:
         outcomes[path.stem] = judged
         outcomes[TOGETHER] += judged
     outcomes[PACKAGED] = [assess(row, predict) for row in published_rows()]
-    documents = {
-        name: validation_document(judged) for name, judged in outcomes.items()
-    }
+    documents = {name: validation_document(judged) for name, judged in outcomes.items()}
     tests = golden(outcomes[TOGETHER])
     runs = reached(outcomes[TOGETHER])
     plans = [beside(plan, runs) for plan in best_plans()]

@@ -16,12 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.browser.driver import (
-    browser,
-    show,
-    violations,
-    why_not,
-)
+from tests.browser.driver import browser, show, violations, why_not
 
 WIDTHS = (1280, 768, 375)
 SCHEMES = ("light", "dark")

@@ -58,9 +58,7 @@ class _Page(HTMLParser):
         self.feed(text)
         self.close()
 
-    def handle_starttag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         known = dict(attrs)
         self.places.add(known.get("id") or "")
         self.links.add(known.get(_LINKS.get(tag, "")) or "")

@@ -102,9 +102,7 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
 
 
-def _page(
-    app: Any, pagename: str, template: str, context: Any, doctree: Any
-) -> None:
+def _page(app: Any, pagename: str, template: str, context: Any, doctree: Any) -> None:
     """Take corners of tables for what they are, which head nothing."""
     empty = r"<th[^>]*>(<p></p>)?</th>"
     context["body"] = re.sub(empty, "<td></td>", context.get("body", ""))
@@ -178,8 +176,7 @@ def _imported(module: str) -> set[str]:
     return imported | {
         node.target.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
 
 
@@ -187,8 +184,7 @@ def example_lines(epilog: str) -> list[str]:
     """Return the examples below the help of a command as a block of code."""
     heading, *lines = filter(str.strip, epilog.replace("\b", "").splitlines())
     block = [
-        f"   {'  ' if line.startswith('   ') else '$ '}{line[2:]}"
-        for line in lines
+        f"   {'  ' if line.startswith('   ') else '$ '}{line[2:]}" for line in lines
     ]
     return [heading, "", ".. code-block:: console", "", *block, ""]
 

@@ -24,9 +24,7 @@ def _inline(translator: Any, node: nodes.math) -> None:
 
 def _block(translator: Any, node: nodes.math_block) -> None:
     formula = mathml(node.astext(), True)
-    translator.body.append(
-        f'<div class="formula" tabindex="0">{formula}</div>'
-    )
+    translator.body.append(f'<div class="formula" tabindex="0">{formula}</div>')
     raise nodes.SkipNode
 
 

@@ -63,8 +63,7 @@ REPORTS = (
     Report(
         "benchmark.html",
         "Statistics of a small benchmark: two problems, three solvers.",
-        "bench llama2-7b-8 llama2-7b-16 --solvers dp,megatron,random -o run "
-        "--html",
+        "bench llama2-7b-8 llama2-7b-16 --solvers dp,megatron,random -o run --html",
         "random",
     ),
 )

@@ -57,8 +57,7 @@ def take(wanted: Sequence[tuple[Path, Picture]], folder: Path) -> bool:
     if reason:
         files = ", ".join(each.file for _, each in wanted)
         print(
-            f"pictures: {files} not taken, those of the repository stay: "
-            f"{reason}",
+            f"pictures: {files} not taken, those of the repository stay: {reason}",
             flush=True,
         )
         return False
@@ -98,9 +97,7 @@ def small(png: bytes) -> bytes:
 
     image = Image.open(io.BytesIO(png)).convert("RGB")
     found = io.BytesIO()
-    image.quantize(64, dither=Image.Dither.NONE).save(
-        found, "PNG", optimize=True
-    )
+    image.quantize(64, dither=Image.Dither.NONE).save(found, "PNG", optimize=True)
     return found.getvalue()
 
 

@@ -68,9 +68,7 @@ class BruteSolver:
         any_schedule=True,
         method="plain enumeration of every plan",
         options={
-            "max_plans": (
-                f"refuse problems with more plans (default {MAX_PLANS})"
-            ),
+            "max_plans": (f"refuse problems with more plans (default {MAX_PLANS})")
         },
     )
 
@@ -79,10 +77,7 @@ class BruteSolver:
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Score every plan and return the first of the best.
 
@@ -247,9 +242,7 @@ class PlanSpace:
         Checked all along: any method may raise ``OutOfTimeError``.
     """
 
-    def __init__(
-        self, problem: Problem, model: CostModel, deadline: Deadline
-    ) -> None:
+    def __init__(self, problem: Problem, model: CostModel, deadline: Deadline) -> None:
         self.problem = problem
         self.model = model
         self.deadline = deadline
@@ -310,13 +303,10 @@ class PlanSpace:
         schedule = schedule_of(job.schedule, virtual)
         for family in families(self.problem, split, found, runtime):
             choice = Choice(
-                *(split, family.strategies, runtime),
-                placement=schedule.placement,
+                *(split, family.strategies, runtime), placement=schedule.placement
             )
             if virtual == 1:
-                yield replace(
-                    choice, stage_counts=frozenset(family.stage_counts)
-                )
+                yield replace(choice, stage_counts=frozenset(family.stage_counts))
                 continue
             for num_blocks in family.stage_counts:
                 reason = schedule.why_not(num_blocks, split.num_micro_batches)
@@ -338,9 +328,7 @@ class PlanSpace:
                 frontier.append(larger)
         together = self._together
         return sorted(
-            found
-            for found in reached - {closed}
-            if found & together in (0, together)
+            found for found in reached - {closed} if found & together in (0, together)
         )
 
     def _runnable(self, strategy: Strategy, micro_batch: int) -> int:
@@ -367,26 +355,18 @@ class PlanSpace:
             alike: dict[tuple[int, int], list[Strategy]] = {}
             for strategy in choice.strategies:
                 ranks = strategy.dp if self._in_turn else 0
-                alike.setdefault((strategy.devices, ranks), []).append(
-                    strategy
-                )
+                alike.setdefault((strategy.devices, ranks), []).append(strategy)
             found = (
                 _Ways(
                     *used,
                     tuple(
-                        tuple(
-                            s
-                            for s in equals
-                            if self.fits(part, s, micro_batch)
-                        )
+                        tuple(s for s in equals if self.fits(part, s, micro_batch))
                         for part in parts
                     ),
                 )
                 for used, equals in alike.items()
             )
-            self._known_ways[key] = [
-                ways for ways in found if all(ways.options)
-            ]
+            self._known_ways[key] = [ways for ways in found if all(ways.options)]
         return self._known_ways[key]
 
     def _following(
@@ -414,9 +394,7 @@ class PlanSpace:
                     block = choice.block_of(state.number)
                     if state.widths[block] != ways.devices:
                         continue
-                    after = after._replace(
-                        devices=state.devices, widths=state.widths
-                    )
+                    after = after._replace(devices=state.devices, widths=state.widths)
                 if after.devices >= 0 and after.ranks >= 0:
                     yield layers, ways, after
 
@@ -476,9 +454,7 @@ class PlanSpace:
             )
         return total
 
-    def _count(
-        self, choice: Choice, state: _State, known: dict[_State, int]
-    ) -> int:
+    def _count(self, choice: Choice, state: _State, known: dict[_State, int]) -> int:
         """Count the ways to go on."""
         ended = self._ended(choice, state)
         if ended is not None:
@@ -522,9 +498,7 @@ class PlanSpace:
                     solver=BruteSolver.name,
                 )
 
-    def _plans(
-        self, choice: Choice, state: _State
-    ) -> Iterator[tuple[Stage, ...]]:
+    def _plans(self, choice: Choice, state: _State) -> Iterator[tuple[Stage, ...]]:
         """Yield the remaining stages of every plan."""
         ended = self._ended(choice, state)
         if ended is not None:

@@ -264,15 +264,12 @@ class SubProblem:
 
     def __str__(self) -> str:
         settings = [
-            f"R={self.split.replicas} B={self.split.micro_batch} "
-            f"S={self.num_stages}"
+            f"R={self.split.replicas} B={self.split.micro_batch} S={self.num_stages}"
         ]
         if self.strategy is not None:
             settings.append(str(self.strategy))
         if self.runtime.overlap:
-            settings.append(
-                f"overlap={'+'.join(sorted(self.runtime.overlap))}"
-            )
+            settings.append(f"overlap={'+'.join(sorted(self.runtime.overlap))}")
         if self.runtime.distributed_optimizer:
             settings.append("distributed_optimizer")
         return " ".join(settings)
@@ -354,9 +351,7 @@ class Minima:
         """Return ``Σ_l min cost(once, wait, devices)``."""
         return sum(
             len(members) * min(starmap(cost, entries))
-            for members, entries in zip(
-                self._members, self._costs, strict=True
-            )
+            for members, entries in zip(self._members, self._costs, strict=True)
         )
 
     @cached_property
@@ -367,9 +362,7 @@ class Minima:
     @cached_property
     def syncs(self) -> list[int]:
         """``min Y`` of each kind, with as much of it hidden as can be."""
-        return [
-            min(c.sync - c.hidden for c, _ in found) for found in self._by_kind
-        ]
+        return [min(c.sync - c.hidden for c, _ in found) for found in self._by_kind]
 
     @cached_property
     def wait(self) -> int:
@@ -398,9 +391,7 @@ class Instance:
     #: :mod:`formulations.nest_artifact`.
     artifact: ClassVar[bool] = False
 
-    def __init__(
-        self, problem: Problem, model: CostModel, deadline: Deadline
-    ) -> None:
+    def __init__(self, problem: Problem, model: CostModel, deadline: Deadline) -> None:
         self.problem = problem
         self.model = model
         self.deadline = deadline
@@ -465,13 +456,9 @@ class Instance:
             for split, family in self.cases()
             for sub_problem in self.of_case(split, family)
         ]
-        return sorted(
-            sub_problems, key=lambda p: (p.bound, p.num_stages, p.split)
-        )
+        return sorted(sub_problems, key=lambda p: (p.bound, p.num_stages, p.split))
 
-    def of_case(
-        self, split: BatchSplit, family: Family
-    ) -> Iterator[SubProblem]:
+    def of_case(self, split: BatchSplit, family: Family) -> Iterator[SubProblem]:
         """Yield the sub-problems of a case that may hold a plan."""
         group = family.strategies
         shared = group[0] if is_single(self.problem) else None
@@ -480,8 +467,7 @@ class Instance:
             bound = self.bound(split, num_stages, group)
             if bound is not None:
                 yield SubProblem(
-                    *(split, num_stages, shared, bound),
-                    *(group, self.runtime),
+                    *(split, num_stages, shared, bound), *(group, self.runtime)
                 )
 
     def _usable(self, micro_batch: int) -> list[Strategy]:
@@ -567,9 +553,7 @@ class Instance:
         options = []
         for offset, chosen, profile in self._fitting(sub_problem, number):
             self.deadline.check()
-            block = Block(
-                split.replicas, split.devices, offset, profile.devices
-            )
+            block = Block(split.replicas, split.devices, offset, profile.devices)
             tables = tuple(
                 tuple(
                     self._table(sub_problem, number, block, of, side, table)
@@ -615,16 +599,12 @@ class Instance:
         """
         rows: list[int | None] = []
         for size in self._beside(sub_problem):
-            sender = (
-                block.behind(size) if side == BACKWARD else block.before(size)
-            )
+            sender = block.behind(size) if side == BACKWARD else block.before(size)
             end = sender.offset + size
             if sender.offset < 0 or end > sub_problem.split.devices:
                 rows.append(None)
                 continue
-            receive = self._receive(
-                sub_problem, number, block, strategy, side, sender
-            )
+            receive = self._receive(sub_problem, number, block, strategy, side, sender)
             rows.append(table.setdefault(receive, len(table)))
         distinct = {r for r in rows if r is not None}
         return tuple([*distinct] * len(rows) if len(distinct) == 1 else rows)
@@ -674,9 +654,7 @@ class Instance:
                 by_cost: dict[object, list[Place]] = {}
                 for offset in range(split.devices - devices + 1):
                     self.deadline.check()
-                    block = Block(
-                        split.replicas, split.devices, offset, devices
-                    )
+                    block = Block(split.replicas, split.devices, offset, devices)
                     cost_key = (
                         self.model.network.alike(block),
                         self.problem.cluster.types_in(block.ranges()),
@@ -694,8 +672,7 @@ class Instance:
                             ]
                         )
                     places.extend(
-                        place._replace(offset=offset)
-                        for place in by_cost[cost_key]
+                        place._replace(offset=offset) for place in by_cost[cost_key]
                     )
             self._known_places[key] = places
         return self._known_places[key]
@@ -740,11 +717,7 @@ class Instance:
             [
                 (strategy, choice)
                 for strategy in chosen
-                if (
-                    choice := self._choice(
-                        split, number, members[0], strategy, block
-                    )
-                )
+                if (choice := self._choice(split, number, members[0], strategy, block))
                 and choice.resident_bytes + choice.working_bytes <= capacity
             ]
             for members in self.graph.members
@@ -772,10 +745,7 @@ class Instance:
         tight = max_bytes > capacity
         if not tight:
             choices = [
-                [
-                    (s, c._replace(resident_bytes=0, working_bytes=0))
-                    for s, c in kind
-                ]
+                [(s, c._replace(resident_bytes=0, working_bytes=0)) for s, c in kind]
                 for kind in choices
             ]
         layouts: tuple[Strategy, ...] = ()
@@ -813,9 +783,7 @@ class Instance:
         block: Block,
     ) -> Choice | None:
         """Return what a layer adds; ``None`` if it is not available."""
-        terms = self.model.layer_terms(
-            layer, strategy, split.micro_batch, block
-        )
+        terms = self.model.layer_terms(layer, strategy, split.micro_batch, block)
         if terms is None:
             return None
         kept_bytes = self.inflight(split, number) * terms.kept_bytes
@@ -839,20 +807,13 @@ class Instance:
         )
 
     def _passing_bytes(
-        self,
-        split: BatchSplit,
-        number: int,
-        strategy: Strategy,
-        max_bytes: int,
+        self, split: BatchSplit, number: int, strategy: Strategy, max_bytes: int
     ) -> tuple[int, ...]:
         """Return what tensors of each size take in a slot they pass (L18)."""
         shards = self.model.shards(strategy)
         inflight = self.inflight(split, number)
         return tuple(
-            min(
-                inflight * ceil_div(size * split.micro_batch, shards),
-                max_bytes,
-            )
+            min(inflight * ceil_div(size * split.micro_batch, shards), max_bytes)
             for size in self.graph.sizes
         )
 
@@ -969,9 +930,7 @@ def _layout(strategy: Strategy) -> Strategy:
     )
 
 
-def _useful(
-    choices: list[tuple[Strategy, Choice]],
-) -> list[tuple[Strategy, Choice]]:
+def _useful(choices: list[tuple[Strategy, Choice]]) -> list[tuple[Strategy, Choice]]:
     """Return the choices that no other one of the same layout dominates."""
     groups: dict[Strategy, dict[int, tuple[float, ...]]] = {}
     for index, (strategy, choice) in enumerate(choices):
@@ -989,9 +948,7 @@ def undominated(vectors: dict[int, tuple[float, ...]]) -> list[int]:
     for index, vector in vectors.items():
         if any(_dominates(vectors[other], vector) for other in keys):
             continue
-        keys = [
-            other for other in keys if not _dominates(vector, vectors[other])
-        ]
+        keys = [other for other in keys if not _dominates(vector, vectors[other])]
         keys.append(index)
     return keys
 

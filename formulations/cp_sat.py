@@ -9,12 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from formulations.engine_log import OPTION, printing_to, write_title
-from formulations.parameters import (
-    PREFIX,
-    check_name,
-    parameters_of,
-    refuse_value,
-)
+from formulations.parameters import PREFIX, check_name, parameters_of, refuse_value
 from nest.errors import SolverError
 from nest.solvers.base import SolveOptions
 
@@ -22,9 +17,7 @@ if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
 
 
-def new_solver(
-    limit_s: float | None, num_workers: int = 1, seed: int = 0
-) -> CpSolver:
+def new_solver(limit_s: float | None, num_workers: int = 1, seed: int = 0) -> CpSolver:
     """Return a solver that stops at an optimum, or when time is up.
 
     Two of its shortcuts are off. With either CP-SAT 9.15 calls plans of some

@@ -18,8 +18,6 @@ def instances_of(
 ) -> dict[Runtime, Instance]:
     """Return the instance of a problem under each runtime."""
     return {
-        runtime: INSTANCES[model.rules.name](
-            problem, model.under(runtime), deadline
-        )
+        runtime: INSTANCES[model.rules.name](problem, model.under(runtime), deadline)
         for runtime in leading_runtimes(problem)
     }

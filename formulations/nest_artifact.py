@@ -36,9 +36,7 @@ class ArtifactInstance(Instance):
 
     artifact: ClassVar[bool] = True
 
-    def __init__(
-        self, problem: Problem, model: CostModel, deadline: Deadline
-    ) -> None:
+    def __init__(self, problem: Problem, model: CostModel, deadline: Deadline) -> None:
         super().__init__(problem, model, deadline)
         self.rules = artifact_rules(model)
         self.passing = ()
@@ -75,9 +73,7 @@ class ArtifactInstance(Instance):
             return None
         work = least.total(lambda load, _, devices: devices * load)
         slowest = max(
-            least.wait,
-            ceil_div(least.once, num_stages),
-            ceil_div(work, split.devices),
+            least.wait, ceil_div(least.once, num_stages), ceil_div(work, split.devices)
         )
         (slots,) = self.rounds(split, num_stages)
         return slots * slowest + min(least.syncs)
@@ -90,11 +86,7 @@ class ArtifactInstance(Instance):
         return [] if found is None else [found]
 
     def _place(
-        self,
-        split: BatchSplit,
-        num_stages: int,
-        number: int,
-        strategy: Strategy,
+        self, split: BatchSplit, num_stages: int, number: int, strategy: Strategy
     ) -> Place | None:
         block = _block(split, num_stages, number, strategy)
         if num_stages * block.devices > split.devices:
@@ -118,11 +110,7 @@ class ArtifactInstance(Instance):
         )
 
     def _entering_bytes(
-        self,
-        split: BatchSplit,
-        number: int,
-        strategy: Strategy,
-        block: Block,
+        self, split: BatchSplit, number: int, strategy: Strategy, block: Block
     ) -> tuple[int, ...]:
         """Return what the edges that enter a slot keep (L22)."""
         if strategy.recompute != "full":
@@ -132,9 +120,7 @@ class ArtifactInstance(Instance):
         most = self.model.capacity_bytes(block) + 1
         kept = tuple(
             min(further * size_bytes * samples, most)
-            for _, _, size_bytes in self.model.transfers.edge_bytes(
-                strategy.tp
-            )
+            for _, _, size_bytes in self.model.transfers.edge_bytes(strategy.tp)
         )
         return kept if any(kept) else ()
 
@@ -152,9 +138,7 @@ class ArtifactInstance(Instance):
         without; a further micro-batch in flight keeps what enters the slot.
         """
         choice = super()._choice(split, number, layer, strategy, block)
-        terms = self.model.layer_terms(
-            layer, strategy, split.micro_batch, block
-        )
+        terms = self.model.layer_terms(layer, strategy, split.micro_batch, block)
         if choice is None or terms is None:
             return None
         (load,) = choice.loads
@@ -177,9 +161,7 @@ class ArtifactInstance(Instance):
         known: dict[Receive, int],
     ) -> tuple[int | None, ...]:
         """Return the one receive of a side: all slots have one size."""
-        receive = self._receive(
-            sub_problem, number, block, strategy, side, block
-        )
+        receive = self._receive(sub_problem, number, block, strategy, side, block)
         return (known.setdefault(receive, len(known)),)
 
     def _receive(
@@ -202,9 +184,7 @@ class ArtifactInstance(Instance):
         samples = split.micro_batch // strategy.dp
         times = tuple(
             self.rules.edge_quanta(self.model, edge, size_bytes * samples)
-            for _, _, size_bytes in self.model.transfers.edge_bytes(
-                strategy.tp
-            )
+            for _, _, size_bytes in self.model.transfers.edge_bytes(strategy.tp)
         )
         return ((0, times),)
 
@@ -214,6 +194,4 @@ def _block(
 ) -> Block:
     """Return a slot's block; replicas are as far apart as they are large."""
     devices = strategy.devices
-    return Block(
-        split.replicas, num_stages * devices, (number - 1) * devices, devices
-    )
+    return Block(split.replicas, num_stages * devices, (number - 1) * devices, devices)

@@ -36,11 +36,7 @@ _GRADIENTS: tuple[Gradients, ...] = ("all", "inputs", "weights")
 
 
 def prove_order(
-    scope: OrderScope,
-    incumbent: ListOrder,
-    floor: int,
-    upper: int,
-    deadline: Deadline,
+    scope: OrderScope, incumbent: ListOrder, floor: int, upper: int, deadline: Deadline
 ) -> tuple[ListOrder, int]:
     """Look for orders that end by some time, and bound all orders.
 
@@ -91,9 +87,7 @@ def prove_order(
 
 
 def _solve(
-    model: OrderModel,
-    raises_bound: bool,
-    deadline: Deadline,
+    model: OrderModel, raises_bound: bool, deadline: Deadline
 ) -> tuple[dict[Key, int] | None, int]:
     """Return when passes start, if they can, and the bound, in quanta."""
     from ortools.sat.python import cp_model
@@ -197,8 +191,7 @@ class OrderModel:
             fits = room // size if size else count
             for late in range(fits, count):
                 self.model.add(
-                    self.starts[chunk, 0, late]
-                    >= self.end_of(chunk, 2, late - fits)
+                    self.starts[chunk, 0, late] >= self.end_of(chunk, 2, late - fits)
                 )
             room -= size
 

@@ -34,12 +34,7 @@ from formulations.nodes import NodeResult, SearchNode
 from formulations.paths.cuts import Cuts
 from formulations.paths.search import PathEngine, PathNode, path_nodes
 from formulations.paths.stages import TooLargeError
-from formulations.timed import (
-    LayerChoiceProgram,
-    TimedSearch,
-    has_others,
-    timed_only,
-)
+from formulations.timed import LayerChoiceProgram, TimedSearch, has_others, timed_only
 from formulations.written import write_models
 from nest.cost.model import CostModel
 from nest.cost.score import score
@@ -175,9 +170,7 @@ class Formulation(ABC):
         """
         yield task
 
-    def write(
-        self, task: Task, path: Path, comments: list[str]
-    ) -> dict[str, Any]:
+    def write(self, task: Task, path: Path, comments: list[str]) -> dict[str, Any]:
         """Write the model of a task to a file, and return its figures.
 
         The end of the name is one of
@@ -197,10 +190,7 @@ class Formulation(ABC):
         return write_models(self, problem, plan, folder, suffix, every)
 
     def least_work(
-        self,
-        work: LayerChoiceProgram,
-        deadline: Deadline,
-        options: SolveOptions,
+        self, work: LayerChoiceProgram, deadline: Deadline, options: SolveOptions
     ) -> int | None:
         """Return what layers take at least, see :mod:`formulations.timed`.
 
@@ -219,10 +209,7 @@ class Formulation(ABC):
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Solve plans with a closed form, then those timed pass by pass.
 
@@ -252,17 +239,13 @@ class Formulation(ABC):
                 self,
                 problem,
                 replace(options, time_limit_s=limit_s),
-                lambda progress: report(
-                    replace(progress, lower_bound_quanta=None)
-                ),
+                lambda progress: report(replace(progress, lower_bound_quanta=None)),
             ).run()
         elif options.warm_start is not None:
             plain = SolverOutput(
                 status=Status.FEASIBLE,
                 plan=options.warm_start,
-                claimed_quanta=check_warm_start(
-                    problem, options.warm_start, model
-                ),
+                claimed_quanta=check_warm_start(problem, options.warm_start, model),
                 lower_bound_quanta=MAX_TOTAL,
             )
         timed_plans = TimedSearch(
@@ -271,9 +254,7 @@ class Formulation(ABC):
             name=self.name,
             deadline=deadline,
             report=report,
-            least_work=lambda work, clock: self.least_work(
-                work, clock, options
-            ),
+            least_work=lambda work, clock: self.least_work(work, clock, options),
             best=plain.plan,
             best_quanta=plain.claimed_quanta,
         ).run()
@@ -331,9 +312,7 @@ class NodeSearch:
         self.proves = formulation.capabilities.proves
         self.engine = formulation.engine(options)
         model = CostModel(problem)
-        self.instances = instances_of(
-            problem, model, Deadline(options.time_limit_s)
-        )
+        self.instances = instances_of(problem, model, Deadline(options.time_limit_s))
         #: The best known plan and its step time.
         self.best: Plan | None = None
         self.best_quanta: int | None = None
@@ -387,21 +366,15 @@ class NodeSearch:
             cuts = Cuts(instance.model, instance.graph)
             if cuts.listed:
                 return [
-                    *path_nodes(
-                        instance, cuts, solve_path, solver.name, self.proves
-                    )
+                    *path_nodes(instance, cuts, solve_path, solver.name, self.proves)
                 ]
         return [
             self._layer_node(instance, sub_problem)
             for sub_problem in instance.sub_problems()
         ]
 
-    def _layer_node(
-        self, instance: Instance, sub_problem: SubProblem
-    ) -> LayerNode:
-        return LayerNode(
-            instance, sub_problem, self.engine, self.options.warm_start
-        )
+    def _layer_node(self, instance: Instance, sub_problem: SubProblem) -> LayerNode:
+        return LayerNode(instance, sub_problem, self.engine, self.options.warm_start)
 
     def _is_settled(self, node: SearchNode) -> bool:
         """Whether no plan of the node, or of later ones, is of interest."""
@@ -428,9 +401,7 @@ class NodeSearch:
             children = tuple(
                 self._layer_node(
                     node.instance,
-                    replace(
-                        sub_problem, bound=max(node.bound, sub_problem.bound)
-                    ),
+                    replace(sub_problem, bound=max(node.bound, sub_problem.bound)),
                 )
                 for sub_problem in node.instance.of_case(split, family)
             )
@@ -537,10 +508,7 @@ class NodeSearch:
                 (split.replicas, split.micro_batch, bound)
                 for split, bound in discarded.items()
             ),
-            extra={
-                "num_sub_problems": self._num_nodes,
-                "num_solved": self._num_solved,
-            },
+            extra={"num_sub_problems": self._num_nodes, "num_solved": self._num_solved},
         )
 
     def _status(self, num_open: int) -> tuple[Status, str]:
@@ -615,9 +583,7 @@ def _start(
     offset = 0
     for position, stage in enumerate(plan.stages):
         slot = sub_problem.num_stages - position
-        for layer, strategy in zip(
-            stage.layers, stage.layer_strategies, strict=True
-        ):
+        for layer, strategy in zip(stage.layers, stage.layer_strategies, strict=True):
             start.slot_of[index[str(layer)]] = slot
             start.strategy_of[index[str(layer)]] = strategy
         start.places[slot] = (offset, stage.devices)

@@ -196,8 +196,7 @@ class TimedSearch:
             counts = [
                 count
                 for count in counts
-                if schedule.why_not(count, choice.split.num_micro_batches)
-                is None
+                if schedule.why_not(count, choice.split.num_micro_batches) is None
             ]
             bound_and_strategies = self._work(
                 choice.split, choice.runtime, choice.strategies
@@ -254,9 +253,7 @@ class TimedSearch:
         count = len(self.problem.cluster.types)
         if count == 1:
             return [self.model]
-        return [
-            self.model.on_type(device_type) for device_type in range(count)
-        ]
+        return [self.model.on_type(device_type) for device_type in range(count)]
 
     def _terms(
         self,
@@ -269,17 +266,13 @@ class TimedSearch:
         model = model or self.model
         return [
             model.layer_terms(
-                *(layer, strategy, split.micro_batch, None, runtime),
-                split.replicas,
+                *(layer, strategy, split.micro_batch, None, runtime), split.replicas
             )
             for layer in range(len(self.problem.graph.layers))
         ]
 
     def _work(
-        self,
-        split: BatchSplit,
-        runtime: Runtime,
-        strategies: tuple[Strategy, ...],
+        self, split: BatchSplit, runtime: Runtime, strategies: tuple[Strategy, ...]
     ) -> tuple[int, list[Strategy]] | None:
         """Return a bound on ``T`` and the strategies that suit all layers.
 
@@ -291,10 +284,7 @@ class TimedSearch:
         return self._works[key]
 
     def _price(
-        self,
-        split: BatchSplit,
-        runtime: Runtime,
-        strategies: tuple[Strategy, ...],
+        self, split: BatchSplit, runtime: Runtime, strategies: tuple[Strategy, ...]
     ) -> tuple[int, list[Strategy]] | None:
         layers, count = self.problem.graph.layers, split.num_micro_batches
         capacity = self.problem.cluster.memory_bytes()
@@ -330,12 +320,8 @@ class TimedSearch:
                 alone[kind].append(busy)
                 there_and_back[kind].append(
                     min(
-                        x.forward
-                        + x.backward
-                        - (x.weight_backward if apart else 0)
-                        for x in (
-                            terms_of_type[layer] for terms_of_type in by_type
-                        )
+                        x.forward + x.backward - (x.weight_backward if apart else 0)
+                        for x in (terms_of_type[layer] for terms_of_type in by_type)
                         if x is not None
                     )
                 )

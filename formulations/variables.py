@@ -274,6 +274,4 @@ def _create_layouts(model: Model, s: int) -> None:
                 for d in SIDES:
                     # Forward the target's layout counts, else the source's.
                     if (ends[1 - d], s, g, j) in model.at:
-                        model.moved[e, s, g, j, d] = model.share(
-                            "moved", e, s, g, j, d
-                        )
+                        model.moved[e, s, g, j, d] = model.share("moved", e, s, g, j, d)

@@ -55,9 +55,7 @@ def write_models(
             f"1f1b or gpipe and virtual_stages 1 only"
         )
     if reason is not None:
-        raise UnsupportedProblemError(
-            f"models of {formulation.name}: {reason}"
-        )
+        raise UnsupportedProblemError(f"models of {formulation.name}: {reason}")
     step = None if plan is None else score(problem, plan).step_quanta
     tasks = _tasks(formulation, problem, step)
     if not every:
@@ -69,8 +67,7 @@ def write_models(
         comments = [
             f"Problem {problem.name} ({problem_hash(problem)}), solver "
             f"{formulation.name}.",
-            f"Sub-problem {task.sub_problem}; a quantum is "
-            f"{problem.quantum_ps} ps.",
+            f"Sub-problem {task.sub_problem}; a quantum is {problem.quantum_ps} ps.",
             f"It has all plans that take {about['least_quanta']} to "
             f"{about['most_quanta'] or 'any number of'} quanta.",
         ]
@@ -117,10 +114,7 @@ def _tasks(
 
 
 def _one_of(
-    tasks: Iterator[Task],
-    problem: Problem,
-    plan: Plan | None,
-    step: int | None,
+    tasks: Iterator[Task], problem: Problem, plan: Plan | None, step: int | None
 ) -> Iterator[Task]:
     """Yield the task that a plan belongs to; without one, the first."""
     for task in tasks:

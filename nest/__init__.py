@@ -38,8 +38,7 @@ import sys
 if (
     sys.argv[:1] == ["-m"]
     and not sys.flags.safe_path
-    and sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0]
-    == "nest"
+    and sys.orig_argv[-len(sys.argv)].removeprefix("-m").split(".")[0] == "nest"
     and sys.path[0] != os.path.dirname(os.path.dirname(__file__))
 ):
     del sys.path[0]
@@ -81,11 +80,7 @@ if TYPE_CHECKING:
     from nest.ir.problem import Problem
     from nest.models.builtin import load as load_problem
     from nest.solvers.base import SolveOptions
-    from nest.solvers.registry import (
-        register_planner,
-        register_solver,
-        solver_names,
-    )
+    from nest.solvers.registry import register_planner, register_solver, solver_names
     from nest.solvers.result import SolveResult
 
     __version__: str

@@ -33,12 +33,7 @@ from nest.requests import (
 )
 from nest.requests import fits as memory
 from nest.requests.problems import ProblemRequest
-from nest.requests.settings import (
-    Request,
-    in_python,
-    python_errors,
-    settings_of,
-)
+from nest.requests.settings import Request, in_python, python_errors, settings_of
 from nest.util.files import check_output
 from nest.util.text import closest
 
@@ -71,9 +66,7 @@ def _asks(
     """
     kind: Any = request
 
-    def decorate(
-        answer: Callable[[Asked], Answer],
-    ) -> Callable[Arguments, Answer]:
+    def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
         signature = inspect.signature(kind)
 
         @functools.wraps(answer)

@@ -22,9 +22,7 @@ class NestError(Exception):
     """
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(
-            *(clipped(x) if isinstance(x, str) else x for x in arguments)
-        )
+        super().__init__(*(clipped(x) if isinstance(x, str) else x for x in arguments))
 
 
 class InvalidProblemError(NestError, ValueError):

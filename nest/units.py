@@ -62,15 +62,12 @@ def quantise(time_ns: float, quantum_ps: int) -> int:
     quanta = time_ns * 1000.0 / quantum_ps
     if not quanta <= MAX_TERM:
         raise OverflowError(
-            f"a time of {time_ns:g} ns is more than 2**53 quanta of "
-            f"{quantum_ps} ps"
+            f"a time of {time_ns:g} ns is more than 2**53 quanta of {quantum_ps} ps"
         )
     return math.floor(quanta + 0.5)
 
 
-def quantise_all(
-    times_ns: NDArray[np.float64], quantum_ps: int
-) -> NDArray[np.int64]:
+def quantise_all(times_ns: NDArray[np.float64], quantum_ps: int) -> NDArray[np.int64]:
     """Round an array of times, each as :func:`quantise` would.
 
     Raises
@@ -125,9 +122,7 @@ def format_bytes(size_bytes: float, decimals: int = 2) -> str:
     return f"{number} byte{'s' * (abs(number) != 1)}"
 
 
-def format_sizes(
-    low_bytes: float, high_bytes: float, decimals: int = 2
-) -> str:
+def format_sizes(low_bytes: float, high_bytes: float, decimals: int = 2) -> str:
     """Return a size, or from the least to the greatest, for people."""
     low, high = (format_bytes(x, decimals) for x in (low_bytes, high_bytes))
     if low == high:

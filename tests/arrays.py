@@ -108,17 +108,13 @@ def in_folds(
                 part, taken = output_stays(left[along], right[:, beside])
                 result[along, beside] = part
             else:
-                part, taken = operand_stays(
-                    right[along, beside], left[:, along]
-                )
+                part, taken = operand_stays(right[along, beside], left[:, along])
                 result[:, beside] += part
             cycles += taken
     return result, cycles
 
 
-def weights_ahead(
-    folds: Sequence[tuple[Matrix, Matrix]],
-) -> tuple[list[Matrix], int]:
+def weights_ahead(folds: Sequence[tuple[Matrix, Matrix]]) -> tuple[list[Matrix], int]:
     """Return ``streamed × standing`` of pairs, in folds that overlap.
 
     Elements have a second register for the next fold's standing value. It
@@ -138,9 +134,7 @@ def weights_ahead(
     out: list[list[int]] = [[] for _ in range(columns)]
 
     def loading(cycle: int, j: int) -> tuple[int, int, int] | None:
-        fold, step = (
-            (0, cycle) if cycle < rows else divmod(cycle - rows, period)
-        )
+        fold, step = (0, cycle) if cycle < rows else divmod(cycle - rows, period)
         fold += cycle >= rows
         if not (0 <= fold < len(folds) and 0 <= step < rows):
             return None
@@ -176,9 +170,7 @@ def weights_ahead(
     return [whole[x : x + steps] for x in range(0, len(whole), steps)], cycle
 
 
-def sums_behind(
-    folds: Sequence[tuple[Matrix, Matrix]],
-) -> tuple[list[Matrix], int]:
+def sums_behind(folds: Sequence[tuple[Matrix, Matrix]]) -> tuple[list[Matrix], int]:
     """Return ``left × right`` of pairs, in folds whose sums drain meanwhile.
 
     An element hands a finished sum to a second register and goes on with the
@@ -225,6 +217,4 @@ def sums_behind(
                     leaving[j] = rows
         cycle += 1
     whole = np.array(out).T
-    return [
-        whole[x : x + rows][::-1] for x in range(0, len(whole), rows)
-    ], cycle
+    return [whole[x : x + rows][::-1] for x in range(0, len(whole), rows)], cycle

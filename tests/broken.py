@@ -111,9 +111,7 @@ def _odd_document(rng: Random, data: bytes, suffix: str) -> bytes | None:
     try:
         text = data.decode()
         document = (
-            json.loads(text)
-            if suffix == ".json"
-            else yaml.load(text, yaml.CSafeLoader)
+            json.loads(text) if suffix == ".json" else yaml.load(text, yaml.CSafeLoader)
         )
     except (ValueError, yaml.YAMLError, RecursionError):
         return None
@@ -145,9 +143,7 @@ def _places(value: Any) -> Iterator[Place]:
         yield from _places(value[key])
 
 
-def _change(
-    rng: Random, inside: Any, key: Any, places: Sequence[Place]
-) -> None:
+def _change(rng: Random, inside: Any, key: Any, places: Sequence[Place]) -> None:
     """Change a value, or what is around it."""
     old = inside[key]
     kind = rng.randrange(8)

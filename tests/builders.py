@@ -37,9 +37,7 @@ def make_levels(*levels: tuple[int, float, float]) -> Hierarchy:
     return Hierarchy(
         levels=tuple(
             Level(
-                fan_out=fan_out,
-                latency_ns=latency_ns,
-                bandwidth_bytes_per_s=bandwidth,
+                fan_out=fan_out, latency_ns=latency_ns, bandwidth_bytes_per_s=bandwidth
             )
             for fan_out, latency_ns, bandwidth in levels
         )
@@ -96,10 +94,7 @@ def make_problem(  # noqa: PLR0913
     return Problem(
         graph=Graph(
             kinds=tuple(
-                LayerKind(
-                    name=name,
-                    costs=cost if isinstance(cost, tuple) else (cost,),
-                )
+                LayerKind(name=name, costs=cost if isinstance(cost, tuple) else (cost,))
                 for name, cost in costs.items()
             ),
             layers=tuple(Layer(id=name, kind=name) for name in costs),
@@ -134,9 +129,7 @@ def two_stages(**fields: Any) -> Problem:
 
 
 def make_plan(
-    *stages: tuple[str, Strategy],
-    replicas: int = 1,
-    micro_batch: int = 1,
+    *stages: tuple[str, Strategy], replicas: int = 1, micro_batch: int = 1
 ) -> Plan:
     """Build a plan from (layer names in one string, strategy) per stage."""
     return Plan(

@@ -78,9 +78,7 @@ def on(model: str, step_ps: int | None) -> ModelResult:
     return ModelResult(model, step_ps, None if step_ps is None else plan)
 
 
-def found(
-    point: Point, relative: float, *steps_ps: int | None
-) -> DesignResult:
+def found(point: Point, relative: float, *steps_ps: int | None) -> DesignResult:
     """Return a point with the step times of both models, or of some."""
     models = ("gpt2", "bert-large")
     placed = tuple(map(on, models, steps_ps))
@@ -110,26 +108,15 @@ def answers(**changes: object) -> Answers:
         best=(
             Best(("gpt2",), alone, Counts(6, 3, 2, 1, 1), 2.0),
             Best(("bert-large",), None, Counts(0, 13, 0, 0, 0), 0.0),
-            Best(
-                ("gpt2", "bert-large"),
-                both,
-                Counts(4, 4, 3, 1, 1),
-                both.relative,
-            ),
+            Best(("gpt2", "bert-large"), both, Counts(4, 4, 3, 1, 1), both.relative),
         ),
         frontier=(found(points[0], 1.0, second, 2 * second), both),
         sensitivity=(
             Neighbor(
-                "sram_bytes",
-                2**23,
-                False,
-                found(outside, 3.0, 4 * 10**11, 5 * 10**11),
+                "sram_bytes", 2**23, False, found(outside, 3.0, 4 * 10**11, 5 * 10**11)
             ),
             Neighbor(
-                "tensor_cores",
-                2,
-                True,
-                found(points[3], 1.5, 7 * 10**11, 12 * 10**11),
+                "tensor_cores", 2, True, found(points[3], 1.5, 7 * 10**11, 12 * 10**11)
             ),
         ),
         contributions=(
@@ -154,9 +141,7 @@ def stopped() -> Answers:
     return answers(
         best=(
             first._replace(counts=Counts(6, 3, 1, 0, 1, 2), most_relative=2.5),
-            none._replace(
-                counts=Counts(0, 0, 0, 0, 0, 13), most_relative=None
-            ),
+            none._replace(counts=Counts(0, 0, 0, 0, 0, 13), most_relative=None),
             both._replace(counts=Counts(4, 4, 3, 0, 1, 1), most_relative=3.0),
         ),
         frontier=(),

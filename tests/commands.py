@@ -94,8 +94,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "OUT.ranks -o OUT.json",
     ),
     "profile": (
-        f"import hf model.json --cluster h100x2 {_MODEL} --profile FILE "
-        f"-o OUT.json",
+        f"import hf model.json --cluster h100x2 {_MODEL} --profile FILE -o OUT.json",
         "solve --model llama2-7b --cluster h100x8 --sequence-length 4096 "
         f"--global-batch 8 --tp 1,2 --sequence-parallel off --profile FILE "
         f"{_SOLVED}",
@@ -116,8 +115,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     ),
     "codesign": ("codesign FILE --describe --json OUT.json",),
     "layer": (
-        "schedule FILE --cores tensor=2,vector=1 --time-limit 0.2 "
-        "--json OUT.json",
+        "schedule FILE --cores tensor=2,vector=1 --time-limit 0.2 --json OUT.json",
     ),
     "compared": ("instances update FILE -o OUT.json --time-limit 0.2",),
     "artifact": ("import nest-artifact FILE -o OUT.json",),
@@ -130,8 +128,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "megatron config": (
         f"import megatron-args FILE --cluster dgx-h100x16 --say "
         f"vocab-size=1024 {_LAUNCH}",
-        f"import megatron-args FILE --cluster dgx-h100x16 --set SEQ=1024 "
-        f"{_LAUNCH}",
+        f"import megatron-args FILE --cluster dgx-h100x16 --set SEQ=1024 {_LAUNCH}",
     ),
     "torchtitan": (f"import torchtitan FILE --cluster dgx-h100x8 {_LAUNCH}",),
     "deepspeed": (
@@ -168,8 +165,7 @@ def _topologies() -> Iterator[tuple[str, tuple[str, ...]]]:
 
 COMMANDS |= dict(_topologies())
 COMMANDS["rank file"] = tuple(
-    line.replace(" SAID", _say(HOW[RANKED][1]))
-    for line in COMMANDS["rank file"]
+    line.replace(" SAID", _say(HOW[RANKED][1])) for line in COMMANDS["rank file"]
 )
 
 
@@ -225,9 +221,7 @@ def run(line: str, path: Path) -> Ended:
     assert "internal error" not in ended.said, what
     assert "Traceback" not in ended.said, what
     lines = ended.said.splitlines()
-    errors = sum(
-        x.startswith(("nest: error: ", "nest-check: ")) for x in lines
-    )
+    errors = sum(x.startswith(("nest: error: ", "nest-check: ")) for x in lines)
     assert errors <= 1, what
     assert errors or ended.code != 2, what
     assert all(len(x) < 12_000 for x in lines), what

@@ -135,9 +135,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter,
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the tests that belong on the list of slow ones."""
     slow = [
         f"{report.nodeid}: {used_s:.1f} s of CPU"
@@ -151,9 +149,7 @@ def pytest_terminal_summary(
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(
-    item: pytest.Item,
-) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Note the CPU time of tests, in the file that CPU_TIMES names."""
     before = _cpu_s()
     result = yield

@@ -14,14 +14,7 @@ from nest.errors import InvalidPlanError
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 
@@ -101,9 +94,7 @@ def small_plan(
         last += behind * (number == len(counts) - 1)
         stages.append(Stage.of(names[first:last], [strategy] * (last - first)))
         first = last
-    return Plan(
-        **{"replicas": 1, "micro_batch": 8, **fields}, stages=tuple(stages)
-    )
+    return Plan(**{"replicas": 1, "micro_batch": 8, **fields}, stages=tuple(stages))
 
 
 def cut_plan(problem: Problem, strategy: Strategy, *bounds: int) -> Plan:

@@ -247,9 +247,7 @@ def written(case: Case, random: Random) -> Iterator[Document]:
 # Forgeries
 
 
-def bounds(
-    case: Case, random: Random, certificate: Document
-) -> Iterator[Document]:
+def bounds(case: Case, random: Random, certificate: Document) -> Iterator[Document]:
     """Yield bounds above the best plan, between, and at the plan's time."""
     if case.best is None or certificate["plan"] is None:
         return
@@ -324,9 +322,7 @@ def moved(random: Random, plan: Document) -> Document:
     return plan
 
 
-def fields(
-    case: Case, random: Random, certificate: Document
-) -> Iterator[Document]:
+def fields(case: Case, random: Random, certificate: Document) -> Iterator[Document]:
     """Yield certificates with another value in one field each."""
     everywhere = list(places(certificate))
     for path in random.sample(everywhere, min(FIELDS, len(everywhere))):
@@ -462,9 +458,7 @@ class Forger:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             start = self.folder / f"{case.hash[:12]}-{certificate['seal'][:6]}"
-            start.with_suffix(".problem.json").write_bytes(
-                encode(case.problem)
-            )
+            start.with_suffix(".problem.json").write_bytes(encode(case.problem))
             text = json.dumps(certificate, indent=1)
             start.with_suffix(".certificate.json").write_text(text)
             print(f"{what}: {start}.*.json", flush=True)

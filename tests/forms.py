@@ -21,9 +21,7 @@ from nest.ir import Problem
 from nest.solvers.base import SolveOptions, SolverOutput, ignore_progress
 
 
-def _has_forms(
-    solver: Formulation, problem: Problem, options: SolveOptions
-) -> bool:
+def _has_forms(solver: Formulation, problem: Problem, options: SolveOptions) -> bool:
     return (
         problem.preset == "standard"
         and problem.job.granularity == "stage"

@@ -17,14 +17,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search import (
-    dominance,
-    frontier,
-    layer_frontier,
-    layer_least,
-    levels,
-    paths,
-)
+from nest.search import dominance, frontier, layer_frontier, layer_least, levels, paths
 from nest.search.best import OpenSplit, PathBounds, bound_paths
 from nest.search.closed_sets import closed_sets
 from nest.search.layer_frontier import LayerFrontierSearch
@@ -89,9 +82,7 @@ def settings(name: str) -> Iterator[None]:
             patch.setattr(ROOMS.get(constant, levels), constant, value)
         if name != "as-it-is":
             patch.setattr(levels, "bound_paths", _without_plans)
-            patch.setattr(
-                FrontierSearch, "_first_sweep", lambda self, splits: None
-            )
+            patch.setattr(FrontierSearch, "_first_sweep", lambda self, splits: None)
         yield
 
 
@@ -137,9 +128,7 @@ def pairs(points: Iterable[Point]) -> Pairs:
     return [(p.memory_bytes, p.step_quanta) for p in points]
 
 
-def searched(
-    problem: Problem, setting: str = "as-it-is", workers: int = 1
-) -> Pairs:
+def searched(problem: Problem, setting: str = "as-it-is", workers: int = 1) -> Pairs:
     """Return the frontier, which must be proven."""
     points, gaps = search(problem, setting, workers=workers)
     assert gaps == []
@@ -167,9 +156,7 @@ def enumerated(problem: Problem) -> Pairs:
     return kept
 
 
-def check_limited(
-    points: Iterable[Point], gaps: list[Gap], truth: Pairs
-) -> None:
+def check_limited(points: Iterable[Point], gaps: list[Gap], truth: Pairs) -> None:
     """Hold an answer that time cut short against the whole frontier.
 
     Whatever was not found lies in a gap; what is proven is right.
@@ -184,7 +171,6 @@ def check_limited(
         ), f"nothing says that {step} quanta in {memory} bytes may be there"
     for memory, step in found:
         open_ = any(
-            gap.above_bytes < memory and gap.lower_bound_quanta <= step
-            for gap in gaps
+            gap.above_bytes < memory and gap.lower_bound_quanta <= step for gap in gaps
         )
         assert open_ or (memory, step) in truth

@@ -73,9 +73,7 @@ def made(reader: str, seed: int, number: int) -> bytes:
     return broken(rng, kind.examples(), kind.suffix)
 
 
-def complaint(
-    reader: str, data: bytes, folder: Path, line: str = READ
-) -> str | None:
+def complaint(reader: str, data: bytes, folder: Path, line: str = READ) -> str | None:
     """Return why a file is refused, or raise what should not come."""
     kind = READERS[reader]
     path = folder / f"file{kind.suffix}"
@@ -161,10 +159,7 @@ def fuzz(count: int, seed: int, jobs: int) -> int:
                     wrong = [(current.value, text)]
             elif time.monotonic() - start > _CHUNK_S:
                 process.kill()
-                found, wrong = (
-                    Counter(wrong=1),
-                    [(current.value, "never ended")],
-                )
+                found, wrong = (Counter(wrong=1), [(current.value, "never ended")])
             else:
                 continue
             process.join()
@@ -173,9 +168,7 @@ def fuzz(count: int, seed: int, jobs: int) -> int:
             for number, text in wrong:
                 print(f"{reader!r} {seed} {number}: {text}", flush=True)
     for reader, found in ends.items():
-        row = "".join(
-            f"{found[end]:8} {end}" for end in ("read", "refused", "wrong")
-        )
+        row = "".join(f"{found[end]:8} {end}" for end in ("read", "refused", "wrong"))
         print(f"{reader:32}{row}")
     total = sum(ends.values(), Counter())
     print(

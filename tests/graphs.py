@@ -32,15 +32,8 @@ def make_graph(
     ends = dict.fromkeys(end for link in links for end in link[:2])
     return GraphTopology(
         nodes=(
-            *(
-                NetworkNode(id=x, kind="device", forward=forward)
-                for x in devices
-            ),
-            *(
-                NetworkNode(id=x, kind="switch")
-                for x in ends
-                if x not in devices
-            ),
+            *(NetworkNode(id=x, kind="device", forward=forward) for x in devices),
+            *(NetworkNode(id=x, kind="switch") for x in ends if x not in devices),
         ),
         links=tuple(
             NetworkLink(
@@ -68,28 +61,20 @@ def random_graph(choose: Choose, num_devices: int) -> GraphTopology:
     devices = [f"d{i}" for i in range(num_devices + choose((0, 0, 1)))]
     if len(devices) == 1:
         return make_graph(devices, [])
-    shape = choose(
-        ("star", "leaves", "leaves", "rails", "grid", "mesh", "any")
-    )
+    shape = choose(("star", "leaves", "leaves", "rails", "grid", "mesh", "any"))
     pairs, forward, fields = _SHAPES[shape](choose, devices)
     kinds = [(choose(_LATENCIES), choose(_SPEEDS)) for _ in range(3)]
     if choose((True, True, False)):
         # links of one sort are alike: then routes are tied
         links = [(a, b, *kinds[sort]) for a, b, sort in pairs]
     else:
-        links = [
-            (a, b, choose(_LATENCIES), choose(_SPEEDS)) for a, b, _ in pairs
-        ]
+        links = [(a, b, choose(_LATENCIES), choose(_SPEEDS)) for a, b, _ in pairs]
     if choose((False, False, False, True)):
         fields["directed"] = True
-        links += [
-            (b, a, choose(_LATENCIES), choose(_SPEEDS)) for a, b, *_ in links
-        ]
+        links += [(b, a, choose(_LATENCIES), choose(_SPEEDS)) for a, b, *_ in links]
     if choose((False, False, True)):
         left = list(devices)
-        fields["order"] = tuple(
-            left.pop(choose(range(len(left)))) for _ in devices
-        )
+        fields["order"] = tuple(left.pop(choose(range(len(left)))) for _ in devices)
     if "units" not in fields and choose((False, True)):
         fields["units"] = _random_units(choose, devices)
     graph = make_graph(devices, links, forward=forward, **fields)
@@ -128,14 +113,9 @@ def _rails(choose: Choose, devices: list[str]) -> Shape:
     per_node = choose((2, 2, 3))
     node_of = {x: f"node{i // per_node}" for i, x in enumerate(devices)}
     links = [(name, node, 0) for name, node in node_of.items()]
-    links += [
-        (name, f"rail{i % per_node}", 1) for i, name in enumerate(devices)
-    ]
+    links += [(name, f"rail{i % per_node}", 1) for i, name in enumerate(devices)]
     if choose((False, True)):
-        links += [
-            (f"rail{i}", "spine", 2)
-            for i in range(min(per_node, len(devices)))
-        ]
+        links += [(f"rail{i}", "spine", 2) for i in range(min(per_node, len(devices)))]
     return links, True, {"units": (node_of,)}
 
 
@@ -155,11 +135,7 @@ def _grid(choose: Choose, devices: list[str]) -> Shape:
             other = name_of[place[0] % sides[0], place[1] % sides[1]]
             if other != name:
                 links.setdefault(tuple(sorted((name, other))), axis)
-    return (
-        [(*ends, axis) for ends, axis in links.items()],
-        True,
-        {"coordinates": at},
-    )
+    return ([(*ends, axis) for ends, axis in links.items()], True, {"coordinates": at})
 
 
 def _mesh(choose: Choose, devices: list[str]) -> Shape:
@@ -171,8 +147,7 @@ def _any(choose: Choose, devices: list[str]) -> Shape:
     """Switches in a random tree, devices on any of them, more links."""
     switches = [f"s{i}" for i in range(choose((1, 2, 3, 4)))]
     links = {
-        (switches[i], switches[choose(range(i))]): 0
-        for i in range(1, len(switches))
+        (switches[i], switches[choose(range(i))]): 0 for i in range(1, len(switches))
     }
     links |= {(name, choose(switches)): 1 for name in devices}
     nodes = [*devices, *switches]

@@ -35,9 +35,7 @@ def half_quanta(random: Random) -> Problem:
         part = make_cost(half_ns, half_ns)
         if name == "weights":
             size = random.randrange(1, 60)
-            whole, part = (
-                replace(x, weight_bytes=size) for x in (whole, part)
-            )
+            whole, part = (replace(x, weight_bytes=size) for x in (whole, part))
         else:
             part = replace(
                 part,

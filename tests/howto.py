@@ -76,9 +76,7 @@ def _commands(text: str) -> Iterator[Command]:
         line, _, shown = whole.partition("\n")
         code = _EXIT.search(line)
         command = _EXIT.sub("", line).strip()
-        yield Command(
-            command, int(code[1]) if code else 0, shown.rstrip().splitlines()
-        )
+        yield Command(command, int(code[1]) if code else 0, shown.rstrip().splitlines())
 
 
 def run(command: str, folder: Path) -> Ran:
@@ -121,9 +119,7 @@ def _alike(shown: list[str], printed: list[str]) -> int:
         if line.strip() == "…":
             ends = set(range(min(ends), len(printed) + 1))
             continue
-        pattern = re.compile(
-            ".*".join(map(re.escape, _plain(line).split("…")))
-        )
+        pattern = re.compile(".*".join(map(re.escape, _plain(line).split("…"))))
         ends = {
             end + 1
             for end in ends
@@ -152,9 +148,7 @@ def complaint(command: Command, ran: Ran) -> str | None:
     return f"$ {command.text}\nexpected {line!r}, got:\n{said}"
 
 
-def follow(
-    page: str, folder: Path, then: Callable[[Command, Ran], None]
-) -> None:
+def follow(page: str, folder: Path, then: Callable[[Command, Ran], None]) -> None:
     """Write the files of a page and run its commands in a folder."""
     for step in steps(page):
         if isinstance(step, File):

@@ -80,9 +80,7 @@ def tiny_problem(name: str = "tiny", memory_bytes: int = 100) -> Problem:
         cluster=Cluster(
             num_devices=2,
             device=Device(memory_bytes=memory_bytes),
-            topology=Hierarchy(
-                levels=(Level(fan_out=2, bandwidth_bytes_per_s=1e9),)
-            ),
+            topology=Hierarchy(levels=(Level(fan_out=2, bandwidth_bytes_per_s=1e9),)),
         ),
         job=Job(global_batch=2),
     )
@@ -129,8 +127,7 @@ def make_plan(*stages: tuple[int, ...]) -> Plan:
         replicas=1,
         micro_batch=1,
         stages=tuple(
-            Stage(layers=layers, devices=1, strategy=Strategy())
-            for layers in stages
+            Stage(layers=layers, devices=1, strategy=Strategy()) for layers in stages
         ),
     )
 
@@ -145,24 +142,17 @@ def good_output(**changes: Any) -> SolverOutput:
     return SolverOutput(**(fields | changes))
 
 
-FEASIBLE: dict[str, Any] = {
-    "status": Status.FEASIBLE,
-    "limit": Limit.TIME,
-}
+FEASIBLE: dict[str, Any] = {"status": Status.FEASIBLE, "limit": Limit.TIME}
 
 CLAIMS: dict[str, SolverOutput] = {
     "optimal": good_output(),
-    "optimal-without-claims": good_output(
-        claimed_quanta=None, lower_bound_quanta=None
-    ),
+    "optimal-without-claims": good_output(claimed_quanta=None, lower_bound_quanta=None),
     "feasible": good_output(**FEASIBLE, lower_bound_quanta=60),
     "close": good_output(
         status=Status.FEASIBLE, lower_bound_quanta=88, detail="enough"
     ),
     "heuristic": good_output(
-        status=Status.FEASIBLE,
-        lower_bound_quanta=None,
-        detail="optimal in own space",
+        status=Status.FEASIBLE, lower_bound_quanta=None, detail="optimal in own space"
     ),
     "infeasible": SolverOutput(status=Status.INFEASIBLE, detail="no room"),
     "no-solution": SolverOutput(
@@ -174,13 +164,9 @@ CLAIMS: dict[str, SolverOutput] = {
     "optimal-with-limit": good_output(limit=Limit.TIME),
     "optimal-without-plan": SolverOutput(status=Status.OPTIMAL),
     "infeasible-with-plan": good_output(status=Status.INFEASIBLE),
-    "claim-without-plan": SolverOutput(
-        status=Status.INFEASIBLE, claimed_quanta=90
-    ),
+    "claim-without-plan": SolverOutput(status=Status.INFEASIBLE, claimed_quanta=90),
     "nothing": SolverOutput(status=Status.NO_SOLUTION),
-    "endless": SolverOutput(
-        status=Status.INFEASIBLE, lower_bound_quanta=2**61 + 1
-    ),
+    "endless": SolverOutput(status=Status.INFEASIBLE, lower_bound_quanta=2**61 + 1),
     "foreign-plan": SolverOutput(
         status=Status.FEASIBLE, plan=foreign_plan(), claimed_quanta=90
     ),
@@ -204,12 +190,8 @@ CLAIMS: dict[str, SolverOutput] = {
     "too-big-and-bound": SolverOutput(
         status=Status.FEASIBLE, plan=big_plan(), lower_bound_quanta=161
     ),
-    "too-big-and-optimal": SolverOutput(
-        status=Status.OPTIMAL, plan=big_plan()
-    ),
-    "over-memory": good_output(
-        status=Status.OVER_MEMORY, lower_bound_quanta=None
-    ),
+    "too-big-and-optimal": SolverOutput(status=Status.OPTIMAL, plan=big_plan()),
+    "over-memory": good_output(status=Status.OVER_MEMORY, lower_bound_quanta=None),
     "unjsonable": good_output(extra={"engine": object()}),
 }
 
@@ -228,10 +210,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 #: What is reported before the answer, by option ``report``.
 REPORTS: dict[str, tuple[Progress, ...]] = {
     "good": (Progress(good_plan(), GOOD_NS, 60, "found one"),),
-    "weaker": (
-        Progress(good_plan(), GOOD_NS, 60),
-        Progress(lower_bound_quanta=50),
-    ),
+    "weaker": (Progress(good_plan(), GOOD_NS, 60), Progress(lower_bound_quanta=50)),
     "close": (Progress(good_plan(), GOOD_NS, 88),),
     "endless": (Progress(lower_bound_quanta=2**61 + 2**58),),
     "proof": (Progress(good_plan(), GOOD_NS, GOOD_NS),),
@@ -270,10 +249,7 @@ class Loopback:
         return "it is unsupported" if problem.name == "unsupported" else None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         act = options.extra.get("act", "optimal")
         pids = [os.getpid()]
@@ -364,19 +340,14 @@ class LoopbackExactOverrunner(Loopback):
     """It proves bounds, and its plans may exceed the memory."""
 
     name: ClassVar[str] = "exact-overrunner"
-    capabilities: ClassVar[Capabilities] = _promising(
-        exact=True, overruns=True
-    )
+    capabilities: ClassVar[Capabilities] = _promising(exact=True, overruns=True)
 
 
 class NeedsEngine(Loopback):
     """Its engine does not exist."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=True,
-        method="none",
-        requires=("no_such_engine.api",),
-        extra="engine",
+        exact=True, method="none", requires=("no_such_engine.api",), extra="engine"
     )
 
 

@@ -68,8 +68,5 @@ def stored() -> dict[str, int]:
 
 if __name__ == "__main__":
     most = stored()
-    counts = {
-        name: min(count, most.get(name, 0))
-        for name, count in counted().items()
-    }
+    counts = {name: min(count, most.get(name, 0)) for name, count in counted().items()}
     STORED.write_text(json.dumps(counts, indent=1) + "\n")

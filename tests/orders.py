@@ -63,8 +63,7 @@ def draw_scope(
     if random.random() < 0.1:
         kept[random.randrange(num_chunks)] = 0
     block_of = tuple(
-        min(i, 2 * blocks - 1 - i) if in_v else i % blocks
-        for i in range(num_chunks)
+        min(i, 2 * blocks - 1 - i) if in_v else i % blocks for i in range(num_chunks)
     )
     need = [
         sum(x for x, own in zip(kept, block_of, strict=True) if own == block)
@@ -106,9 +105,7 @@ def scope_of(
         kept_bytes=tuple(kept) or (1,) * len(times),
         free_bytes=tuple(free),
         block_of=tuple(
-            min(chunk, 2 * blocks - 1 - chunk)
-            if placement == "v"
-            else chunk % blocks
+            min(chunk, 2 * blocks - 1 - chunk) if placement == "v" else chunk % blocks
             for chunk in range(len(times))
         ),
         whole=frozenset(whole),
@@ -126,14 +123,11 @@ class Durations(NamedTuple):
 
 def durations(scope: OrderScope) -> Durations:
     weights = [
-        0 if i in scope.whole else x.weight_backward
-        for i, x in enumerate(scope.times)
+        0 if i in scope.whole else x.weight_backward for i, x in enumerate(scope.times)
     ]
     return Durations(
         tuple(x.forward for x in scope.times),
-        tuple(
-            x.backward - w for x, w in zip(scope.times, weights, strict=True)
-        ),
+        tuple(x.backward - w for x, w in zip(scope.times, weights, strict=True)),
         tuple(weights),
     )
 
@@ -179,11 +173,7 @@ def replayed(scope: OrderScope, order: ListOrder) -> int:
                     "weights": times.weights[chunk],
                     "all": times.inputs[chunk] + times.weights[chunk],
                 }[kind]
-                assert (
-                    kind == "all"
-                    or not is_backward
-                    or (chunk not in scope.whole)
-                )
+                assert kind == "all" or not is_backward or (chunk not in scope.whole)
                 free_at[block] = start + took
                 if kind == "forward":
                     held[block] += scope.kept_bytes[chunk]
@@ -202,10 +192,7 @@ def replayed(scope: OrderScope, order: ListOrder) -> int:
     for chunk in range(last + 1):
         for number in range(count):
             kinds = {k for c, n, k in ran if (c, n) == (chunk, number)}
-            assert kinds in (
-                {"forward", "all"},
-                {"forward", "inputs", "weights"},
-            )
+            assert kinds in ({"forward", "all"}, {"forward", "inputs", "weights"})
     assert len({(c, n) for c, n, _ in ran}) == (last + 1) * count
     return max(free_at)
 
@@ -235,18 +222,13 @@ def least_end(scope: OrderScope) -> int | None:
                         continue
                     own = following.setdefault(new, [])
                     for label in labels:
-                        _keep(
-                            own,
-                            _label_after(scope, counts, label, chunk, kind),
-                        )
+                        _keep(own, _label_after(scope, counts, label, chunk, kind))
         states = following
     ends = [max(label[0]) for labels in states.values() for label in labels]
     return min(ends, default=None)
 
 
-def _counts_after(
-    scope: OrderScope, counts: Any, chunk: int, kind: int
-) -> Any | None:
+def _counts_after(scope: OrderScope, counts: Any, chunk: int, kind: int) -> Any | None:
     """Return the state after another pass; ``None`` if that cannot run."""
     forward, inputs, weights = counts[chunk]
     last = len(counts) - 1
@@ -395,8 +377,7 @@ class _Model:
             fits = free // kept[chunk] if kept[chunk] else count
             for number in range(fits, count):
                 self.model.add(
-                    self.starts[chunk, number, 0]
-                    >= self.end(chunk, number - fits, 2)
+                    self.starts[chunk, number, 0] >= self.end(chunk, number - fits, 2)
                 )
             return
         stays = []
@@ -405,9 +386,7 @@ class _Model:
                 stop = self.time()
                 self.model.add(stop == self.end(chunk, number, 2))
                 start = self.starts[chunk, number, 0]
-                stays.append(
-                    self.model.new_interval_var(start, self.time(), stop, "")
-                )
+                stays.append(self.model.new_interval_var(start, self.time(), stop, ""))
         sizes = [kept[chunk] for chunk in own for _ in range(count)]
         self.model.add_cumulative(stays, sizes, free)
 
@@ -441,9 +420,7 @@ def modeled_end(
     return None, bound
 
 
-def _starts(
-    scope: OrderScope, order: ListOrder
-) -> dict[tuple[int, int, int], int]:
+def _starts(scope: OrderScope, order: ListOrder) -> dict[tuple[int, int, int], int]:
     """Return when passes of an order start; numbers are places in turn."""
     times, last = durations(scope), len(scope.times) - 1
     starts: dict[tuple[int, int, int], int] = {}
@@ -514,9 +491,7 @@ class Compared(NamedTuple):
 
 
 def compare(
-    scope: OrderScope,
-    num_orders: int = NUM_ORDERS,
-    max_time: float = MAX_TIME,
+    scope: OrderScope, num_orders: int = NUM_ORDERS, max_time: float = MAX_TIME
 ) -> Compared:
     """Compare the search for orders with the best one."""
     began = time.process_time()
@@ -526,9 +501,7 @@ def compare(
     listed = search.best
     assert listed is not None
     assert replayed(scope, listed) == listed.end
-    order, proven = prove_order(
-        scope, listed, bound, listed.end, Deadline(None)
-    )
+    order, proven = prove_order(scope, listed, bound, listed.end, Deadline(None))
     seconds = time.process_time() - began
     best = order.end
     assert replayed(scope, order) == best

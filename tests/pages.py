@@ -8,12 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nest.analysis.page_facts import (
-    Answer,
-    Context,
-    Document,
-    Wish,
-)
+from nest.analysis.page_facts import Answer, Context, Document, Wish
 from nest.cost.score import Score, score
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -199,9 +194,7 @@ class Page(HTMLParser):
         self.feed(text)
         assert not self._open
 
-    def handle_starttag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {k: v or "" for k, v in attrs}))
         if tag == "tr":
             self.rows.append([])
@@ -210,9 +203,7 @@ class Page(HTMLParser):
         if tag not in _VOID:
             self._open.append(tag)
 
-    def handle_startendtag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {k: v or "" for k, v in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
@@ -230,6 +221,4 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str]]:
         """Return the attributes of all elements of a kind."""
-        return [
-            attributes for name, attributes in self.elements if name == tag
-        ]
+        return [attributes for name, attributes in self.elements if name == tag]

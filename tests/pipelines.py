@@ -197,11 +197,7 @@ def _end_with_parent() -> None:
 
 
 def _train(
-    rank: int,
-    world: int,
-    model: Architecture,
-    jobs: Sequence[Job],
-    folder: str,
+    rank: int, world: int, model: Architecture, jobs: Sequence[Job], folder: str
 ) -> list[tuple[list[float], int]]:
     if sys.platform == "linux":
         # The host's name need not lead anywhere.
@@ -223,9 +219,7 @@ def _train(
         dist.destroy_process_group()
 
 
-def _train_job(
-    rank: int, model: Architecture, job: Job
-) -> tuple[list[float], int]:
+def _train_job(rank: int, model: Architecture, job: Job) -> tuple[list[float], int]:
     """Return the losses, if this process has the last part, and passes."""
     import torch
     from torch.distributed.pipelining import PipelineStage

@@ -17,9 +17,7 @@ def shape(plan: Plan) -> list[str]:
     ]
 
 
-def two_layers(
-    size_bytes: int = 0, weights: int = 0, **fields: Any
-) -> Problem:
+def two_layers(size_bytes: int = 0, weights: int = 0, **fields: Any) -> Problem:
     """Return layers of 10 + 20 and 20 + 40 ns for two devices."""
     fields.setdefault("devices", 2)
     fields.setdefault("global_batch", 4)
@@ -33,9 +31,7 @@ def two_layers(
     )
 
 
-def chain_of(
-    num_layers: int = 2, *, kept_bytes: int = 0, **fields: Any
-) -> Problem:
+def chain_of(num_layers: int = 2, *, kept_bytes: int = 0, **fields: Any) -> Problem:
     """Return a chain of layers of 10 + 20 ns with edges of 100 bytes.
 
     A layer has costs for ``tp`` 1 and 2 and for one and two samples, or those

@@ -119,8 +119,7 @@ def random_spec(seed: int, max_points: int) -> tuple[Spec, dict[str, Any]]:
         "technology": random.choice(["7nm", "45nm"]),
     }
     areas = sorted(
-        point.area_e6_um2
-        for point in spec_of(yaml.safe_dump(document)).space.points
+        point.area_e6_um2 for point in spec_of(yaml.safe_dump(document)).space.points
     )
     most = areas[len(areas) * random.randint(5, 10) // 10 - 1]
     document["limits"] = {"area": {"most": f"{most // 10**6 + 1} um2"}}

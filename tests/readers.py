@@ -70,11 +70,7 @@ from tests.inside import run_inside
 from tests.loopback import good_plan, tiny_problem
 from tests.unit.audits.test_nest_artifact import chain_document
 from tests.unit.audits.test_piper import workload
-from tests.unit.frameworks import (
-    test_export,
-    test_launch_configs,
-    test_launch_scripts,
-)
+from tests.unit.frameworks import test_export, test_launch_configs, test_launch_scripts
 from tests.unit.profiles import test_profiles
 from tests.unit.topology.test_topology_files import DATA, HOW
 
@@ -196,9 +192,7 @@ def _topologies() -> dict[str, Reader]:
 def _price(path: Path) -> None:
     where = str(path)
     data = path.read_bytes()
-    price(
-        decode(data, where, CollectiveCase, "case", InvalidProblemError), where
-    )
+    price(decode(data, where, CollectiveCase, "case", InvalidProblemError), where)
 
 
 @cache
@@ -228,9 +222,7 @@ def _profiles() -> list[bytes]:
         forward_flops=1e9,
     )
     other = msgspec.structs.replace(entry, tp=2)
-    profile = Profile(
-        device="H100-80GB-SXM", dtype="bf16", entries=(entry, other)
-    )
+    profile = Profile(device="H100-80GB-SXM", dtype="bf16", entries=(entry, other))
     return [encode(profile)]
 
 
@@ -285,9 +277,7 @@ def _compared() -> list[bytes]:
 
 
 def _update(path: Path) -> None:
-    document = decode(
-        path.read_bytes(), str(path), dict, "document", NestError
-    )
+    document = decode(path.read_bytes(), str(path), dict, "document", NestError)
     known = store.read_best_known()
     update.with_document(known, document, str(path), _proves_nothing)
 
@@ -454,18 +444,14 @@ READERS: dict[str, Reader] = {
         _plan,
     ),
     "certificate": Reader(".json", _certificates, _nest_check),
-    "cluster": Reader(
-        ".yaml", _blocks("files.md", "yaml", "machine:"), read_cluster
-    ),
+    "cluster": Reader(".yaml", _blocks("files.md", "yaml", "machine:"), read_cluster),
     **_topologies(),
     "price": Reader(
         ".json",
         lambda: _documents(*(case(name) for name in ("clos", "star")))(),
         _price,
     ),
-    "rank file": Reader(
-        "", _rank_files, lambda path: read_rankfile(path, _ranked())
-    ),
+    "rank file": Reader("", _rank_files, lambda path: read_rankfile(path, _ranked())),
     "profile": Reader(".json", _profiles, load_profile),
     "aceso": Reader(".csv", _operators, _aceso),
     "calibration": Reader(
@@ -480,22 +466,16 @@ READERS: dict[str, Reader] = {
     "layer": Reader(".json", _layers, _layer),
     "set": Reader(
         ".yaml",
-        lambda: [
-            b"- one.json\n- two.json\n- {model: gpt2, cluster: h100x8}\n"
-        ],
+        lambda: [b"- one.json\n- two.json\n- {model: gpt2, cluster: h100x8}\n"],
         _set,
     ),
-    "run": Reader(
-        ".json", lambda: [encode(make_run(small_set(2), ["dp"]))], _begun
-    ),
+    "run": Reader(".json", lambda: [encode(make_run(small_set(2), ["dp"]))], _begun),
     "cell": Reader(".json", _finished, _cell),
     "compared": Reader(".json", _compared, _update),
     "best known": Reader(".json", _best_known, store.read_best_known),
     "planner": Reader(
         ".yaml",
-        lambda: [
-            (ROOT / "examples/shell-planner/replicate.yaml").read_bytes()
-        ],
+        lambda: [(ROOT / "examples/shell-planner/replicate.yaml").read_bytes()],
         read_planner,
     ),
     "answer": Reader(
@@ -511,9 +491,7 @@ READERS: dict[str, Reader] = {
     ),
     "piper": Reader(".json", lambda: _documents(workload())(), import_piper),
     "hf": Reader(".json", _models, read_hf),
-    "script": Reader(
-        ".sh", lambda: [test_launch_scripts.SCRIPT.encode()], _script
-    ),
+    "script": Reader(".sh", lambda: [test_launch_scripts.SCRIPT.encode()], _script),
     "megatron config": Reader(
         ".yaml",
         lambda: [
@@ -528,10 +506,7 @@ READERS: dict[str, Reader] = {
     ),
     "torchtitan": Reader(
         ".toml",
-        lambda: [
-            test_launch_scripts.OLD.encode(),
-            test_launch_scripts.NEW.encode(),
-        ],
+        lambda: [test_launch_scripts.OLD.encode(), test_launch_scripts.NEW.encode()],
         _titan,
     ),
     "deepspeed": Reader(

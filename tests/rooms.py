@@ -73,13 +73,7 @@ ROOMS = (
         ("nest", "nest.__main__"),
     ),
     Room(14, "cli", True, "commands, progress, screens and exit codes"),
-    Room(
-        13,
-        "api",
-        True,
-        "the Python functions, each of one request",
-        ("nest.api",),
-    ),
+    Room(13, "api", True, "the Python functions, each of one request", ("nest.api",)),
     Room(
         12,
         "requests",
@@ -106,12 +100,7 @@ ROOMS = (
         "the shortest schedule of a layer's operators on the cores of a chip",
         ("nest.operator_schedule", "formulations.schedule"),
     ),
-    Room(
-        10,
-        "studies",
-        False,
-        "questions about published planners (`nest audit`)",
-    ),
+    Room(10, "studies", False, "questions about published planners (`nest audit`)"),
     Room(
         9,
         "formulations",
@@ -145,29 +134,16 @@ ROOMS = (
         "a module per question, such as `compare`, `pareto` and `fit`",
     ),
     Room(
-        8,
-        "audits",
-        False,
-        "rules, exact search and importer of published cost models",
+        8, "audits", False, "rules, exact search and importer of published cost models"
     ),
-    Room(
-        8,
-        "calibration",
-        False,
-        "parameters of predictions, fitted to measured runs",
-    ),
+    Room(8, "calibration", False, "parameters of predictions, fitted to measured runs"),
     Room(
         7,
         "search",
         True,
         "the exact search of `dp`, and frontiers: arrays, labels, bounds",
     ),
-    Room(
-        7,
-        "frameworks",
-        False,
-        "files of training frameworks, a module per target",
-    ),
+    Room(7, "frameworks", False, "files of training frameworks, a module per target"),
     Room(
         7,
         "instances",
@@ -187,24 +163,14 @@ ROOMS = (
         True,
         "running a solver, the verdict on its answer, and the registry",
     ),
-    Room(
-        6,
-        "models",
-        True,
-        "cost tables of a model on a machine",
-    ),
+    Room(6, "models", True, "cost tables of a model on a machine"),
     Room(
         5,
         "constraints",
         True,
         "which plans count: pins, and what frameworks can run (`targets`)",
     ),
-    Room(
-        5,
-        "uncertainty",
-        True,
-        "errors of predictions: `intervals`, `headroom`",
-    ),
+    Room(5, "uncertainty", True, "errors of predictions: `intervals`, `headroom`"),
     Room(5, "simulation", True, "the passes of every device, and traces"),
     Room(
         5,
@@ -214,10 +180,7 @@ ROOMS = (
         "which uses nothing else of nest",
     ),
     Room(
-        4,
-        "cost",
-        True,
-        "the cost model: legality, terms, memory, schedules, the score",
+        4, "cost", True, "the cost model: legality, terms, memory, schedules, the score"
     ),
     Room(
         3,
@@ -227,17 +190,9 @@ ROOMS = (
     ),
     Room(2, "hardware", True, "devices, machines and links, from data"),
     Room(
-        1,
-        "ir",
-        True,
-        "problem and plan: frozen records, their checks, files, the hash",
+        1, "ir", True, "problem and plan: frozen records, their checks, files, the hash"
     ),
-    Room(
-        1,
-        "tasks",
-        False,
-        "independent tasks in processes or on Dask",
-    ),
+    Room(1, "tasks", False, "independent tasks in processes or on Dask"),
     Room(
         0,
         "util",
@@ -260,8 +215,7 @@ def room_of(module: str) -> Room:
         (len(prefix), room)
         for room in ROOMS
         for prefix in room.prefixes
-        if module == prefix
-        or (prefix != "nest" and module.startswith(f"{prefix}."))
+        if module == prefix or (prefix != "nest" and module.startswith(f"{prefix}."))
     ]
     if not matches:
         raise LookupError(f"{module}: expected a room in tests/rooms.py")
@@ -298,9 +252,7 @@ def imports(path: Path, known: dict[str, Path]) -> set[Import]:
     return set(_imports(tree_of(path), known, lazy=False))
 
 
-def _imports(
-    node: ast.AST, known: dict[str, Path], lazy: bool
-) -> Iterator[Import]:
+def _imports(node: ast.AST, known: dict[str, Path], lazy: bool) -> Iterator[Import]:
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
         for child in node.orelse:
             yield from _imports(child, known, lazy)
@@ -320,9 +272,7 @@ def _imports(
 
 
 #: What names a module, perhaps with a name in it, in a text.
-_MODULE_TEXT = re.compile(
-    r"((?:nest|formulations|baselines)\.[.\w]+)(?::\w+)?"
-)
+_MODULE_TEXT = re.compile(r"((?:nest|formulations|baselines)\.[.\w]+)(?::\w+)?")
 
 
 def named_in_texts(path: Path, known: dict[str, Path]) -> set[str]:

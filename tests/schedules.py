@@ -91,14 +91,10 @@ def passes(draw: Any, most: int = 10, channel: bool = True) -> Any:
     sparse = draw(st.integers(1, 9))
     for number in range(draw(st.integers(min(4, most), most))):
         engine = draw(
-            st.sampled_from(
-                ("tensor", "tensor", "vector", "vector", "both", "none")
-            )
+            st.sampled_from(("tensor", "tensor", "vector", "vector", "both", "none"))
         )
         after = [
-            str(before)
-            for before in range(number)
-            if draw(st.integers(0, sparse)) == 0
+            str(before) for before in range(number) if draw(st.integers(0, sparse)) == 0
         ]
         if engine == "none":
             operators.append(free(str(number), after))
@@ -113,9 +109,7 @@ def passes(draw: Any, most: int = 10, channel: bool = True) -> Any:
             draw(st.integers(0, ticks)) if ticks and channel else 0
             for ticks in (single, whole)
         )
-        operators.append(
-            operator(str(number), engine, single, whole, after, served)
-        )
+        operators.append(operator(str(number), engine, single, whole, after, served))
     cores = Cores(draw(st.integers(1, 3)), draw(st.integers(1, 3)))
     return operators, cores
 
@@ -163,9 +157,7 @@ def least_makespan(operators: Sequence[Operator], cores: Cores) -> int:
     it could begin earlier.
     """
     before = preceding(operators)
-    return sum(
-        least_of_part(part, before, cores) for part in series(operators)
-    )
+    return sum(least_of_part(part, before, cores) for part in series(operators))
 
 
 def one_by_one(part: JobGroup) -> Timetable:
@@ -235,9 +227,7 @@ def least_of_part(
     return min(max(both) for both in rest(frozenset(names), ()))
 
 
-def replay(
-    operators: Sequence[Operator], cores: Cores, found: Schedule
-) -> None:
+def replay(operators: Sequence[Operator], cores: Cores, found: Schedule) -> None:
     """Fail unless a schedule keeps every rule, and is as long as it says."""
     places = found.operators
     assert list(places) == [x.name for x in operators]
@@ -258,9 +248,7 @@ def replay(
             assert numbers == (None, None)
             alone.append(x.name)
             continue
-        for side, number, count in zip(
-            Cores._fields, numbers, cores, strict=True
-        ):
+        for side, number, count in zip(Cores._fields, numbers, cores, strict=True):
             if x.engine not in (side, "both"):
                 assert number is None
                 continue
@@ -275,17 +263,14 @@ def replay(
             if x.name != name and x.engine != "none":
                 one, other = places[name], places[x.name]
                 assert (
-                    one.end_tick <= other.start_tick
-                    or other.end_tick <= one.start_tick
+                    one.end_tick <= other.start_tick or other.end_tick <= one.start_tick
                 )
     # Part by part: it lasts till its operators end, and its channel is done.
     now = 0
     for part in series(operators):
         assert all(places[x.name].start_tick >= now for x in part)
         served = sum(
-            x.whole_channel_ticks
-            if places[x.name].whole
-            else x.single_channel_ticks
+            x.whole_channel_ticks if places[x.name].whole else x.single_channel_ticks
             for x in part
         )
         now = max(now + served, *(places[x.name].end_tick for x in part))

@@ -75,9 +75,7 @@ def _draw_edges(draw: Draw, num_layers: int) -> set[tuple[int, int]]:
     """Draw a chain, a chain with skips, branches, or any DAG."""
     chain = set(itertools.pairwise(range(num_layers)))
     pairs = list(itertools.combinations(range(num_layers), 2))
-    shape = draw(
-        st.sampled_from(("chain", "chain", "skips", "branches", "any"))
-    )
+    shape = draw(st.sampled_from(("chain", "chain", "skips", "branches", "any")))
     if shape == "chain":
         return chain
     if shape == "skips":
@@ -86,22 +84,16 @@ def _draw_edges(draw: Draw, num_layers: int) -> set[tuple[int, int]]:
     if shape == "branches":
         # every layer reads one earlier layer, or starts a part of its own
         sources = [
-            draw(st.integers(-1 if i > 1 else 0, i - 1))
-            for i in range(1, num_layers)
+            draw(st.integers(-1 if i > 1 else 0, i - 1)) for i in range(1, num_layers)
         ]
         return {
-            (source, target)
-            for target, source in enumerate(sources, 1)
-            if source >= 0
+            (source, target) for target, source in enumerate(sources, 1) if source >= 0
         }
     return set(draw(st.sets(st.sampled_from(pairs), max_size=num_layers + 1)))
 
 
 def _draw_graph(
-    draw: Draw,
-    num_layers: int,
-    kinds: tuple[LayerKind, ...],
-    by_tp: bool,
+    draw: Draw, num_layers: int, kinds: tuple[LayerKind, ...], by_tp: bool
 ) -> Graph:
     names = draw(st.permutations([f"l{i}" for i in range(num_layers)]))
     sizes = st.sampled_from((0, 1, 7, 50, 120, 400))
@@ -118,10 +110,7 @@ def _draw_graph(
                 bytes_per_sample_by_tp=table,
             )
         )
-    layers = [
-        Layer(id=name, kind=draw(st.sampled_from(kinds)).name)
-        for name in names
-    ]
+    layers = [Layer(id=name, kind=draw(st.sampled_from(kinds)).name) for name in names]
     # file order need not be topological
     if draw(st.booleans()):
         layers.reverse()
@@ -145,12 +134,7 @@ def _draw_collectives(
         CollectiveCall(
             kind=draw(
                 st.sampled_from(
-                    (
-                        "all-reduce",
-                        "all-gather",
-                        "reduce-scatter",
-                        "all-to-all",
-                    )
+                    ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
                 )
             ),
             axis=draw(st.sampled_from(axes)),
@@ -221,9 +205,7 @@ def _draw_kinds(
                     weight_bytes=weights // tp,
                     expert_weight_bytes=experts // (tp * ep),
                     working_bytes=draw(st.sampled_from((0, 0, 30, 80))),
-                    activations=_draw_activations(
-                        draw, job.recompute, samples
-                    ),
+                    activations=_draw_activations(draw, job.recompute, samples),
                     collectives=_draw_collectives(draw, tp, cp, ep, dp),
                 )
             )
@@ -238,8 +220,7 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
     """Draw 1-3 levels with room for the devices, not always filled."""
     num_levels = draw(st.integers(1, 3))
     fan_outs = [
-        draw(st.integers(1 if num_levels > 1 else 2, 3))
-        for _ in range(num_levels - 1)
+        draw(st.integers(1 if num_levels > 1 else 2, 3)) for _ in range(num_levels - 1)
     ]
     below = math.prod(fan_outs)
     fan_outs.append(-(-num_devices // below) + draw(st.integers(0, 1)))
@@ -248,9 +229,7 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
             Level(
                 fan_out=fan_out,
                 latency_ns=draw(st.sampled_from((0.0, 1.5, 20.0, 100.0))),
-                bandwidth_bytes_per_s=draw(
-                    st.sampled_from((4e9, 1e9, 3e8, 1e8))
-                ),
+                bandwidth_bytes_per_s=draw(st.sampled_from((4e9, 1e9, 3e8, 1e8))),
             )
             for fan_out in fan_outs
         )
@@ -259,9 +238,7 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
 
 def _draw_graph_topology(draw: Draw, num_devices: int) -> GraphTopology:
     """Draw a graph with room for the devices, see :mod:`tests.graphs`."""
-    return random_graph(
-        lambda values: draw(st.sampled_from(values)), num_devices
-    )
+    return random_graph(lambda values: draw(st.sampled_from(values)), num_devices)
 
 
 # Jobs
@@ -291,12 +268,7 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
             zero=draw(st.sampled_from(((0,), (0,), (0, 1), (2, 3)))),
             recompute=draw(
                 st.sampled_from(
-                    (
-                        ("full",),
-                        ("none",),
-                        ("none", "full"),
-                        ("none", "selective"),
-                    )
+                    (("full",), ("none",), ("none", "full"), ("none", "selective"))
                 )
             ),
             uneven_batches=uneven,
@@ -412,9 +384,7 @@ def problems(  # noqa: PLR0913
     magnified
         Whether layers may take up to 1e14 quanta.
     """
-    if preset is None and (
-        granularity == "layer" or graphs or overlapping or choosing
-    ):
+    if preset is None and (granularity == "layer" or graphs or overlapping or choosing):
         preset = "standard"
     if preset is None:
         preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
@@ -424,9 +394,7 @@ def problems(  # noqa: PLR0913
         # some layers that recompute and some that do not
         choices = (("none", "full"), ("none", "selective"), job.recompute)
         job = replace(
-            job,
-            granularity=granularity,
-            recompute=draw(st.sampled_from(choices)),
+            job, granularity=granularity, recompute=draw(st.sampled_from(choices))
         )
     if restricted:
         job = _restrict(draw, job)
@@ -512,8 +480,7 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
             sequence_parallel=True,
             forward_ns=max(0.0, cost.forward_ns + more),
             activations=tuple(
-                replace(x, kept_bytes=x.kept_bytes // cost.tp)
-                for x in cost.activations
+                replace(x, kept_bytes=x.kept_bytes // cost.tp) for x in cost.activations
             ),
             collectives=draw(
                 st.sampled_from(
@@ -599,9 +566,7 @@ def _magnified(draw: Draw, problem: Problem) -> Problem:
             replace(
                 kind,
                 costs=tuple(
-                    _magnified_cost(
-                        cost, slower_kinds[kind.name], larger, rest
-                    )
+                    _magnified_cost(cost, slower_kinds[kind.name], larger, rest)
                     for cost in kind.costs
                 ),
             )
@@ -625,9 +590,7 @@ def _magnified(draw: Draw, problem: Problem) -> Problem:
         latency_ns = min(1e9, part.latency_ns * slower_network)
         return replace(part, latency_ns=latency_ns, bandwidth_bytes_per_s=rate)
 
-    field = (
-        "links" if isinstance(cluster.topology, GraphTopology) else "levels"
-    )
+    field = "links" if isinstance(cluster.topology, GraphTopology) else "levels"
     parts = tuple(map(slowed, getattr(cluster.topology, field)))
     device = cluster.device
     if device.hbm_bytes_per_s is not None:
@@ -673,23 +636,17 @@ def _magnified_cost(
     )
 
 
-def _draw_keys(
-    draw: Draw, job: Job, uniform: bool
-) -> list[tuple[int, int, int, int]]:
+def _draw_keys(draw: Draw, job: Job, uniform: bool) -> list[tuple[int, int, int, int]]:
     """Draw the keys (tp, cp, ep, samples) that have costs."""
     widths = [(1, 1, 1)]
     if uniform:
-        widths += draw(
-            st.lists(st.sampled_from(((2, 1, 1), (3, 1, 1))), max_size=1)
-        )
+        widths += draw(st.lists(st.sampled_from(((2, 1, 1), (3, 1, 1))), max_size=1))
         return [(*width, job.micro_batches[0]) for width in widths]
     if job.granularity == "layer" and draw(st.booleans()):
         # layouts of as many devices, for stages that mix them
         widths = [(2, 1, 1), (1, 2, 1), *widths[: draw(st.integers(0, 1))]]
     else:
-        widths += draw(
-            st.lists(st.sampled_from(_WIDTHS), max_size=3, unique=True)
-        )
+        widths += draw(st.lists(st.sampled_from(_WIDTHS), max_size=3, unique=True))
     # sometimes no layer fits on one device
     if len(widths) > 2 and draw(st.integers(0, 5)) == 0:
         del widths[0]
@@ -765,9 +722,7 @@ def _count_layer_plans(problem: Problem, closed: list[int]) -> int:
     ]
     total = 0
     for case in batch_splits(problem):
-        widths = Counter(
-            s.devices for s in strategies(problem, case.micro_batch)
-        )
+        widths = Counter(s.devices for s in strategies(problem, case.micro_batch))
         ways = Counter({(0, case.devices): 1})
         # masks come before larger ones
         for mask, larger, num_layers in stages:
@@ -775,12 +730,8 @@ def _count_layer_plans(problem: Problem, closed: list[int]) -> int:
                 count = ways[mask, left]
                 for width, number in widths.items() if count else ():
                     if width <= left:
-                        ways[larger, left - width] += (
-                            count * number**num_layers
-                        )
-        total += sum(
-            count for (mask, _), count in ways.items() if mask == closed[-1]
-        )
+                        ways[larger, left - width] += count * number**num_layers
+        total += sum(count for (mask, _), count in ways.items() if mask == closed[-1])
     return total
 
 
@@ -819,10 +770,7 @@ def _shrink_space(problem: Problem) -> Problem:
 
 
 def _with_devices(problem: Problem, num_devices: int) -> Problem:
-    return replace(
-        problem,
-        cluster=replace(problem.cluster, num_devices=num_devices),
-    )
+    return replace(problem, cluster=replace(problem.cluster, num_devices=num_devices))
 
 
 def _without_a_sink(problem: Problem) -> Problem:
@@ -834,9 +782,7 @@ def _without_a_sink(problem: Problem) -> Problem:
             graph,
             layers=tuple(x for x in graph.layers if x.id != gone),
             edges=tuple(
-                edge
-                for edge in graph.edges
-                if gone not in (edge.source, edge.target)
+                edge for edge in graph.edges if gone not in (edge.source, edge.target)
             ),
         ),
     )
@@ -857,17 +803,13 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         return None
     case = draw(st.sampled_from(choices))
     allowed = [
-        s
-        for s in strategies(problem, case.micro_batch)
-        if s.devices <= case.devices
+        s for s in strategies(problem, case.micro_batch) if s.devices <= case.devices
     ]
     if not allowed:
         return None
     order = _draw_order(draw, problem)
     num_layers = len(order)
-    shared = (
-        draw(st.sampled_from(allowed)) if model.rules.one_strategy else None
-    )
+    shared = draw(st.sampled_from(allowed)) if model.rules.one_strategy else None
     stages: list[Stage] = []
     start, devices_left = 0, case.devices
     while start < num_layers:
@@ -893,8 +835,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
                             s
                             for s in allowed
                             if s.devices == strategy.devices
-                            and model.available(layer, s, case.micro_batch)
-                            is None
+                            and model.available(layer, s, case.micro_batch) is None
                         ]
                     )
                 )
@@ -903,9 +844,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         alike = len(set(chosen)) == 1
         stages.append(
             Stage(
-                layers=tuple(
-                    problem.graph.layers[i].id for i in order[start:end]
-                ),
+                layers=tuple(problem.graph.layers[i].id for i in order[start:end]),
                 devices=strategy.devices,
                 strategy=chosen[0] if alike else None,
                 strategies=None if alike else tuple(chosen),
@@ -917,9 +856,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
     if counts is not None and len(stages) not in counts:
         return None
     return Plan(
-        replicas=case.replicas,
-        micro_batch=case.micro_batch,
-        stages=tuple(stages),
+        replicas=case.replicas, micro_batch=case.micro_batch, stages=tuple(stages)
     )
 
 
@@ -958,8 +895,7 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
         high = _most_needed(problem)
         low = min(low, high)
         return _with_capacity(
-            problem,
-            draw(st.sampled_from((high - 1, (low + 3 * high) // 4, low - 1))),
+            problem, draw(st.sampled_from((high - 1, (low + 3 * high) // 4, low - 1)))
         )
     capacity = draw(
         st.sampled_from(
@@ -983,9 +919,7 @@ def _with_capacity(problem: Problem, capacity: int) -> Problem:
         problem,
         cluster=replace(
             problem.cluster,
-            device=replace(
-                problem.cluster.device, memory_bytes=max(0, capacity)
-            ),
+            device=replace(problem.cluster.device, memory_bytes=max(0, capacity)),
         ),
     )
 
@@ -999,8 +933,7 @@ def _most_needed(problem: Problem) -> int:
     from nest.solvers.registry import get_solver
 
     coarse = replace(
-        problem,
-        job=replace(problem.job, granularity="stage", pipeline_parallel=None),
+        problem, job=replace(problem.job, granularity="stage", pipeline_parallel=None)
     )
     plan = get_solver("dp")().solve(coarse, SolveOptions()).plan
     if plan is None:
@@ -1017,9 +950,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
     graph = problem.graph
     order = graph.topological_order()
     count = min(draw(st.integers(2, 3)), len(order) - 1)
-    first, second = (
-        draw(st.sampled_from(graph.kinds)).costs for _ in range(2)
-    )
+    first, second = (draw(st.sampled_from(graph.kinds)).costs for _ in range(2))
     kinds = (
         *graph.kinds,
         LayerKind(name="mtp", costs=first),
@@ -1029,9 +960,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
     for number, position in enumerate(order[-1 - count : -1]):
         kind = "mtp-next" if number else "mtp"
         layers[position] = replace(layers[position], kind=kind)
-    return replace(
-        problem, graph=replace(graph, kinds=kinds, layers=tuple(layers))
-    )
+    return replace(problem, graph=replace(graph, kinds=kinds, layers=tuple(layers)))
 
 
 def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
@@ -1096,20 +1025,14 @@ def _print_mix(num_examples: int) -> None:
             mix["optimum: replicas > 1"] += plan.replicas > 1
             mix["optimum: both"] += plan.replicas > 1 and len(plan.stages) > 1
             for name in ("dp", "tp", "cp", "ep"):
-                mix[f"optimum: {name} > 1"] += any(
-                    getattr(s, name) > 1 for s in used
-                )
+                mix[f"optimum: {name} > 1"] += any(getattr(s, name) > 1 for s in used)
             mix["optimum: zero > 0"] += any(s.zero for s in used)
-            mix["optimum: recompute"] += any(
-                s.recompute != "none" for s in used
-            )
+            mix["optimum: recompute"] += any(s.recompute != "none" for s in used)
             mix["optimum: mixed strategies"] += len(set(used)) > 1
             mix["optimum: idle devices"] += (
                 plan.devices_used * plan.replicas < problem.cluster.num_devices
             )
-        mix["chain"] += {
-            (str(e.source), str(e.target)) for e in graph.edges
-        } == set(
+        mix["chain"] += {(str(e.source), str(e.target)) for e in graph.edges} == set(
             itertools.pairwise(
                 str(graph.layers[i].id) for i in graph.topological_order()
             )

@@ -79,13 +79,7 @@ from nest.uncertainty.intervals import (
 )
 from nest.util.tables import Column, Table
 from tests import codesigns
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 from tests.inside import run_inside
 
 FOLDER = Path(__file__).parent / "data" / "tables"
@@ -108,9 +102,7 @@ _DEVIATIONS = Deviations(
     step=Quantiles(low_90=-2, low_50=-0.7, high_50=0.7, high_90=2),
     memory=Quantiles(low_90=-0.1, low_50=-0.02, high_50=0.04, high_90=0.1),
     memory_error=0.06,
-    families={
-        family: Measured(runs=200, sources=10) for family in ("A100", "H100")
-    },
+    families={family: Measured(runs=200, sources=10) for family in ("A100", "H100")},
 )
 
 
@@ -268,9 +260,7 @@ def guaranteed() -> Parts:
     known = intervals_of(problem, plan, first.score)
     assert known is not None
     quick = Candidate(plan, first.score, known, False)
-    score_of = replace(
-        first.score, step_quanta=first.score.step_quanta * 101 // 100
-    )
+    score_of = replace(first.score, step_quanta=first.score.step_quanta * 101 // 100)
     best_known = replace(known, step_90_ns=Interval(5e10, 7e10))
     best = Candidate(plan, score_of, best_known, False)
     found = Robust(first, first, best, quick, None, 7, 4, 6.2e10)
@@ -305,9 +295,7 @@ def _chain(**fields: Any) -> Problem:
 
 def explained() -> Parts:
     """Return what ``nest explain`` says, with a preferred setting."""
-    problem = _chain(
-        devices=4, topology=make_levels((2, 10.0, 1e9), (2, 100.0, 1e8))
-    )
+    problem = _chain(devices=4, topology=make_levels((2, 10.0, 1e9), (2, 100.0, 1e8)))
     plan = make_plan(("a b", SINGLE))
     with patch("nest.analysis.explain.run_solver", run_inside):
         found = explain(problem, plan, prefer={"pp": (2,)})
@@ -329,9 +317,7 @@ def fitted_at_length() -> Parts:
 
 def fitting() -> Parts:
     """Return what ``nest fits`` says of a launch that does not fit."""
-    problem = nest.problem(
-        model="llama2-7b", cluster="h100x8", global_batch=64
-    )
+    problem = nest.problem(model="llama2-7b", cluster="h100x8", global_batch=64)
     strategy = Strategy(dp=8)
     layers = " ".join(layer.id for layer in problem.graph.layers)
     plan = make_plan((layers, strategy), micro_batch=16)
@@ -367,7 +353,7 @@ def varied() -> Parts:
         "note": "no effect here, because one node or slice has all devices",
     }
     none = dict.fromkeys(row) | {
-        **{"axis": "memory", "value": "8GB", "status": "infeasible"},
+        **{"axis": "memory", "value": "8GB", "status": "infeasible"}
     }
     document = {
         **{"model": "llama2-7b", "cluster": "h100x8"},
@@ -452,9 +438,7 @@ def priced() -> Parts:
         for kind in network.get_args(network.CollectiveKind)
     }
     rows = [{"bytes": 2**16, **kinds}, {"bytes": 2**30, **kinds}]
-    case = SimpleNamespace(
-        collective="all_reduce", bytes=1e9, groups=[[0, 1, 2, 3]]
-    )
+    case = SimpleNamespace(collective="all_reduce", bytes=1e9, groups=[[0, 1, 2, 3]])
     document = {
         "bound_ns": 1e6,
         "best": "ring",
@@ -474,9 +458,7 @@ def listed() -> Parts:
     found = ["llama2-7b-quad-a100-40gbx4", "t5-11b-a100-40gbx4", EIGHT]
     with heard() as parts:
         entries = [
-            entry
-            for entry in inspecting._solver_entries()
-            if entry["solver"] in names
+            entry for entry in inspecting._solver_entries() if entry["solver"] in names
         ]
         entries[-1]["reason"] = "expected ortools, got none; install it"
         with patch.object(inspecting, "_solver_entries", lambda: entries):
@@ -526,10 +508,7 @@ def profiled() -> Parts:
         backward_flops=2 * 10**13,
         kept_bytes=2**31,
     )
-    with (
-        heard() as parts,
-        patch("nest.cli.profiling.encode_profile", lambda _: b""),
-    ):
+    with heard() as parts, patch("nest.cli.profiling.encode_profile", lambda _: b""):
         made = SimpleNamespace(entries=[entry, entry])
         profiling._write(os.devnull, made)  # type: ignore[arg-type]
     return parts
@@ -589,9 +568,7 @@ def audited() -> Parts:
         rows=[row],
     )
     findings = Findings(
-        ("Blind to topology, plans take 6.67 % more.",),
-        (costs,),
-        Plot("", "", "", ()),
+        ("Blind to topology, plans take 6.67 % more.",), (costs,), Plot("", "", "", ())
     )
     return list(audit.audit_block(study, findings, quick=True))
 
@@ -635,10 +612,7 @@ TABLES: dict[str, Callable[[], Parts]] = {
     "lists": listed,
     "pareto": points,
     "profile": profiled,
-    "published": lambda: [
-        *published.peaks_block(),
-        *published.blocks_block(),
-    ],
+    "published": lambda: [*published.peaks_block(), *published.blocks_block()],
     "robust": guaranteed,
     "schedule": cores_scheduled,
     "score-interleaved": lambda: scored("gpt3-13b-dgx-a100x16-interleaved"),

@@ -41,9 +41,7 @@ def _run_case(
     ``layers`` are those of every stage, ``ranks`` where stages are.
     """
     from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import (
-        _PipelineScheduleRuntime,
-    )
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
     count, layers, ranks = case["count"], case["layers"], case["ranks"]
     torch.manual_seed(1)

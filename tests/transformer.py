@@ -48,11 +48,7 @@ class Attention(nn.Module):
             for part in (self.wq, self.wk, self.wv)
         )
         result = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            is_causal=True,
-            enable_gqa=query.shape[1] != key.shape[1],
+            query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
         )
         return self.wo(result.transpose(1, 2).flatten(2))
 
@@ -234,8 +230,7 @@ def optimizer_tensors(weights: Sequence, make: Callable) -> list:
         value
         for state in optimizer.state.values()
         for value in state.values()
-        if isinstance(value, torch.Tensor)
-        and value.device == masters[0].device
+        if isinstance(value, torch.Tensor) and value.device == masters[0].device
     ]
     return masters + states
 
@@ -338,10 +333,7 @@ def recomputed(run: Callable, choice: str, num_products: int) -> Callable:
     if choice == "full":
         return _again(run)
     return lambda x: checkpoint(
-        run,
-        x,
-        use_reentrant=False,
-        context_fn=lambda: _products_kept(num_products),
+        run, x, use_reentrant=False, context_fn=lambda: _products_kept(num_products)
     )
 
 

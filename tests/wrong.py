@@ -83,10 +83,7 @@ class Wrong:
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         act = options.extra.get("act", ACTS.get(problem.name, "claim"))
         int(options.extra.get("size", "1"))
@@ -100,9 +97,7 @@ class Wrong:
             print("searching …")
             Path("left.txt").write_text("here")
             subprocess.Popen(["sleep", "61.5"], start_new_session=True)
-            return SolverOutput(
-                Status.NO_SOLUTION, limit=Limit.SIZE, detail="gave up"
-            )
+            return SolverOutput(Status.NO_SOLUTION, limit=Limit.SIZE, detail="gave up")
         plan, found = some_plan(problem)
         if act == "plan":
             twice = Plan(
@@ -114,9 +109,7 @@ class Wrong:
         if act == "bound":
             bound = found.step_quanta
             report(Progress(plan, found.step_quanta - 1, bound))
-            return SolverOutput(
-                Status.FEASIBLE, plan, found.step_quanta, bound
-            )
+            return SolverOutput(Status.FEASIBLE, plan, found.step_quanta, bound)
         if act == "honest":
             return SolverOutput(Status.FEASIBLE, plan, found.step_quanta)
         return SolverOutput(Status.OPTIMAL, plan, found.step_quanta - 1)
@@ -134,10 +127,7 @@ class Moody(Wrong):
     )
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         with open(os.environ["MOODY"], "a+") as file:
             file.seek(0)
@@ -155,9 +145,7 @@ class NoPlans(Wrong):
     """Says of every problem that it cannot search it, and not why."""
 
     name: ClassVar[str] = "no-plans"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False, method="none"
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, method="none")
 
     def unsupported(self, problem: Problem) -> str | None:
         return ""

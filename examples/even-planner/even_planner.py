@@ -24,8 +24,7 @@ class EvenPlanner:
         for count in range(1, len(layers) + 1):
             cuts = [i * len(layers) // count for i in range(count + 1)]
             stages = [
-                Stage.of(layers[i:j], [Strategy()] * (j - i))
-                for i, j in pairwise(cuts)
+                Stage.of(layers[i:j], [Strategy()] * (j - i)) for i, j in pairwise(cuts)
             ]
             replicas = max(1, problem.cluster.num_devices // count)
             plan = Plan(

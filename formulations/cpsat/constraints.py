@@ -130,8 +130,7 @@ def even_layers(model: Model) -> None:
     for kind, layers, share in model.even_shares:
         for s in model.slots:
             model.engine.add(
-                sum(model.x[i, s] for i in layers if (i, s) in model.x)
-                == share
+                sum(model.x[i, s] for i in layers if (i, s) in model.x) == share
             ).with_name(f"even_layers[{kind},{s}]")
 
 
@@ -139,9 +138,9 @@ def one_stage(model: Model) -> None:
     """``late[l,s] = late[m,s]`` for layers that no slots may part (L21)."""
     for layer, other in pairwise(model.together):
         for s in model.slots:
-            model.engine.add(
-                model.late[layer, s] == model.late[other, s]
-            ).with_name(f"one_stage[{layer},{other},{s}]")
+            model.engine.add(model.late[layer, s] == model.late[other, s]).with_name(
+                f"one_stage[{layer},{other},{s}]"
+            )
 
 
 def precedence(model: Model) -> None:
@@ -252,18 +251,16 @@ def _uses(model: Model, s: int, d: int) -> None:
     """Choose the receive by option, layout and the size beyond."""
     engine, slot = model.engine, model.slots[s]
     other = model.sender(s, d)
-    engine.add_exactly_one(
-        model.uses[s, d, r] for r in range(len(slot.receives[d]))
-    )
+    engine.add_exactly_one(model.uses[s, d, r] for r in range(len(slot.receives[d])))
     for o, option in enumerate(slot.options):
         for j, table in enumerate(option.receives[d]):
             clause = [~model.y[s, o]]
             if slot.mixed:
                 clause.append(~model.face[s, option.profile, j, d])
             if len(set(table)) == 1 and table[0] is not None:
-                engine.add_bool_or(
-                    model.uses[s, d, table[0]], *clause
-                ).with_name(f"receiver[{s},{d},{o},{j}]")
+                engine.add_bool_or(model.uses[s, d, table[0]], *clause).with_name(
+                    f"receiver[{s},{d},{o},{j}]"
+                )
                 continue
             for n, r in zip(slot.beside, table, strict=True):
                 if r is not None and (other, n) in model.width:
@@ -300,9 +297,7 @@ def _receive_per_edge(model: Model) -> None:
         for (source, target, _), time in zip(
             model.instance.graph.edges, times, strict=True
         ):
-            inside, outside = (
-                (target, source) if d == FORWARD else (source, target)
-            )
+            inside, outside = (target, source) if d == FORWARD else (source, target)
             if (inside, s) not in model.x:
                 continue
             enforced: list[LiteralT] = [model.x[inside, s]]
@@ -326,9 +321,7 @@ def change(model: Model) -> None:
         clause = [moved, ~model.at[here, s, g, j], ~model.x[there, s]]
         if (there, s, g, j) in model.at:
             clause.append(model.at[there, s, g, j])
-        model.engine.add_bool_or(clause).with_name(
-            f"change[{e},{s},{g},{j},{d}]"
-        )
+        model.engine.add_bool_or(clause).with_name(f"change[{e},{s},{g},{j},{d}]")
 
 
 def load(model: Model) -> None:
@@ -338,9 +331,7 @@ def load(model: Model) -> None:
     recomputation hides the receive of the gradients, the larger of the two
     counts (L11').
     """
-    totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(
-        model.load, 0
-    )
+    totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(model.load, 0)
     counted = model.instance.counted
     for (e, s, g, j, d), moved in model.moved.items():
         for p, factor in counted[d]:
@@ -354,9 +345,7 @@ def load(model: Model) -> None:
             recomputed += choice.recomputed * z
         backward = model.receive.get((s, BACKWARD), 0)
         if s in model.hidden:
-            model.engine.add_max_equality(
-                model.hidden[s], [recomputed, backward]
-            )
+            model.engine.add_max_equality(model.hidden[s], [recomputed, backward])
             backward = model.hidden[s]
         forward = model.receive.get((s, FORWARD), 0)
         for received, side in zip((forward, backward), counted, strict=True):
@@ -401,9 +390,9 @@ def work_bound(model: Model) -> None:
                     if p == model.paces[-1]:
                         quanta += choice.recomputed
                     work += profile.devices * quanta * z
-        model.engine.add(
-            model.sub_problem.split.devices * slowest >= work
-        ).with_name(f"work_bound[{p}]")
+        model.engine.add(model.sub_problem.split.devices * slowest >= work).with_name(
+            f"work_bound[{p}]"
+        )
 
 
 def hide(model: Model) -> None:
@@ -429,9 +418,7 @@ def hide(model: Model) -> None:
         model.engine.add(hideable == total).with_name(f"hideable[{s}]")
         model.engine.add(behind <= passes[s]).with_name(f"hide[{s}]")
         b, a, c = model.hiding_line
-        model.engine.add(b * behind <= a * hideable + c).with_name(
-            f"hide[{s},share]"
-        )
+        model.engine.add(b * behind <= a * hideable + c).with_name(f"hide[{s},share]")
 
 
 def hide_less(model: Model, number: int, s: int, hideable: int) -> None:
@@ -497,10 +484,7 @@ def memory(model: Model) -> None:
                 rows = [
                     (
                         enforced,
-                        total
-                        + sum(
-                            increments[i].of(sizes) * v for i, v in passes[s]
-                        ),
+                        total + sum(increments[i].of(sizes) * v for i, v in passes[s]),
                     )
                     for enforced, sizes in model.held(s, g)
                 ]

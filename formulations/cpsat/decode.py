@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def decode(name: str, model: Model, solver: CpSolver) -> Plan:
     """Return the plan of the solver's solution."""
-    slot_of = {
-        layer: s for (layer, s), x in model.x.items() if solver.value(x)
-    }
+    slot_of = {layer: s for (layer, s), x in model.x.items() if solver.value(x)}
     shared = {
         s: model.slots[s].options[o].strategy
         for (s, o), y in model.y.items()

@@ -34,16 +34,13 @@ class PathModel:
 
         self.task, self.network = task, task.network
         total = sum(map(int, self.network.once)) + int(self.network.sync.max())
-        for pace, weight in zip(
-            self.network.paces, task.table.rounds, strict=True
-        ):
+        for pace, weight in zip(self.network.paces, task.table.rounds, strict=True):
             total += weight * int(pace.max())
         if total > MAX_TOTAL:
             raise TooLargeError
         self.engine = CpModel()
         self.x = [
-            self.engine.new_bool_var(f"x_{a}")
-            for a in range(len(self.network.row))
+            self.engine.new_bool_var(f"x_{a}") for a in range(len(self.network.row))
         ]
         self.one_path()
         self.flow()
@@ -72,30 +69,22 @@ class PathModel:
     def largest(self, values: Integers, name: str) -> IntVar:
         """Return a variable that no value of a stage taken exceeds (P4)."""
         least = int(self.network.arcs.largest_through(values).min())
-        slowest = self.engine.new_int_var(
-            least, max(least, int(values.max())), name
-        )
+        slowest = self.engine.new_int_var(least, max(least, int(values.max())), name)
         for a in np.flatnonzero(values > least):
-            self.engine.add(slowest >= int(values[a])).only_enforce_if(
-                self.x[a]
-            )
+            self.engine.add(slowest >= int(values[a])).only_enforce_if(self.x[a])
         return slowest
 
     def set_objective(self) -> None:
         """Minimize the step time (P1), at most the cutoff (P7)."""
         network, table = self.network, self.task.table
-        terms = [
-            int(once) * x for once, x in zip(network.once, self.x, strict=True)
-        ]
+        terms = [int(once) * x for once, x in zip(network.once, self.x, strict=True)]
         for p, (pace, weight) in enumerate(
             zip(network.paces, table.rounds, strict=True)
         ):
             if weight:
                 terms.append(weight * self.largest(pace, f"t_max_{p}"))
         terms.append(self.largest(network.sync, "Y"))
-        self.step = self.engine.new_int_var(
-            network.bound, self.task.cutoff, "T"
-        )
+        self.step = self.engine.new_int_var(network.bound, self.task.cutoff, "T")
         self.engine.add(self.step == sum(terms))
         self.engine.minimize(self.step)
 

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from formulations import engine_log, parameters
 from formulations.common import EngineResult, Task
-from formulations.cp_sat import (
-    check_parameters,
-    floor_bound,
-    new_solver,
-    prove,
-)
+from formulations.cp_sat import check_parameters, floor_bound, new_solver, prove
 from formulations.cpsat.constraints import add_constraints, hide_less
 from formulations.cpsat.decode import add_hints, decode
 from formulations.cpsat.objective import set_objective
@@ -25,12 +20,7 @@ from formulations.search import FORM_OPTION, Engine, Formulation
 from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
-from nest.solvers.base import (
-    EXTENSIONS,
-    Capabilities,
-    Deadline,
-    SolveOptions,
-)
+from nest.solvers.base import EXTENSIONS, Capabilities, Deadline, SolveOptions
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpSolver
@@ -75,9 +65,7 @@ class CpSatSolver(Formulation):
         """Return what solves networks."""
         return partial(solve_path, options)
 
-    def write(
-        self, task: Task, path: Path, comments: list[str]
-    ) -> dict[str, Any]:
+    def write(self, task: Task, path: Path, comments: list[str]) -> dict[str, Any]:
         """Write the model as text of CP-SAT's own format."""
         model = _model(task)
         proto = model.engine.proto
@@ -92,10 +80,7 @@ class CpSatSolver(Formulation):
         }
 
     def least_work(
-        self,
-        work: LayerChoiceProgram,
-        deadline: Deadline,
-        options: SolveOptions,
+        self, work: LayerChoiceProgram, deadline: Deadline, options: SolveOptions
     ) -> int | None:
         """Return the least work, in whole layers."""
         return _least_work(work, deadline, options)
@@ -127,8 +112,7 @@ def _least_work(
     sizes = [x // unit_bytes for own in work.memory for x in own]
     costs = [x // unit for own in work.costs for x in own]
     model.add(
-        cp_model.LinearExpr.weighted_sum(flat, sizes)
-        <= work.capacity // unit_bytes
+        cp_model.LinearExpr.weighted_sum(flat, sizes) <= work.capacity // unit_bytes
     )
     model.minimize(cp_model.LinearExpr.weighted_sum(flat, costs))
     solver = new_solver(deadline.remaining_s, 1, options.seed)
@@ -167,9 +151,7 @@ def _model(task: Task) -> Model:
     return model
 
 
-def _rounded(
-    model: Model, result: EngineResult, solver: CpSolver
-) -> dict[int, int]:
+def _rounded(model: Model, result: EngineResult, solver: CpSolver) -> dict[int, int]:
     """Return the slots that hide more than the score says, and of how much.
 
     None if that does not make the plan faster than it is.
@@ -184,9 +166,7 @@ def _rounded(
     found = {}
     for s, behind in model.behind.items():
         hideable = solver.value(model.hideable[s])
-        if solver.value(behind) > hidden_sync(
-            hideable, hideable, instance.fraction
-        ):
+        if solver.value(behind) > hidden_sync(hideable, hideable, instance.fraction):
             found[s] = hideable
     return found
 

@@ -90,15 +90,9 @@ def _largest(model: Model) -> dict[str, int]:
     most_load = most_sync = peak = 0
     for kind, members in enumerate(graph.members):
         choices = [(p, c) for p in profiles for c in p.choices[kind]]
-        most_load += len(members) * max(
-            (c.load for _, c in choices), default=0
-        )
-        most_sync += len(members) * max(
-            (c.sync for _, c in choices), default=0
-        )
-        peak += len(members) * sum(
-            c.load * p.devices + c.sync for p, c in choices
-        )
+        most_load += len(members) * max((c.load for _, c in choices), default=0)
+        most_sync += len(members) * max((c.sync for _, c in choices), default=0)
+        peak += len(members) * sum(c.load * p.devices + c.sync for p, c in choices)
     for size in graph.edge_sizes.values():
         moves = [times[size] for p in profiles for times in p.moves]
         most_load += 2 * max(moves, default=0)

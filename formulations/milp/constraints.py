@@ -130,9 +130,7 @@ def even_layers(model: Model) -> None:
     """``S Σ_{l of κ} x[l,s] = c`` for each kind of ``c > 1`` layers (L19)."""
     for kind, layers, share in model.even_shares:
         for s in model.slots:
-            terms: Terms = [
-                (model.x[i, s], 1) for i in layers if (i, s) in model.x
-            ]
+            terms: Terms = [(model.x[i, s], 1) for i in layers if (i, s) in model.x]
             model.add(f"even_layers_{kind}_{s}", terms, EQUAL, share)
 
 
@@ -151,11 +149,7 @@ def one_stage(model: Model) -> None:
 
 def _late(model: Model, layer: int, s: int, sign: float) -> Terms:
     """Return ``± Σ_{r<=s} x[l,r]``: 1 if the layer is not before slot s."""
-    return [
-        (model.x[layer, r], sign)
-        for r in range(1, s + 1)
-        if (layer, r) in model.x
-    ]
+    return [(model.x[layer, r], sign) for r in range(1, s + 1) if (layer, r) in model.x]
 
 
 def precedence(model: Model) -> None:
@@ -181,9 +175,7 @@ def linking(model: Model) -> None:
             of_kind.setdefault(kind, []).append((g, h))
         for kind, members in enumerate(model.instance.graph.members):
             indices = [(kind, s, g, h) for g, h in of_kind.get(kind, [])]
-            inside = [
-                model.x[layer, s] for layer in members if (layer, s) in model.x
-            ]
+            inside = [model.x[layer, s] for layer in members if (layer, s) in model.x]
             name = f"linking_{kind}_{s}"
             counted: Terms = [(model.q[index], 1) for index in indices]
             model.add(name, counted + [(x, -1) for x in inside], EQUAL)
@@ -312,9 +304,7 @@ def _uses(model: Model, name: str, s: int, d: int) -> None:
     for o, option in enumerate(slot.options):
         found = alike.setdefault((option.profile, option.receives[d]), [])
         found.append((model.y[s, o], -1))
-    used: Terms = [
-        (model.uses[s, d, r], 1) for r in range(len(slot.receives[d]))
-    ]
+    used: Terms = [(model.uses[s, d, r], 1) for r in range(len(slot.receives[d]))]
     model.add(f"{name}_any", used, EQUAL, 1)
     for i, ((g, tables), options) in enumerate(alike.items()):
         for j, table in enumerate(dict.fromkeys(tables)):
@@ -355,8 +345,7 @@ def receive(model: Model) -> None:
         used = _split(model, f"{name}_any", [model.crossed[s - d]], uses)
         parts = [(-1, r, part) for r, part in enumerate(used)]
         crossing = [
-            model.c[i, s - d]
-            for i in range(len(model.instance.graph.increments))
+            model.c[i, s - d] for i in range(len(model.instance.graph.increments))
         ]
         for i, alike in _classes(model, crossing).items():
             used = _split(model, f"{name}_{i}", alike, uses)
@@ -382,9 +371,7 @@ def _classes(
     these are not all.
     """
     classes: dict[tuple[int, int], tuple[int, list[Variable]]] = {}
-    for i, variable in zip(
-        of or range(len(variables)), variables, strict=True
-    ):
+    for i, variable in zip(of or range(len(variables)), variables, strict=True):
         step = model.instance.graph.increments[i]
         _, found = classes.setdefault((step.lower, step.upper), (i, []))
         found.append(variable)
@@ -392,10 +379,7 @@ def _classes(
 
 
 def _split(
-    model: Model,
-    name: str,
-    amounts: list[Variable],
-    uses: Sequence[Variable],
+    model: Model, name: str, amounts: list[Variable], uses: Sequence[Variable]
 ) -> list[Variable]:
     """Return how many of some 0/1 amounts count for which of some uses.
 
@@ -420,9 +404,7 @@ def _receive_per_edge(model: Model, name: str, s: int, d: int) -> None:
     for (source, target, _), time in zip(
         model.instance.graph.edges, times, strict=True
     ):
-        inside, outside = (
-            (target, source) if d == FORWARD else (source, target)
-        )
+        inside, outside = (target, source) if d == FORWARD else (source, target)
         terms: Terms = [(model.receive[s, d], 1)]
         if (inside, s) in model.x:
             terms.append((model.x[inside, s], -model.scaled(time)))
@@ -510,9 +492,7 @@ def work_bound(model: Model) -> None:
             for kind, g, h, choice in model.counts(s):
                 load = choice.loads[p] + (p == last) * choice.recomputed
                 share = slot.profiles[g].devices / devices
-                work.append(
-                    (model.q[kind, s, g, h], model.scaled(load) * share)
-                )
+                work.append((model.q[kind, s, g, h], model.scaled(load) * share))
         model.add(f"work_bound_{p}", work, LESS)
 
 
@@ -690,9 +670,7 @@ def forbid(model: Model, number: int, s: int, content: Content) -> None:
     model.add(f"forbid_{number}", terms, LESS, most)
 
 
-def _as_many(
-    model: Model, name: str, index: tuple[int, ...], count: int
-) -> Variable:
+def _as_many(model: Model, name: str, index: tuple[int, ...], count: int) -> Variable:
     """Return whether so many layers or more take a choice (L15').
 
     ``q[κ,s,g,h] <= count - 1 + (|κ| - count + 1) b``.

@@ -27,9 +27,7 @@ def decode(name: str, model: Model) -> tuple[Plan, dict[int, Content]]:
     strategy_of: dict[int, Strategy] = {}
     contents = {}
     for s, slot in model.slots.items():
-        _, o = max(
-            (model.y[s, o].varValue, o) for o in range(len(slot.options))
-        )
+        _, o = max((model.y[s, o].varValue, o) for o in range(len(slot.options)))
         g, shared = slot.options[o].profile, slot.options[o].strategy
         layers = tuple(i for i in model.inside(s) if slot_of[i] == s)
         taken = _taken(model, s, g, layers)

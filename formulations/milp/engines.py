@@ -148,11 +148,7 @@ def run(problem: Any, how: EngineSettings) -> Outcome:
         If the engine fails, or says something that is not known here.
     """
     how.left_s(how.building_s)
-    runners = {
-        DEFAULT: _run_cbc,
-        "HiGHS": _run_highs,
-        "SCIP_PY": _run_scip,
-    }
+    runners = {DEFAULT: _run_cbc, "HiGHS": _run_highs, "SCIP_PY": _run_scip}
     try:
         with printing_to(how.log):
             return runners.get(how.name, _run_other)(problem, how)
@@ -208,12 +204,7 @@ def _run_cbc(problem: Any, how: EngineSettings) -> Outcome:
             # out what it has.
             options.append(f"seconds {left_s - min(1.0, 0.1 * left_s)}")
         command = " -".join(
-            [
-                f"{solver.path} {model}",
-                *options,
-                "solve",
-                f"solution {solution}",
-            ]
+            [f"{solver.path} {model}", *options, "solve", f"solution {solution}"]
         )
         words = command.split()
         if how.log is not None:
@@ -389,9 +380,7 @@ def _run_scip(problem: Any, how: EngineSettings) -> Outcome:
     if verdict is None and status.endswith("limit"):
         verdict = Verdict.STOPPED
     if verdict is None:
-        raise SolverError(
-            f"milp: engine SCIP: expected a known status, got {status!r}"
-        )
+        raise SolverError(f"milp: engine SCIP: expected a known status, got {status!r}")
     if verdict is Verdict.INFEASIBLE:
         return Outcome(verdict)
     objective = bound = None

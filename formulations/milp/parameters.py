@@ -31,9 +31,7 @@ _SCIP_RESERVED = re.compile(
 )
 
 
-def check_parameters(
-    engine: str, parameters: Mapping[str, str]
-) -> dict[str, str]:
+def check_parameters(engine: str, parameters: Mapping[str, str]) -> dict[str, str]:
     """Return parameters by their full names.
 
     Parameters
@@ -102,9 +100,7 @@ def read_cbc_names(text: str, passed_on: bool = False) -> dict[str, int]:
     for line in text.splitlines():
         if line.endswith(":"):
             is_value = re.search("integer|keyword", line.lower())
-            listed = line.startswith(_CBC_LISTS) and bool(
-                is_value or not passed_on
-            )
+            listed = line.startswith(_CBC_LISTS) and bool(is_value or not passed_on)
         elif listed and line.startswith(" "):
             for word in line.split():
                 least = word.partition("(")[0]

@@ -40,10 +40,7 @@ class PathModel:
         self.task, self.network = task, task.network
         self.scale_quanta = 1 << max(0, task.cutoff.bit_length() - 10)
         self.engine = pulp.LpProblem("nest")
-        self.x = [
-            pulp.LpVariable(f"x_{a}", 0, 1)
-            for a in range(len(self.network.row))
-        ]
+        self.x = [pulp.LpVariable(f"x_{a}", 0, 1) for a in range(len(self.network.row))]
         least, most = limits(self.network.bound, task.cutoff)
         self.step = pulp.LpVariable("T", self.scaled(least), self.scaled(most))
         self.engine.setObjective(1 * self.step)
@@ -56,11 +53,7 @@ class PathModel:
         return quanta / self.scale_quanta
 
     def add(
-        self,
-        name: str,
-        terms: list[tuple[Any, float]],
-        sense: int,
-        value: float,
+        self, name: str, terms: list[tuple[Any, float]], sense: int, value: float
     ) -> None:
         """Add a row."""
         import pulp
@@ -79,8 +72,7 @@ class PathModel:
         """As much ends at a place as begins there (P3)."""
         arcs = self.network.arcs
         inner = np.setdiff1d(
-            np.union1d(arcs.tail, arcs.head),
-            np.union1d(arcs.starts, arcs.ends),
+            np.union1d(arcs.tail, arcs.head), np.union1d(arcs.starts, arcs.ends)
         )
         terms: dict[int, list[tuple[Any, float]]] = {n: [] for n in inner}
         for nodes, sign in ((arcs.head, 1.0), (arcs.tail, -1.0)):
@@ -111,10 +103,7 @@ class PathModel:
             terms.append((step, self.scaled(weight * (level - below))))
             if step_below is not None:
                 self.add(
-                    f"order_{name}_{number}",
-                    [(step, 1.0), (step_below, -1.0)],
-                    -1,
-                    0.0,
+                    f"order_{name}_{number}", [(step, 1.0), (step_below, -1.0)], -1, 0.0
                 )
             for node, stages in _by_tail(network, values == level):
                 self.add(

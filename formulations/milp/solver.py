@@ -15,13 +15,7 @@ from formulations.common import EngineResult, Task
 from formulations.engine_log import check_log, write_title
 from formulations.milp.constraints import add_constraints, forbid, hide_less
 from formulations.milp.decode import decode
-from formulations.milp.engines import (
-    DEFAULT,
-    EngineSettings,
-    Verdict,
-    engine_name,
-    run,
-)
+from formulations.milp.engines import DEFAULT, EngineSettings, Verdict, engine_name, run
 from formulations.milp.objective import set_objective
 from formulations.milp.parameters import check_parameters
 from formulations.milp.paths import solve_path
@@ -33,12 +27,7 @@ from formulations.search import FORM_OPTION, Engine, Formulation
 from formulations.timed import LayerChoiceProgram
 from nest.cost.rules import hidden_sync
 from nest.cost.score import score
-from nest.solvers.base import (
-    EXTENSIONS,
-    Capabilities,
-    Deadline,
-    SolveOptions,
-)
+from nest.solvers.base import EXTENSIONS, Capabilities, Deadline, SolveOptions
 
 
 class MilpSolver(Formulation):
@@ -57,8 +46,7 @@ class MilpSolver(Formulation):
         model_files=(".mps", ".lp"),
         options={
             "engine": (
-                "an engine that PuLP finds here, such as cbc (default), "
-                "highs or scip"
+                "an engine that PuLP finds here, such as cbc (default), highs or scip"
             ),
             parameters.OPTION: parameters.MEANING,
             engine_log.OPTION: engine_log.MEANING,
@@ -94,17 +82,12 @@ class MilpSolver(Formulation):
         """Yield the task for one window after the other."""
         return windows(task)
 
-    def write(
-        self, task: Task, path: Path, comments: list[str]
-    ) -> dict[str, Any]:
+    def write(self, task: Task, path: Path, comments: list[str]) -> dict[str, Any]:
         """Write the model of a window."""
         return write_model(_model(task), path, comments)
 
     def least_work(
-        self,
-        work: LayerChoiceProgram,
-        deadline: Deadline,
-        options: SolveOptions,
+        self, work: LayerChoiceProgram, deadline: Deadline, options: SolveOptions
     ) -> int | None:
         """Return the bound at the price that a linear program finds."""
         return _least_work(work, deadline)
@@ -192,9 +175,7 @@ def _search(engine: EngineSettings, task: Task) -> EngineResult:
         finished = outcome.verdict is not Verdict.STOPPED
         bound = None
         if outcome.bound is not None:
-            bound = math.floor(
-                outcome.bound * model.scale_quanta * (1 - TOLERANCE)
-            )
+            bound = math.floor(outcome.bound * model.scale_quanta * (1 - TOLERANCE))
         if outcome.objective is None:
             return EngineResult(finished=finished, bound=bound)
         plan, contents = decode(MilpSolver.name, model)
@@ -206,10 +187,7 @@ def _search(engine: EngineSettings, task: Task) -> EngineResult:
                 rounded = _rounded(model, contents)
             if not rounded:
                 return EngineResult(
-                    finished=finished,
-                    plan=plan,
-                    claimed_quanta=claimed,
-                    bound=bound,
+                    finished=finished, plan=plan, claimed_quanta=claimed, bound=bound
                 )
             for s, hideable in rounded.items():
                 hide_less(model, num_cuts, s, hideable)

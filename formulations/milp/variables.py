@@ -124,9 +124,7 @@ class Model(Base):
         """Return a new variable for a time; its kind is ``name[0]``."""
         return self.variable(*name, whole=self.whole and name[0] == "behind")
 
-    def add(
-        self, name: str, terms: Terms, sense: int, constant: float = 0.0
-    ) -> None:
+    def add(self, name: str, terms: Terms, sense: int, constant: float = 0.0) -> None:
         """Add the constraint ``Σ terms (<=, =, >=) constant``.
 
         ``sense`` is -1, 0 or 1, as in PuLP.
@@ -166,9 +164,7 @@ def create(task: Task) -> Model:
             most = len(model.instance.graph.members[kind])
             several = len(model.choices(kind, s, g)) > 1
             tight = slot.profiles[g].tight
-            model.q[index] = model.variable(
-                "q", *index, most=most, whole=several
-            )
+            model.q[index] = model.variable("q", *index, most=most, whole=several)
             model.some[index] = model.variable(
                 "some", *index, most=1, whole=several and tight
             )

@@ -12,14 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from formulations.common import (
-    BACKWARD,
-    FORWARD,
-    Choice,
-    Profile,
-    Slot,
-    Task,
-)
+from formulations.common import BACKWARD, FORWARD, Choice, Profile, Slot, Task
 from nest.cost.schedules import Times
 from nest.cost.schedules.base import weighted
 
@@ -56,9 +49,7 @@ def windows(task: Task) -> Iterator[Task]:
         slots = _within(task, high)
         if _complete(task, slots):
             of_window = dataclasses.replace(task.sub_problem, bound=low)
-            yield task._replace(
-                sub_problem=of_window, slots=slots, cutoff=high
-            )
+            yield task._replace(sub_problem=of_window, slots=slots, cutoff=high)
         if high == most:
             return
         low = int(high * (1 - TOLERANCE))
@@ -101,12 +92,9 @@ def longest(task: Task) -> int:
             count = max(1, len(instance.graph.increments))
             received[side] += count * max(times, default=0)
     moved = len(instance.graph.edges) * max(
-        (max(row) for profile in profiles for row in profile.moves if row),
-        default=0,
+        (max(row) for profile in profiles for row in profile.moves if row), default=0
     )
-    paces = instance.paces(
-        Times(received[FORWARD] + moved, received[BACKWARD] + moved)
-    )
+    paces = instance.paces(Times(received[FORWARD] + moved, received[BACKWARD] + moved))
     once: int = weighted(instance.once, paces)
     wait: int = weighted(rounds, paces)
     return most + once + wait
@@ -121,9 +109,7 @@ def _complete(task: Task, slots: dict[int, Slot]) -> bool:
     )
 
 
-def _alone(
-    choice: Choice, once: tuple[int, ...], rounds: tuple[int, ...]
-) -> int:
+def _alone(choice: Choice, once: tuple[int, ...], rounds: tuple[int, ...]) -> int:
     """Return what a layer adds to the step if its slot is the slowest."""
     recomputed = choice.recomputed * (sum(once) + sum(rounds))
     total: int = weighted(once, choice.loads) + weighted(rounds, choice.loads)
@@ -151,12 +137,10 @@ def _within(task: Task, high: int) -> dict[int, Slot]:
     def narrowed(number: int, profile: Profile) -> Profile:
         return profile._replace(
             choices=tuple(
-                tuple(c for c in kind if useful(number, c))
-                for kind in profile.choices
+                tuple(c for c in kind if useful(number, c)) for kind in profile.choices
             ),
             moves=tuple(
-                tuple(min(time, high + 1) for time in row)
-                for row in profile.moves
+                tuple(min(time, high + 1) for time in row) for row in profile.moves
             ),
         )
 

@@ -11,9 +11,7 @@ from formulations.milp.variables import Model
 _COMMENT = {".lp": "\\", ".mps": "*"}
 
 
-def write_model(
-    model: Model, path: Path, comments: list[str]
-) -> dict[str, Any]:
+def write_model(model: Model, path: Path, comments: list[str]) -> dict[str, Any]:
     """Write a model to a file that ends in ``.lp`` or ``.mps``.
 
     Numbers have twelve digits or more.

@@ -50,9 +50,7 @@ class Arcs(NamedTuple):
         ``starts`` and ``ends`` say of nodes whether they are some. Nodes get
         numbers of their own, in the same order.
         """
-        nodes, where = np.unique(
-            np.concatenate([tail, head]), return_inverse=True
-        )
+        nodes, where = np.unique(np.concatenate([tail, head]), return_inverse=True)
         tails, heads = where[: len(tail)], where[len(tail) :]
         order = np.argsort(tails, kind="stable")
         arcs = cls(
@@ -80,18 +78,14 @@ class Arcs(NamedTuple):
         if not len(self.tail):
             return Best(ahead, costs_after)
         firsts = np.flatnonzero(np.diff(self.tail, prepend=-1))
-        segments = list(
-            zip(firsts, [*firsts[1:], len(self.tail)], strict=True)
-        )
+        segments = list(zip(firsts, [*firsts[1:], len(self.tail)], strict=True))
         for start, end in segments:
             here = ahead[self.tail[start]]
             if here < NEVER:
                 candidates = np.minimum(join(here, value[start:end]), NEVER)
                 np.minimum.at(ahead, self.head[start:end], candidates)
         for start, end in reversed(segments):
-            candidates = join(
-                value[start:end], costs_after[self.head[start:end]]
-            )
+            candidates = join(value[start:end], costs_after[self.head[start:end]])
             costs_after[self.tail[start]] = min(NEVER, candidates.min())
         return Best(ahead, costs_after)
 

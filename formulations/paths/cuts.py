@@ -67,9 +67,7 @@ class Cuts:
         ]
         self.tails: Integers
         self.heads: Integers
-        self.tails, self.heads = (
-            np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        )
+        self.tails, self.heads = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         #: Where the pairs with each tail begin, and where the last ones end.
         self.begins = np.searchsorted(self.tails, range(len(self.sets) + 1))
 
@@ -100,10 +98,7 @@ class Cuts:
         """
         passing: dict[int, Any] = {}
         before = np.array(
-            [
-                [s >> u & 1 for s in self.sets]
-                for u in range(self.facts.num_layers)
-            ],
+            [[s >> u & 1 for s in self.sets] for u in range(self.facts.num_layers)],
             dtype=bool,
         ).reshape(-1, len(self.sets))
         for head, crossing in enumerate(self.crossing):

@@ -144,10 +144,7 @@ class Builder:
         tails, heads = cuts.tails[own], cuts.heads[own]
         columns = [
             column[rows]
-            for column in (
-                *(table.once, table.work, table.sync_least),
-                *table.paces,
-            )
+            for column in (*(table.once, table.work, table.sync_least), *table.paces)
         ]
         limits = table.most[rows]
         high = levels.top + 1
@@ -188,16 +185,7 @@ class Builder:
         shared = arcs.sum_through(work) + arcs.largest_through(sync)
         bound = np.maximum(bound, np.minimum(shared, NEVER))
         bound = np.where(room, bound, NEVER)
-        return (
-            arcs,
-            bound,
-            key[sort],
-            size,
-            rows,
-            firsts,
-            tail[sort],
-            head[sort],
-        )
+        return (arcs, bound, key[sort], size, rows, firsts, tail[sort], head[sort])
 
     def _placed(self, max_step: int) -> Placed | None:
         """Return the stages that may be part of a plan, at all places."""
@@ -264,14 +252,11 @@ class Builder:
         pair, size = table.pair[placed.row], table.devices[placed.row]
         high, last = levels.top + 1, len(table.cuts.sets) - 1
         return Arcs.of(
-            (table.cuts.tails[pair] * high + placed.level) * wide
-            + placed.offset,
+            (table.cuts.tails[pair] * high + placed.level) * wide + placed.offset,
             (table.cuts.heads[pair] * high + placed.below) * wide
             + placed.offset
             + size,
-            lambda nodes: (
-                (nodes % wide == 0) & np.isin(nodes // wide, levels.starts)
-            ),
+            lambda nodes: (nodes % wide == 0) & np.isin(nodes // wide, levels.starts),
             lambda nodes: nodes // wide == last * high,
         )
 
@@ -373,9 +358,7 @@ class Builder:
             columns = (*network_part.paces, network_part.sync)
             spreads = [
                 weight * int(np.ptp(column))
-                for weight, column in zip(
-                    (*self.table.rounds, 1), columns, strict=True
-                )
+                for weight, column in zip((*self.table.rounds, 1), columns, strict=True)
             ]
             if not any(spreads):
                 break
@@ -400,13 +383,7 @@ class Builder:
         table, split = self.table, self.table.split
         cuts = table.cuts.tails if ahead else table.cuts.heads
         sizes_at_cut = table.cuts.size_of[cuts[table.pair[row]]]
-        columns = (
-            table.place[row],
-            table.choice[row],
-            offset,
-            beside,
-            sizes_at_cut,
-        )
+        columns = (table.place[row], table.choice[row], offset, beside, sizes_at_cut)
         _, first, which = np.unique(
             np.stack(columns), axis=1, return_index=True, return_inverse=True
         )
@@ -414,17 +391,14 @@ class Builder:
         for i in first:
             place = table.places[table.place[row[i]]]
             block = Block(
-                *(split.replicas, split.devices),
-                *(int(offset[i]), place.devices),
+                *(split.replicas, split.devices), *(int(offset[i]), place.devices)
             )
             size = int(beside[i])
             sender = block.before(size) if ahead else block.behind(size)
             strategy = place.choices[table.choice[row[i]]].strategy
             took = 0
             if size:
-                took = table.receive(
-                    block, sender, int(sizes_at_cut[i]), strategy
-                )
+                took = table.receive(block, sender, int(sizes_at_cut[i]), strategy)
             times.append(took)
         return np.array(times, dtype=np.int64)[which.reshape(-1)]
 

@@ -66,9 +66,7 @@ class PathTask:
             )
             strategy = device_range.choices[table.choice[row]].strategy
             plan_stages.append(
-                Stage.of(
-                    [layers[i].id for i in inside], [strategy] * len(inside)
-                )
+                Stage.of([layers[i].id for i in inside], [strategy] * len(inside))
             )
         return Plan(
             replicas=table.split.replicas,
@@ -85,9 +83,7 @@ class PathTask:
         leaving: dict[int, list[int]] = {}
         for arc, tail in enumerate(arcs.tail.tolist()):
             leaving.setdefault(tail, []).append(arc)
-        here = [
-            a for node in arcs.starts.tolist() for a in leaving.get(node, [])
-        ]
+        here = [a for node in arcs.starts.tolist() for a in leaving.get(node, [])]
         path = []
         while here:
             path.append(max(here, key=taken))
@@ -152,26 +148,19 @@ class PathNode:
         if self.builder is None:
             builder = Builder(
                 StageTable(
-                    *(self.instance.model, self.cuts, self.case),
-                    self.instance.deadline,
+                    *(self.instance.model, self.cuts, self.case), self.instance.deadline
                 )
             )
             builder_bound = builder.least()
             if builder_bound is None:
                 return NodeResult(none)
             bound = max(self.bound, builder_bound)
-            return NodeResult(
-                none, (replace(self, bound=bound, builder=builder),)
-            )
+            return NodeResult(none, (replace(self, bound=bound, builder=builder),))
         high = self.bound + self.spread * ceil_div(max(self.bound, 1), 64)
         high = min(high, MAX_TOTAL if cutoff is None else cutoff)
         network = self.builder.network(high)
         last = high in {cutoff, MAX_TOTAL}
-        later = replace(
-            self,
-            bound=high + 1,
-            spread=min(2 * self.spread, MAX_SPREAD),
-        )
+        later = replace(self, bound=high + 1, spread=min(2 * self.spread, MAX_SPREAD))
         if network is None:
             last |= self.builder.complete
             return NodeResult(none, () if last else (later,))
@@ -252,9 +241,7 @@ def least_work(instance: Instance, case: StageFamilyCase) -> int | None:
         costs = []
         for strategy in case.family.strategies:
             terms = instance.model.layer_terms(
-                *(members[0], strategy, split.micro_batch, None),
-                None,
-                split.replicas,
+                *(members[0], strategy, split.micro_batch, None), None, split.replicas
             )
             if terms is not None:
                 paces = schedule.paces(terms)

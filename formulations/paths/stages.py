@@ -134,11 +134,7 @@ class StageTable:
     sync_least: Integers
 
     def __init__(
-        self,
-        model: CostModel,
-        cuts: Cuts,
-        case: StageFamilyCase,
-        deadline: Deadline,
+        self, model: CostModel, cuts: Cuts, case: StageFamilyCase, deadline: Deadline
     ) -> None:
         self.model, self.cuts, self.case = model, cuts, case
         self.deadline = deadline
@@ -148,9 +144,7 @@ class StageTable:
         self.rounds = self.schedule.rounds(self.split.num_micro_batches)
         hides = "gradients" in model.runtime.overlap
         #: The fraction of gradient sync that hides.
-        self.fraction = (
-            self.problem.job.overlap.get("gradients", 0.0) if hides else 0.0
-        )
+        self.fraction = self.problem.job.overlap.get("gradients", 0.0) if hides else 0.0
         self._routes: dict[tuple[Block, Block], Any] = {}
         self._received: dict[tuple[Any, int, int], int] = {}
         strategies = case.family.strategies
@@ -173,17 +167,13 @@ class StageTable:
                 alike.setdefault(model.alike(block), []).append(offset)
             for offsets in alike.values():
                 self.deadline.check()
-                block = Block(
-                    *(split.replicas, split.devices, offsets[0], devices)
-                )
+                block = Block(*(split.replicas, split.devices, offsets[0], devices))
                 choices = [self._terms(s, block) for s in strategies]
                 yield Place(
                     devices,
                     tuple(offsets),
                     model.capacity_bytes(block),
-                    self._worth_a_try(
-                        [c for c in choices if any(c.kinds)], block
-                    ),
+                    self._worth_a_try([c for c in choices if any(c.kinds)], block),
                 )
 
     def _terms(self, strategy: Strategy, block: Block) -> Terms:
@@ -200,9 +190,7 @@ class StageTable:
             found.append(terms)
         return Terms(strategy, tuple(found))
 
-    def _worth_a_try(
-        self, choices: list[Terms], block: Block
-    ) -> tuple[Terms, ...]:
+    def _worth_a_try(self, choices: list[Terms], block: Block) -> tuple[Terms, ...]:
         """Return the choices that no other one at the place dominates."""
         missing = (float("inf"),) * len(self._costs(None))
         kept = undominated(
@@ -298,18 +286,14 @@ class StageTable:
             if terms is None:
                 fits &= some == 0
                 continue
-            for load, pace in zip(
-                loads, self.schedule.paces(terms), strict=True
-            ):
+            for load, pace in zip(loads, self.schedule.paces(terms), strict=True):
                 load += some * pace
             backward += some * terms.backward
             sync += some * terms.sync
             hideable += some * terms.hideable_sync
             static += some * terms.static_bytes
             kept += some * terms.kept_bytes
-            working = np.maximum(
-                working, np.where(some > 0, terms.working_bytes, 0)
-            )
+            working = np.maximum(working, np.where(some > 0, terms.working_bytes, 0))
         shards = self.model.shards(choice.strategy)
         for size, passing in self.cuts.passing.items():
             of_one = ceil_div(size * self.split.micro_batch, shards)
@@ -363,24 +347,19 @@ class StageTable:
     ) -> tuple[Integers, ...]:
         """Return paces with what is received in front and behind."""
         more = self.schedule.paces(Times(ahead, behind))
-        return tuple(
-            load + pace for load, pace in zip(loads, more, strict=True)
-        )
+        return tuple(load + pace for load, pace in zip(loads, more, strict=True))
 
     def _check_size(self) -> None:
         """Raise ``TooLargeError`` if a step might not fit 64 bits."""
         received = max(self._received.values(), default=0)
         paces = self.schedule.paces(Times(received, received))
-        both = [
-            o + r for o, r in zip(self.schedule.once, self.rounds, strict=True)
-        ]
+        both = [o + r for o, r in zip(self.schedule.once, self.rounds, strict=True)]
         stages = max_stages(self.problem, self.split)
         total = stages * int(weighted(tuple(both), paces))
         for kind, members in enumerate(self.cuts.facts.members):
             total += len(members) * max(
                 (
-                    int(weighted(tuple(both), self.schedule.paces(terms)))
-                    + terms.sync
+                    int(weighted(tuple(both), self.schedule.paces(terms))) + terms.sync
                     for place in self.places
                     for choice in place.choices
                     if (terms := choice.kinds[kind])
@@ -404,17 +383,13 @@ class StageTable:
         for number in range(len(self.cuts.sizes)):
             least = [NEVER, NEVER]
             for offset in place.offsets:
-                block = Block(
-                    *(split.replicas, split.devices, offset, place.devices)
-                )
+                block = Block(*(split.replicas, split.devices, offset, place.devices))
                 for size in self.sizes:
                     for side, sender in enumerate(
                         (block.before(size), block.behind(size))
                     ):
                         if self.has_room(sender):
-                            took = self.receive(
-                                block, sender, number, strategy
-                            )
+                            took = self.receive(block, sender, number, strategy)
                             least[side] = min(least[side], took)
             ahead.append(least[0] if least[0] < NEVER else 0)
             behind.append(least[1] if least[1] < NEVER else 0)
@@ -422,10 +397,7 @@ class StageTable:
 
     def has_room(self, block: Block) -> bool:
         """Whether a block lies on the devices of its replica."""
-        return (
-            block.offset >= 0
-            and block.offset + block.devices <= self.split.devices
-        )
+        return block.offset >= 0 and block.offset + block.devices <= self.split.devices
 
     def receive(
         self, block: Block, sender: Block, number: int, strategy: Strategy
@@ -441,8 +413,7 @@ class StageTable:
         key = (route, number, shards)
         if key not in self._received:
             self._received[key] = self.model.transfers.receive(
-                *(route, self.cuts.sizes[number]),
-                *(self.split.micro_batch, shards),
+                *(route, self.cuts.sizes[number]), *(self.split.micro_batch, shards)
             )
         return self._received[key]
 
@@ -452,8 +423,7 @@ class StageTable:
         """Return the levels that the memory and the numbers of stages need."""
         counts = self.case.family.stage_counts
         most = min(
-            max_stages(self.problem, self.split),
-            self.split.devices // self.sizes[0],
+            max_stages(self.problem, self.split), self.split.devices // self.sizes[0]
         )
         many = self.split.num_micro_batches
         inflight = tuple(

@@ -33,9 +33,7 @@ def pairs(part: JobGroup) -> list[Pair]:
         Pair(i, j)
         for i, j in itertools.combinations(range(len(part.jobs)), 2)
         if not bits[i] >> j & 1
-        and (
-            part.jobs[i].single is not None or part.jobs[j].single is not None
-        )
+        and (part.jobs[i].single is not None or part.jobs[j].single is not None)
     ]
 
 
@@ -60,9 +58,7 @@ def from_short(
     Jobs are started in their order, as early as they can; at one moment those
     on the whole chip first.
     """
-    order = sorted(
-        range(len(part.jobs)), key=lambda i: (starts[i], not whole[i], i)
-    )
+    order = sorted(range(len(part.jobs)), key=lambda i: (starts[i], not whole[i], i))
     return in_order(part, order, whole)
 
 
@@ -74,9 +70,7 @@ def ticks_of(job: Job) -> tuple[int, int]:
 
 def channel_ticks_of(job: Job) -> tuple[int, int]:
     """Return the same of the memory channel."""
-    single, whole = (
-        0 if mode is None else mode.channel_ticks for mode in job[2:4]
-    )
+    single, whole = (0 if mode is None else mode.channel_ticks for mode in job[2:4])
     return single, whole
 
 

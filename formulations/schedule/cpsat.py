@@ -37,9 +37,7 @@ def schedule_part(
     from ortools.sat.python import cp_model
 
     variables = Variables(group, table, bound_ticks)
-    engine = new_solver(
-        how.deadline.remaining_s, how.num_workers, how.seed % 2**31
-    )
+    engine = new_solver(how.deadline.remaining_s, how.num_workers, how.seed % 2**31)
     # Schedules need presolve, ten times as long without; what makes it wrong
     # on theirs is its search for constraints inside others.
     engine.parameters.cp_model_presolve = True
@@ -58,9 +56,7 @@ def schedule_part(
 class Variables:
     """The model of a part, constraint by constraint."""
 
-    def __init__(
-        self, group: JobGroup, table: Timetable, bound_ticks: int
-    ) -> None:
+    def __init__(self, group: JobGroup, table: Timetable, bound_ticks: int) -> None:
         from ortools.sat.python import cp_model
 
         self.part = group
@@ -142,15 +138,14 @@ class Variables:
                 self.model.add(self.ends[j] <= self.starts[i]).only_enforce_if(
                     *if_so, before
                 )
-                self.model.add(
-                    self.starts[i] <= self.starts[j]
-                ).only_enforce_if(*if_so, ~before)
+                self.model.add(self.starts[i] <= self.starts[j]).only_enforce_if(
+                    *if_so, ~before
+                )
 
     def _add_makespan(self, wholes: tuple[int, ...]) -> None:
         """Bound the makespan by ends, by work, and by the channel (S5–S7)."""
         stops = sum(
-            ticks * whole
-            for ticks, whole in zip(wholes, self.whole, strict=True)
+            ticks * whole for ticks, whole in zip(wholes, self.whole, strict=True)
         )
         for end in self.ends:
             self.model.add(end + stops <= self.makespan)
@@ -172,9 +167,7 @@ class Variables:
 
     def _add_hint(self, table: Timetable) -> None:
         starts = short_starts(self.part, table)
-        for i, (start, whole) in enumerate(
-            zip(starts, table.whole, strict=True)
-        ):
+        for i, (start, whole) in enumerate(zip(starts, table.whole, strict=True)):
             self.model.add_hint(self.starts[i], start)
             if not isinstance(self.whole[i], int):
                 self.model.add_hint(self.whole[i], whole)

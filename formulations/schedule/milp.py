@@ -9,13 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from formulations.milp.engines import (
-    DEFAULT,
-    EngineSettings,
-    Outcome,
-    engine_name,
-    run,
-)
+from formulations.milp.engines import DEFAULT, EngineSettings, Outcome, engine_name, run
 from formulations.schedule.common import (
     channel_ticks_of,
     crowded,
@@ -80,9 +74,7 @@ def schedule_part(
 class Model:
     """The model of a part, constraint by constraint."""
 
-    def __init__(
-        self, group: JobGroup, table: Timetable, bound_ticks: int
-    ) -> None:
+    def __init__(self, group: JobGroup, table: Timetable, bound_ticks: int) -> None:
         from pulp import LpProblem
 
         self.part = group
@@ -144,9 +136,7 @@ class Model:
         """Start jobs when those before them have ended (S2)."""
         for i, job in enumerate(self.part.jobs):
             for j in job.after:
-                self.problem += (
-                    self._starts[j] + self._ticks(j) <= self._starts[i]
-                )
+                self.problem += self._starts[j] + self._ticks(j) <= self._starts[i]
         for (i, j), first in self._first.items():
             self.problem += self._starts[i] + self._ticks(i) <= self._starts[
                 j
@@ -161,8 +151,7 @@ class Model:
             if stops.whole is None or runs.single is None:
                 continue
             self.problem += (
-                self._first[i, j] + self._first[j, i]
-                >= self._whole[i] - self._whole[j]
+                self._first[i, j] + self._first[j, i] >= self._whole[i] - self._whole[j]
             )
 
     def _add_cores(self, side: int) -> None:
@@ -179,16 +168,13 @@ class Model:
         on: dict[int, list[Any]] = {}
         for place, i in enumerate(users, 1):
             cores = min(place, self.part.cores[side])
-            on[i] = [
-                self._choice(f"z_{side}_{i}_{core}") for core in range(cores)
-            ]
+            on[i] = [self._choice(f"z_{side}_{i}_{core}") for core in range(cores)]
             self.problem += sum(on[i]) == 1 - self._whole[i]
         for i, j in self._first:
             if i < j and i in on and j in on:
                 for one, other in zip(on[i], on[j], strict=False):
                     self.problem += (
-                        self._first[i, j] + self._first[j, i]
-                        >= one + other - 1
+                        self._first[i, j] + self._first[j, i] >= one + other - 1
                     )
 
     def _add_makespan(self) -> None:
@@ -201,14 +187,10 @@ class Model:
             for job, whole in zip(jobs, self._whole, strict=True)
         )
         for i in range(len(jobs)):
-            self.problem += (
-                self._starts[i] + self._ticks(i) + stops <= self._makespan
-            )
+            self.problem += self._starts[i] + self._ticks(i) + stops <= self._makespan
         for side in crowded(self.part):
             count = self.part.cores[side]
-            work = lpSum(
-                self._ticks(i) for i, job in enumerate(jobs) if job[side]
-            )
+            work = lpSum(self._ticks(i) for i, job in enumerate(jobs) if job[side])
             self.problem += work + count * stops <= count * self._makespan
         channel = lpSum(
             self._scaled(single) + self._scaled(on_chip - single) * whole
@@ -218,9 +200,7 @@ class Model:
         )
         self.problem += channel <= self._makespan
 
-    def read(
-        self, outcome: Outcome, bound_ticks: int
-    ) -> tuple[Timetable | None, int]:
+    def read(self, outcome: Outcome, bound_ticks: int) -> tuple[Timetable | None, int]:
         """Return the timetable of a solution, and the bound in ticks."""
         found = None
         most = self._most

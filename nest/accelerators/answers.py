@@ -257,9 +257,7 @@ class _Study:
             on_counts,
         )
         points = (self._found(point) for point in indices)
-        return tuple(
-            sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index))
-        )
+        return tuple(sorted(points, key=lambda x: (x.point.area_e6_um2, x.point.index)))
 
     def _sensitivity(self, top: DesignResult | None) -> tuple[Neighbor, ...]:
         """Solve the next listed value of every parameter, both ways."""
@@ -287,9 +285,7 @@ class _Study:
                     index = self._add(architecture)
                 self._exact([index], self.models)
                 neighbors.append(
-                    Neighbor(
-                        parameter, value, listed_there, self._found(index)
-                    )
+                    Neighbor(parameter, value, listed_there, self._found(index))
                 )
         return tuple(neighbors)
 
@@ -297,23 +293,15 @@ class _Study:
         """Solve the eight ways to have the best of some and the base's."""
         base = self.spec.objective.base
         steps: dict[tuple[bool, bool, bool], int | None] = {}
-        for chip, schedule, placement in itertools.product(
-            (False, True), repeat=3
-        ):
+        for chip, schedule, placement in itertools.product((False, True), repeat=3):
             architecture = best.point.architecture if chip else base
             steps[chip, schedule, placement] = self._step_ps(
                 model, architecture, schedule, placement
             )
-        return Contribution(
-            self.spec.models[model], steps, shapley_factors(steps)
-        )
+        return Contribution(self.spec.models[model], steps, shapley_factors(steps))
 
     def _step_ps(
-        self,
-        model: int,
-        architecture: Architecture,
-        schedule: bool,
-        placement: bool,
+        self, model: int, architecture: Architecture, schedule: bool, placement: bool
     ) -> int | None:
         from nest.solvers.run import run_solver
 
@@ -377,8 +365,7 @@ class _Study:
             if None in steps:
                 return None
             return sum(
-                (Fraction(1, step) for step in steps if step is not None),
-                Fraction(0),
+                (Fraction(1, step) for step in steps if step is not None), Fraction(0)
             )
 
         looked = phaze_order(self.spec.space.points, throughput)
@@ -413,9 +400,7 @@ class _Study:
         """Points of the list; those added come after them."""
         return len(self.spec.space.points)
 
-    def _watch(
-        self, question: str, models: Sequence[int]
-    ) -> OnProgress | None:
+    def _watch(self, question: str, models: Sequence[int]) -> OnProgress | None:
         tell = self._on_wave
         if tell is None:
             return None
@@ -478,9 +463,7 @@ class _Study:
     def _exact(self, points: Sequence[int], models: Sequence[int]) -> None:
         """Solve step times, however long they are."""
         questions = [
-            Question(point, model, MAX_TOTAL)
-            for point in points
-            for model in models
+            Question(point, model, MAX_TOTAL) for point in points for model in models
         ]
         for bound in self.oracle.solve(questions, self.deadline):
             if not bound.exact:
@@ -499,15 +482,12 @@ class _Study:
         _check(workload, self.architectures[index], solved.plan, solved)
         return ModelResult(name, solved.lower_quanta * QUANTUM_PS, solved.plan)
 
-    def _found(
-        self, index: int, models: Sequence[int] | None = None
-    ) -> DesignResult:
+    def _found(self, index: int, models: Sequence[int] | None = None) -> DesignResult:
         chosen = tuple(self.models if models is None else models)
         self._exact([index], chosen)
         on = tuple(self._on(index, model) for model in chosen)
         quanta = [
-            NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS
-            for one in on
+            NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS for one in on
         ]
         return DesignResult(
             self._point(index), on, self._objective(chosen).relative(quanta)
@@ -534,9 +514,7 @@ def largest_of(points: Listed) -> dict[int, Architecture]:
     largest_by_category = {}
     for category in np.unique(points.category).tolist():
         parameters = points.parameters[points.category == category]
-        maxima = dict(
-            zip(_NAMES, parameters.max(axis=0).tolist(), strict=True)
-        )
+        maxima = dict(zip(_NAMES, parameters.max(axis=0).tolist(), strict=True))
         largest_by_category[category] = Architecture(
             **maxima, devices_per_node=category
         )
@@ -556,9 +534,7 @@ def listed(points: Sequence[Point]) -> Listed:
             [[value(p.architecture, name) for name in _NAMES] for p in points],
             dtype=np.int64,
         ),
-        np.array(
-            [p.architecture.devices_per_node for p in points], dtype=np.int64
-        ),
+        np.array([p.architecture.devices_per_node for p in points], dtype=np.int64),
         np.array(
             [
                 [p.area_e6_um2 for p in points],
@@ -579,9 +555,7 @@ def shapley_factors(
     1953). ``None`` if one of the eight step times is unknown.
     """
     logs = {
-        choice: -math.log(step)
-        for choice, step in steps.items()
-        if step is not None
+        choice: -math.log(step) for choice, step in steps.items() if step is not None
     }
     if len(logs) < len(steps):
         return None
@@ -597,26 +571,20 @@ def shapley_factors(
     return first, second, third
 
 
-def problem_on(
-    spec: Spec, on: ModelResult, architecture: Architecture
-) -> Problem:
+def problem_on(spec: Spec, on: ModelResult, architecture: Architecture) -> Problem:
     """Return the problem of a model on an architecture that is solved.
 
     Its best plan is that of the architecture, and takes as long. Passes take
     what shortest schedules of their operators take, where these are quickly
     known or the proof needs them; bounds stand for the others.
     """
-    workload = workload_of(
-        setting_of(spec, on.model, architecture.devices_per_node)
-    )
+    workload = workload_of(setting_of(spec, on.model, architecture.devices_per_node))
     target = 0 if on.step_ps is None else on.step_ps // QUANTUM_PS
     *_, times = prove_point(workload, architecture, (), target, Deadline(None))
     return workload.problem(architecture, workload.entries(times))
 
 
-def setting_of(
-    spec: Spec, model: str, devices_per_node: int = 1
-) -> WorkloadSetting:
+def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> WorkloadSetting:
     """Return what a model depends on with nodes of some size.
 
     Raises

@@ -127,9 +127,7 @@ def spec_document(spec: Spec) -> Document:
             for end, words in (("most", "at most"), ("least", "at least"))
             if (bound := getattr(space.limits[figure.name], end)) is not None
         ],
-        "axes": {
-            name: list(values) for name, values in sorted(space.axes.items())
-        },
+        "axes": {name: list(values) for name, values in sorted(space.axes.items())},
         "smallest": _point(by_area[0], spec),
         "largest": _point(by_area[-1], spec),
         "base_name": spec.objective.base_name,
@@ -191,12 +189,8 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
         "base": _found(answers.base, spec),
         "best": [_best(each, spec) for each in answers.best],
         "frontier": [_found(each, spec) for each in answers.frontier],
-        "sensitivity": [
-            _neighbor(each, answers, spec) for each in answers.sensitivity
-        ],
-        "contributions": [
-            _contribution(each) for each in answers.contributions
-        ],
+        "sensitivity": [_neighbor(each, answers, spec) for each in answers.sensitivity],
+        "contributions": [_contribution(each) for each in answers.contributions],
         "baselines": [_baseline(each, spec) for each in answers.baselines],
         "solved": answers.solved,
         "stored": answers.stored,
@@ -206,9 +200,7 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
 def _best(best: Best, spec: Spec) -> Document:
     return {
         "models": list(best.models),
-        "found": None
-        if best.found is None
-        else _found(best.found, spec, power=True),
+        "found": None if best.found is None else _found(best.found, spec, power=True),
         "proven": best.proven,
         "most_relative": best.most_relative,
         "counts": best.counts._asdict(),
@@ -263,15 +255,12 @@ def _neighbor(each: Neighbor, answers: Answers, spec: Spec) -> Document:
     change = None
     if best is not None and best.relative:
         # Equal steps are equal, whatever the logarithms are rounded to.
-        same = [x.step_ps for x in each.found.on] == [
-            x.step_ps for x in best.on
-        ]
+        same = [x.step_ps for x in each.found.on] == [x.step_ps for x in best.on]
         change = 0.0 if same else each.found.relative / best.relative - 1
     return {
         "parameter": each.parameter,
         "value": each.value,
-        "text": f"{NAMES[each.parameter]} "
-        f"{value_text(each.parameter, each.value)}",
+        "text": f"{NAMES[each.parameter]} {value_text(each.parameter, each.value)}",
         "listed": each.listed,
         "change": change,
         "found": _found(each.found, spec),

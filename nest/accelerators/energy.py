@@ -14,12 +14,7 @@ from typing import NamedTuple
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.layers import LayerWork, Pass, Runs
 from nest.accelerators.operators import energy_fj
-from nest.accelerators.silicon import (
-    Technology,
-    area_e6_um2,
-    leakage_mw,
-    unit_energies,
-)
+from nest.accelerators.silicon import Technology, area_e6_um2, leakage_mw, unit_energies
 from nest.accelerators.workload import Workload, cores_of
 from nest.ir.plan import Plan, Strategy
 from nest.operator_schedule import schedule
@@ -100,10 +95,7 @@ class _Passes:
     """Energies of passes, each found once."""
 
     def __init__(
-        self,
-        workload: Workload,
-        architecture: Architecture,
-        process: Technology,
+        self, workload: Workload, architecture: Architecture, process: Technology
     ) -> None:
         self._workload, self._chip = workload, architecture
         self._units = unit_energies(architecture, process)

@@ -21,13 +21,7 @@ from nest.errors import SolverError
 from nest.ir.base import Struct
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Deadline,
-    Limit,
-    OutOfTimeError,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, Limit, OutOfTimeError, SolveOptions, Status
 from nest.units import MAX_TOTAL, ceil_div
 
 
@@ -94,11 +88,7 @@ def bound_of(workload: Workload) -> WorkBound:
         tuple(layers.count(kind) for kind in kinds),
         tuple(tuple(by_kind[kind]) for kind in kinds),
         tuple(
-            (
-                num_devices // split.replicas,
-                split.num_micro_batches,
-                split.micro_batch,
-            )
+            (num_devices // split.replicas, split.num_micro_batches, split.micro_batch)
             for split in batch_splits(workload.base)
         ),
     )
@@ -140,9 +130,7 @@ Split = tuple[int, int]
 
 def splits_of(problem: Problem) -> tuple[Split, ...]:
     """Return every ``(R, B)`` that plans of a problem may have."""
-    return tuple(
-        (split.replicas, split.micro_batch) for split in batch_splits(problem)
-    )
+    return tuple((split.replicas, split.micro_batch) for split in batch_splits(problem))
 
 
 def solve_point(
@@ -179,10 +167,7 @@ def solve_point(
         *(workload, architecture, splits, target_quanta), Deadline(limit_s)
     )
     return Solved(
-        key=key,
-        lower_quanta=step,
-        exact=plan is not None or step >= NO_PLAN,
-        plan=plan,
+        key=key, lower_quanta=step, exact=plan is not None or step >= NO_PLAN, plan=plan
     )
 
 
@@ -217,10 +202,7 @@ def prove_point(
 
 
 def _best_of(
-    problem: Problem,
-    splits: Sequence[Split],
-    target_quanta: int,
-    deadline: Deadline,
+    problem: Problem, splits: Sequence[Split], target_quanta: int, deadline: Deadline
 ) -> tuple[int, Plan | None]:
     """Return the best plan with some splits, all if there are none."""
     if not splits:
@@ -292,9 +274,7 @@ def restricted(problem: Problem, split: Split) -> Problem:
     replicas, micro_batch = split
     return replace(
         problem,
-        job=replace(
-            problem.job, replicas=(replicas,), micro_batches=(micro_batch,)
-        ),
+        job=replace(problem.job, replicas=(replicas,), micro_batches=(micro_batch,)),
     )
 
 

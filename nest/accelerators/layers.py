@@ -42,13 +42,7 @@ from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices
 from nest.models.graphs import count_kinds
-from nest.models.operators import (
-    Execution,
-    Node,
-    Operator,
-    Product,
-    dependencies,
-)
+from nest.models.operators import Execution, Node, Operator, Product, dependencies
 
 #: Whether products and softmax of attention are operators of their own.
 Attention = Literal["unfused", "fused"]
@@ -144,9 +138,7 @@ def _check(model: Architecture, node: Node) -> None:
             )
 
 
-def _runs(
-    layers: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]
-) -> Runs:
+def _runs(layers: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]) -> Runs:
     """Return the passes of counted layers; those that do nothing are out."""
     runs = ((make(node), count) for node, count in layers)
     return tuple((one, count) for one, count in runs if one.works)
@@ -210,12 +202,8 @@ def backward_pass(node: Node) -> Pass:
 
 def _forward(operator: Operator) -> OperatorWork:
     """Return the forward pass of one operator."""
-    vectors = tuple(
-        Vector(operator.values, name) for name in operator.operations
-    )
-    return _work(
-        operator.name, operator.products, vectors, operator.forward_bytes
-    )
+    vectors = tuple(Vector(operator.values, name) for name in operator.operations)
+    return _work(operator.name, operator.products, vectors, operator.forward_bytes)
 
 
 def _backward(operator: Operator) -> tuple[OperatorWork, ...]:
@@ -240,9 +228,7 @@ def _backward(operator: Operator) -> tuple[OperatorWork, ...]:
     if products:
         # A fused core computes its forward pass once more.
         vectors = (*_forward(operator).vectors, *vectors)
-    return (
-        _work(f"{name} gradient", products, vectors, operator.backward_bytes),
-    )
+    return (_work(f"{name} gradient", products, vectors, operator.backward_bytes),)
 
 
 def _work(
@@ -267,9 +253,7 @@ def _work(
     )
 
 
-def _made(
-    works: Sequence[OperatorWork], after: Sequence[Sequence[int]]
-) -> Pass:
+def _made(works: Sequence[OperatorWork], after: Sequence[Sequence[int]]) -> Pass:
     """Return a pass, with distinct names and without implied needs."""
     seen: dict[str, int] = {}
     named = []

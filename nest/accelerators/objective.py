@@ -54,10 +54,7 @@ class Objective(NamedTuple):
         times = step_quanta.astype(object)
         if self.kind == "geometric-mean":
             costs = np.multiply.reduce(
-                [
-                    each**weight
-                    for each, weight in zip(times, self.weights, strict=True)
-                ]
+                [each**weight for each, weight in zip(times, self.weights, strict=True)]
             )
         else:
             product = math.prod(self.base_quanta)

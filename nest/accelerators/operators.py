@@ -139,9 +139,7 @@ class _Operations(Struct, frozen=True, kw_only=True):
 @cache
 def operations() -> dict[str, Operation]:
     """Return the vector operations by name."""
-    records = read_stored(
-        "nest.accelerators", "vector_operations", _Operations
-    )
+    records = read_stored("nest.accelerators", "vector_operations", _Operations)
     return {operation.name: operation for operation in records.operations}
 
 
@@ -155,9 +153,7 @@ def vector_cycles(vector: Vector, lanes: int) -> int:
     """
     registered = operations()
     if vector.operation not in registered:
-        raise UnknownNameError(
-            "vector operation", vector.operation, registered
-        )
+        raise UnknownNameError("vector operation", vector.operation, registered)
     return ceil_div(vector.values, lanes) * registered[vector.operation].cycles
 
 
@@ -258,8 +254,7 @@ def traffic_bytes(work: OperatorWork, buffer_bytes: int) -> int:
         return work.traffic_bytes
     held = words_held(buffer_bytes)
     num_words = sum(
-        gemm.batch * least_words(gemm.m, gemm.k, gemm.n, held)
-        for gemm in work.gemms
+        gemm.batch * least_words(gemm.m, gemm.k, gemm.n, held) for gemm in work.gemms
     )
     return WORD_BYTES * num_words + work.vector_bytes
 
@@ -285,9 +280,7 @@ def energy_fj(
     cores = chip.tensor_cores if whole else 1
     total = 0
     for gemm in work.gemms:
-        num_words = array_words(
-            gemm, cores, chip.rows, chip.columns, convention
-        )
+        num_words = array_words(gemm, cores, chip.rows, chip.columns, convention)
         macs = gemm.batch * gemm.m * gemm.k * gemm.n
         total += macs * energies.mac_fj + WORD_BYTES * num_words * core_sram
     for vector in work.vectors:
@@ -298,11 +291,7 @@ def energy_fj(
 
 
 def array_words(
-    gemm: Gemm,
-    cores: int,
-    rows: int,
-    columns: int,
-    convention: Convention = "in-use",
+    gemm: Gemm, cores: int, rows: int, columns: int, convention: Convention = "in-use"
 ) -> int:
     """Return the words between a buffer and the arrays for a product.
 

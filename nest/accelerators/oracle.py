@@ -77,9 +77,7 @@ class PointOracle:
     def setting(self, point: int, model: int) -> WorkloadSetting:
         """Return what a model on a point depends on."""
         node = self.architectures[point].devices_per_node
-        return msgspec.structs.replace(
-            self.settings[model], devices_per_node=node
-        )
+        return msgspec.structs.replace(self.settings[model], devices_per_node=node)
 
     def workload(self, point: int, model: int) -> Workload:
         """Return what a model runs on a point."""
@@ -143,8 +141,7 @@ class PointOracle:
     def halves(self, group: Group) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Part points where one of their times differs most."""
         times = np.array(
-            [self._entries(point, group.model) for point in group.points],
-            dtype=float,
+            [self._entries(point, group.model) for point in group.points], dtype=float
         )
         shortest = np.maximum(times.min(axis=0), 1)
         entry = int((times.max(axis=0) / shortest).argmax())
@@ -158,9 +155,7 @@ class PointOracle:
         key = self._task(Question(point, model, 0)).key
         return self.store.solved.get(key)
 
-    def _run(
-        self, tasks: Sequence[Task], deadline: Deadline
-    ) -> Iterator[Solved]:
+    def _run(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[Solved]:
         def limited(task: Task) -> Task:
             """Return a task with the time that is left when it begins."""
             return msgspec.structs.replace(task, limit_s=deadline.remaining_s)
@@ -202,9 +197,7 @@ class PointOracle:
             version=nest_version(),
         )
 
-    def _left(
-        self, points: Sequence[int], model: int, target_quanta: int
-    ) -> Splits:
+    def _left(self, points: Sequence[int], model: int, target_quanta: int) -> Splits:
         """Return the splits with which points may have plans so fast.
 
         None if all must be looked at.
@@ -225,8 +218,7 @@ class PointOracle:
         if (point, model) in self._splits or point >= self.points.size:
             return self._splits.get((point, model), (-1, ()))
         bounded = np.array(
-            [other for other, which in self._splits if which == model],
-            dtype=np.int64,
+            [other for other, which in self._splits if which == model], dtype=np.int64
         )
         above = bounded[self.points.above(point, bounded)]
         if not len(above):

@@ -126,9 +126,7 @@ def buckets(points: Sequence[Point]) -> list[list[Point]]:
     points_by_area: dict[int, list[Point]] = defaultdict(list)
     for point in points:
         points_by_area[point.area_e6_um2 // _BUCKET_E6_UM2].append(point)
-    return [
-        points_by_area[key] for key in sorted(points_by_area, reverse=True)
-    ]
+    return [points_by_area[key] for key in sorted(points_by_area, reverse=True)]
 
 
 #: Of a point: a throughput, or ``None`` if the model fits it by no plan.
@@ -177,9 +175,7 @@ def phaze_order(
     for bucket in every:
         throughputs = [(point, throughput_of(point)) for point in bucket]
         evaluated += throughputs
-        best.append(
-            max(-1 if value is None else value for _, value in throughputs)
-        )
+        best.append(max(-1 if value is None else value for _, value in throughputs))
         if _converged(best):
             break
     stopped = len(best) < len(every)

@@ -163,9 +163,7 @@ def listed(
         yield Architecture(**point)
 
 
-def axes_of(
-    architectures: Iterable[Architecture],
-) -> dict[str, tuple[int, ...]]:
+def axes_of(architectures: Iterable[Architecture]) -> dict[str, tuple[int, ...]]:
     """Return the values that each parameter has, ascending."""
     columns = zip(*map(astuple, architectures), strict=True)
     names = Architecture.__struct_fields__
@@ -277,9 +275,7 @@ def figures(
     yield price_micro_usd(architecture, area, prices)
 
 
-def unlisted(
-    architecture: Architecture, process: Technology, prices: Prices
-) -> Point:
+def unlisted(architecture: Architecture, process: Technology, prices: Prices) -> Point:
     """Return an architecture outside the list with its figures.
 
     Its index is -1, its price 0 if the die fits no wafer.

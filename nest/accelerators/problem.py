@@ -190,9 +190,7 @@ def with_times(
     with in_range(problem.name, "choose a faster architecture"):
         made = replace(
             problem,
-            graph=replace(
-                problem.graph, kinds=tuple(map(timed, problem.graph.kinds))
-            ),
+            graph=replace(problem.graph, kinds=tuple(map(timed, problem.graph.kinds))),
             cluster=_cluster(problem.cluster, architecture),
         )
         quantum_ps = quantum_ps or choose_quantum_ps(made, fine_ps=1)
@@ -233,14 +231,11 @@ def _cluster(cluster: Cluster, architecture: Architecture) -> Cluster:
             cluster.topology,
             levels=(
                 replace(
-                    node,
-                    bandwidth_bytes_per_s=float(architecture.link_bytes_per_s),
+                    node, bandwidth_bytes_per_s=float(architecture.link_bytes_per_s)
                 ),
                 replace(
                     network,
-                    bandwidth_bytes_per_s=float(
-                        architecture.network_bytes_per_s
-                    ),
+                    bandwidth_bytes_per_s=float(architecture.network_bytes_per_s),
                 ),
             ),
         ),

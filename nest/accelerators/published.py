@@ -188,9 +188,7 @@ def _registers_e6_um2(gpu: _Gpu) -> Fraction:
             term *= sizes[factor]
         area_um2 += term
     density = gpu.million_transistors_per_mm2
-    return (
-        area_um2 * 10**6 * Fraction(density["90nm"]) / Fraction(density["7nm"])
-    )
+    return area_um2 * 10**6 * Fraction(density["90nm"]) / Fraction(density["7nm"])
 
 
 def tpu_v4i_blocks() -> list[Block]:
@@ -206,9 +204,7 @@ def tpu_v4i_blocks() -> list[Block]:
     }
     return [
         Block(
-            name,
-            float(Fraction(tpu.shares[name]) * Fraction(tpu.die_mm2)),
-            area / MM2,
+            name, float(Fraction(tpu.shares[name]) * Fraction(tpu.die_mm2)), area / MM2
         )
         for name, area in modeled.items()
     ]

@@ -48,9 +48,7 @@ LEAST_PARTED = 16
 #: What settled a point: a larger point, a bound from its operators, the
 #: placement together with points that are alike, its own placement, which
 #: takes longer than the best, or whose step time is known; or nothing yet.
-Reason = Literal[
-    "dominance", "bound", "together", "placement", "exact", "open"
-]
+Reason = Literal["dominance", "bound", "together", "placement", "exact", "open"]
 
 
 class Question(NamedTuple):
@@ -150,9 +148,7 @@ class Listed(NamedTuple):
 
     def below(self, point: int) -> Flags:
         """Return which points another one dominates, itself included."""
-        smaller: Flags = (self.parameters <= self.parameters[point]).all(
-            axis=1
-        )
+        smaller: Flags = (self.parameters <= self.parameters[point]).all(axis=1)
         return smaller & (self.category == self.category[point])
 
     def above(self, point: int, chosen: Ints) -> Flags:
@@ -391,18 +387,13 @@ class _Settling:
         state, new = self.state, False
         category = state.points.category
         for model in self.models:
-            unseen = points[
-                ~state.alone[model, points] & ~state.exact[model, points]
-            ]
+            unseen = points[~state.alone[model, points] & ~state.exact[model, points]]
             state.alone[model, unseen] = True
             groups = [
-                unseen[category[unseen] == each]
-                for each in np.unique(category[unseen])
+                unseen[category[unseen] == each] for each in np.unique(category[unseen])
             ]
             pending = deque(
-                tuple(group.tolist())
-                for group in groups
-                if len(group) >= LEAST_PARTED
+                tuple(group.tolist()) for group in groups if len(group) >= LEAST_PARTED
             )
             while pending:
                 wave = [
@@ -423,12 +414,9 @@ class _Settling:
                         pending.extend(self.oracle.halves(group))
         return new
 
-    def _group(
-        self, points: tuple[int, ...], model: int, max_costs: Whole
-    ) -> Group:
+    def _group(self, points: tuple[int, ...], model: int, max_costs: Whole) -> Group:
         targets = (
-            self._target(point, model, int(max_costs[point]))
-            for point in points
+            self._target(point, model, int(max_costs[point])) for point in points
         )
         return Group(points, model, max(targets))
 
@@ -506,9 +494,7 @@ def best_points(
             min(costs[among], default=objective.worst),
         )
 
-    settling = _Settling(
-        state, oracle, objective, list(models), among, deadline, cut
-    )
+    settling = _Settling(state, oracle, objective, list(models), among, deadline, cut)
 
     def by_now() -> QuestionStatus:
         costs, still_open, _ = settling.standing()
@@ -563,9 +549,7 @@ def frontier(
             others = cheaper.astype(bool)
             others[point] = False
             max_costs[others] = np.minimum(max_costs[others], limit[others])
-        out = np.array(
-            (costs >= objective.worst) | (costs > max_costs), dtype=bool
-        )
+        out = np.array((costs >= objective.worst) | (costs > max_costs), dtype=bool)
         return out, max_costs
 
     everywhere = np.ones(points.size, dtype=bool)
@@ -574,9 +558,9 @@ def frontier(
         if on_counts is not None:
             on_counts(state.reasons(models, everywhere, still_open))
 
-    _Settling(
-        state, oracle, objective, list(models), everywhere, deadline, cut
-    ).run(after_wave)
+    _Settling(state, oracle, objective, list(models), everywhere, deadline, cut).run(
+        after_wave
+    )
     settled = state.exact[list(models)].all(axis=0)
     costs = objective.costs(state.lower[list(models)])
     ruled_out, _ = cut(costs, settled)

@@ -186,9 +186,7 @@ def _between(curve: Curve, index: int, size: int) -> int:
     if index == 0 or after == size:
         return value
     before, smaller = curve[index - 1]
-    return smaller + ceil_div(
-        (value - smaller) * (size - before), after - before
-    )
+    return smaller + ceil_div((value - smaller) * (size - before), after - before)
 
 
 def sram_e6_um2(process: Technology, size_bytes: int) -> int:
@@ -237,9 +235,7 @@ def area_e6_um2(architecture: Architecture, process: Technology) -> int:
     return area + ceil_div(area * areas.other_ppm, 10**6)
 
 
-def unit_energies(
-    architecture: Architecture, process: Technology
-) -> UnitEnergies:
+def unit_energies(architecture: Architecture, process: Technology) -> UnitEnergies:
     """Return what each thing takes on an architecture."""
     a, energies = architecture, process.energies
     return UnitEnergies(
@@ -258,9 +254,7 @@ def leakage_mw(die_e6_um2: int, process: Technology) -> int:
 
 
 def tdp_mw(
-    architecture: Architecture,
-    process: Technology,
-    die_e6_um2: int | None = None,
+    architecture: Architecture, process: Technology, die_e6_um2: int | None = None
 ) -> int:
     """Return the power with all units at their full rate, in mW.
 
@@ -331,8 +325,7 @@ def die_micro_usd(die_e6_um2: int, prices: Prices) -> int | None:
     base = _DIGITS.divide(Decimal(with_defects), Decimal(per_alpha))
     spoilt = _DIGITS.power(base, prices.clustering)
     price = _DIGITS.divide(
-        _DIGITS.multiply(Decimal(prices.wafer_micro_usd), spoilt),
-        Decimal(dies),
+        _DIGITS.multiply(Decimal(prices.wafer_micro_usd), spoilt), Decimal(dies)
     )
     return int(price.to_integral_value(ROUND_CEILING))
 

@@ -391,8 +391,7 @@ def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
     for value in values:
         if value in seen:
             raise InvalidProblemError(
-                f"{where}: expected each value once, got {value!r} twice; "
-                f"remove one"
+                f"{where}: expected each value once, got {value!r} twice; remove one"
             )
         seen.add(value)
     return values
@@ -402,11 +401,7 @@ def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _space(file: _File, process: Technology, prices: Prices) -> Space:
-    values = (
-        _Space(builtin=file.space)
-        if isinstance(file.space, str)
-        else (file.space)
-    )
+    values = _Space(builtin=file.space) if isinstance(file.space, str) else (file.space)
     limits = _limits(file.limits)
     if values.builtin is not None:
         return _built_in(values, limits, prices)
@@ -426,9 +421,7 @@ def _space(file: _File, process: Technology, prices: Prices) -> Space:
     )
 
 
-def _built_in(
-    values: _Space, limits: Mapping[str, Limit], prices: Prices
-) -> Space:
+def _built_in(values: _Space, limits: Mapping[str, Limit], prices: Prices) -> Space:
     """Return Phaze's space with what is said beside its lists."""
     if values.points is not None:
         raise InvalidProblemError(
@@ -554,9 +547,7 @@ def _prices(values: _Prices) -> Prices:
     return Prices(**prices)
 
 
-def _objective(
-    values: _Objective, space: Space, models: tuple[str, ...]
-) -> Objective:
+def _objective(values: _Objective, space: Space, models: tuple[str, ...]) -> Objective:
     kind = _named("$.objective.kind", values.kind, OBJECTIVES)
     where = "$.objective.weights"
     weights = {
@@ -577,8 +568,7 @@ def _objective(
     for model in weights:
         if models and model not in models:
             raise InvalidProblemError(
-                f"{where}: expected models of the list, got {model!r}; "
-                f"correct the name"
+                f"{where}: expected models of the list, got {model!r}; correct the name"
             )
     name, base = _base(values.base, space)
     return Objective(kind=kind, weights=weights, base_name=name, base=base)

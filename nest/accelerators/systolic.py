@@ -152,9 +152,7 @@ def least_cycles(
             across = ceil_div(mapping.columns, wide)
             if cycles_at_least(mapping, folds, across, *how) >= fewest_cycles:
                 break
-            fewest_cycles = min(
-                fewest_cycles, cycles(mapping, used, wide, *how)
-            )
+            fewest_cycles = min(fewest_cycles, cycles(mapping, used, wide, *how))
     return fewest_cycles
 
 

@@ -124,9 +124,7 @@ def workload_of(setting: WorkloadSetting) -> Workload:
         If the model is asked for what there is not.
     """
     model = setting.model
-    execution = execution_of(
-        "fused" if setting.attention == "fused" else "unfused"
-    )
+    execution = execution_of("fused" if setting.attention == "fused" else "unfused")
     base = base_problem(
         model,
         setting.num_devices,
@@ -151,15 +149,11 @@ def run_task(task: Task) -> bytes:
     limits = (task.splits, task.target_quanta, task.key, task.limit_s)
     try:
         if task.entries:
-            solved = solve_together(
-                workload, task.architecture, task.entries, *limits
-            )
+            solved = solve_together(workload, task.architecture, task.entries, *limits)
         else:
             solved = solve_point(workload, task.architecture, *limits)
     except OutOfTimeError:
-        solved = Solved(
-            key=task.key, lower_quanta=0, exact=False, out_of_time=True
-        )
+        solved = Solved(key=task.key, lower_quanta=0, exact=False, out_of_time=True)
     return msgspec.json.encode(solved)
 
 
@@ -172,9 +166,7 @@ def died(task: Task, text: str) -> bytes:
     )
 
 
-class Manifest(
-    FileStruct, frozen=True, kw_only=True, tag="nest-codesign-run/1"
-):
+class Manifest(FileStruct, frozen=True, kw_only=True, tag="nest-codesign-run/1"):
     """The description of a directory of answers."""
 
     version: str

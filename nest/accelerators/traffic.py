@@ -65,9 +65,7 @@ def least_words(m: int, k: int, n: int, held: int) -> int:
     )
 
 
-def _least(
-    size: int, per_trip: int, other: int, other_per_trip: int, held: int
-) -> int:
+def _least(size: int, per_trip: int, other: int, other_per_trip: int, held: int) -> int:
     """Return the least of ``per_trip F + other_per_trip G``.
 
     ``F`` and ``G`` are the trips of two loops over ``size`` and ``other``

@@ -68,18 +68,12 @@ class Workload:
         self.passes: tuple[Pass, ...] = tuple(numbers)
         self._numbers = numbers
 
-    def operators(
-        self, index: int, architecture: Architecture
-    ) -> list[Operator]:
+    def operators(self, index: int, architecture: Architecture) -> list[Operator]:
         """Return the operators of a pass, in ps, as they are scheduled."""
         each = self.passes[index]
         return [
-            _operator(
-                str(i), work, timed(work, architecture, self.convention), after
-            )
-            for i, (work, after) in enumerate(
-                zip(each.works, each.after, strict=True)
-            )
+            _operator(str(i), work, timed(work, architecture, self.convention), after)
+            for i, (work, after) in enumerate(zip(each.works, each.after, strict=True))
         ]
 
     def least(self, architecture: Architecture) -> dict[int, int]:
@@ -90,9 +84,7 @@ class Workload:
             for index in range(len(self.passes))
         }
 
-    def quick(
-        self, architecture: Architecture
-    ) -> tuple[dict[int, int], set[int]]:
+    def quick(self, architecture: Architecture) -> tuple[dict[int, int], set[int]]:
         """Return bounds in ps, and which of them are the makespan.
 
         Those of most passes are: only what bounds and the own search of
@@ -150,9 +142,7 @@ class Workload:
             for index in range(len(self.passes))
         }
 
-    def works_of(
-        self, plan: Plan
-    ) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
+    def works_of(self, plan: Plan) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
         """Yield what every layer of a plan runs: stage, strategy and work.
 
         Raises
@@ -185,9 +175,7 @@ class Workload:
             for each, _ in runs
         )
 
-    def problem(
-        self, architecture: Architecture, entries: Sequence[int]
-    ) -> Problem:
+    def problem(self, architecture: Architecture, entries: Sequence[int]) -> Problem:
         """Return the problem of a point whose passes take some times."""
         times = iter(entries)
         return with_times(
@@ -214,9 +202,7 @@ class Workload:
 
     def _quanta(self, runs: Runs, times: Times) -> int:
         """Return what passes take, rounded up once."""
-        total_ps = sum(
-            count * times[self._numbers[each]] for each, count in runs
-        )
+        total_ps = sum(count * times[self._numbers[each]] for each, count in runs)
         return ceil_div(total_ps, QUANTUM_PS)
 
 

@@ -124,9 +124,7 @@ def cross_check(results: Sequence[SolveResult]) -> list[SolveResult]:
     return [_refute(result, best_quanta, best_solver) for result in results]
 
 
-def _refute(
-    result: SolveResult, best_quanta: int, best_solver: str
-) -> SolveResult:
+def _refute(result: SolveResult, best_quanta: int, best_solver: str) -> SolveResult:
     status, bound = claimed(result)
     claim = refuted(status, bound, best_quanta)
     if claim is None or result.outcome is Outcome.MISMATCH:
@@ -135,9 +133,7 @@ def _refute(
     over = result.status is Status.OVER_MEMORY
     if result.outcome is Outcome.INVALID_PLAN:
         return replace(
-            result,
-            outcome=Outcome.MISMATCH,
-            detail=f"{detail}; {result.detail}",
+            result, outcome=Outcome.MISMATCH, detail=f"{detail}; {result.detail}"
         )
     return replace(
         result,
@@ -280,13 +276,9 @@ class Beside(NamedTuple):
         }
 
 
-def beside_best(
-    problem: Problem, results: Iterable[SolveResult]
-) -> list[Beside]:
+def beside_best(problem: Problem, results: Iterable[SolveResult]) -> list[Beside]:
     """Return the intervals of plans, and which equal the fastest one."""
-    found = [
-        (result.step_quanta, _intervals(problem, result)) for result in results
-    ]
+    found = [(result.step_quanta, _intervals(problem, result)) for result in results]
     known = [
         (quanta, intervals)
         for quanta, intervals in found
@@ -300,9 +292,7 @@ def beside_best(
             intervals,
             None
             if quanta is None or intervals is None
-            else equal(
-                problem, (quanta, least), (intervals.shares, best.shares)
-            ),
+            else equal(problem, (quanta, least), (intervals.shares, best.shares)),
         )
         for quanta, intervals in found
     ]

@@ -19,12 +19,7 @@ from msgspec import structs
 from nest.analysis.fit import most_memory_bytes, with_memory
 from nest.analysis.neighbors import Neighbor, neighbors
 from nest.constraints.pins import Restrictions, describe, restrict
-from nest.cost.breakdown import (
-    STEP_TERMS,
-    Breakdown,
-    breakdown,
-    with_fast_network,
-)
+from nest.cost.breakdown import STEP_TERMS, Breakdown, breakdown, with_fast_network
 from nest.cost.magnitude import in_range
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
@@ -252,9 +247,7 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
         wider = structs.replace(job, global_batch=2 * job.global_batch)
         double = structs.replace(problem, job=wider)
         if in_range(double):
-            yield Relaxation(
-                "global batch doubled (time per old step)", double, 2
-            )
+            yield Relaxation("global batch doubled (time per old step)", double, 2)
 
 
 def explain(
@@ -355,10 +348,7 @@ def explain(
 
 
 def _equal(
-    problem: Problem,
-    found: Score,
-    known: Intervals | None,
-    near: Sequence[Neighbor],
+    problem: Problem, found: Score, known: Intervals | None, near: Sequence[Neighbor]
 ) -> tuple[bool | None, ...]:
     """Return which neighbours' step times are those of the plan."""
     if known is None:
@@ -368,9 +358,7 @@ def _equal(
     def same(neighbor: Neighbor) -> bool | None:
         if neighbor.plan is None or neighbor.score is None:
             return None
-        other = intervals_of(
-            problem, neighbor.plan, neighbor.score, faster=faster
-        )
+        other = intervals_of(problem, neighbor.plan, neighbor.score, faster=faster)
         if other is None:
             return None
         return equal(
@@ -428,9 +416,7 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
                 "memory_bytes": block.memory_bytes,
                 "free_bytes": capacity - block.memory_bytes,
             }
-            for terms, block in zip(
-                found.terms.blocks, found.score.blocks, strict=True
-            )
+            for terms, block in zip(found.terms.blocks, found.score.blocks, strict=True)
         ],
         "slowest_block": found.terms.slowest + 1,
         "fullest_block": found.fullest + 1,
@@ -457,9 +443,7 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
                 and ns(near.score.step_quanta - found.score.step_quanta),
                 "equal_to_plan": same,
                 "memory_bytes": near.memory_bytes if near.score else None,
-                "free_bytes": capacity - near.memory_bytes
-                if near.score
-                else None,
+                "free_bytes": capacity - near.memory_bytes if near.score else None,
                 "plan": plan_to_json(near.plan),
             }
             for near, same in zip(found.neighbours, found.equal, strict=True)

@@ -25,12 +25,7 @@ from nest.analysis.fit import (
 )
 from nest.cost.magnitude import coarsened
 from nest.cost.score import score
-from nest.cost.space import (
-    batch_splits,
-    fills_batches,
-    has_plain,
-    why_not_split,
-)
+from nest.cost.space import batch_splits, fills_batches, has_plain, why_not_split
 from nest.errors import NestError
 from nest.ir.cluster import Hierarchy, Level
 from nest.ir.io import plan_to_json
@@ -132,9 +127,7 @@ class Remedies:
                 f"({self.refuted_devices} would not)"
             )
         elif self.refuted_devices > self.problem.cluster.num_devices:
-            found.append(
-                f"more devices alone: {self.refuted_devices} would not do"
-            )
+            found.append(f"more devices alone: {self.refuted_devices} would not do")
         return found
 
     def _why(self) -> Iterator[str]:
@@ -191,9 +184,7 @@ def _holds(problem: Problem, plan: Plan) -> str:
     block = max(score(problem, plan).blocks, key=lambda x: x.memory_bytes)
     parts = sorted(block.memory.items(), key=lambda part: -part[1])[:3]
     texts = [
-        f"{MEMORY_LABELS[name]} {format_bytes(size)}"
-        for name, size in parts
-        if size
+        f"{MEMORY_LABELS[name]} {format_bytes(size)}" for name, size in parts if size
     ]
     return f"the fullest device then holds {', '.join(texts)}"
 
@@ -260,9 +251,7 @@ def remedies(
         half = Deadline(time_limit_s / 2)
         trial = _ask(unlimited, half, solver, on_progress)
         said = "open" if trial is None else trial.answer
-        memory = LeastMemory(
-            own, impossible=said == "no", possible=said == "yes"
-        )
+        memory = LeastMemory(own, impossible=said == "no", possible=said == "yes")
     if Remedies(problem, memory, None, refuted).fits:
         return Remedies(problem, memory, None, refuted)
     for wider in larger(problem):
@@ -277,9 +266,7 @@ def remedies(
 
 
 def remedies_within(
-    problem: Problem,
-    time_limit_s: float | None,
-    on_progress: OnProgress | None = None,
+    problem: Problem, time_limit_s: float | None, on_progress: OnProgress | None = None
 ) -> Remedies:
     """Return :func:`remedies` within the limit of a solver, if it is less."""
     limit_s = TIME_LIMIT_S
@@ -327,9 +314,7 @@ def _plain(problem: Problem) -> Problem | None:
     """
     if not has_plain(problem):
         return None
-    job = structs.replace(
-        problem.job, granularity="stage", virtual_stages=(1,)
-    )
+    job = structs.replace(problem.job, granularity="stage", virtual_stages=(1,))
     return structs.replace(problem, job=job)
 
 
@@ -430,10 +415,7 @@ def _needs(trial: Trial) -> tuple[int, Plan]:
 
 
 def _fits(
-    problem: Problem,
-    clock: Deadline,
-    solver: str,
-    on_progress: OnProgress | None,
+    problem: Problem, clock: Deadline, solver: str, on_progress: OnProgress | None
 ) -> Decision:
     """Return whether some plan fits, as far as there is time."""
     if _covers(problem):
@@ -447,10 +429,7 @@ def _fits(
 
 
 def _ask(
-    problem: Problem,
-    clock: Deadline,
-    solver: str,
-    on_progress: OnProgress | None,
+    problem: Problem, clock: Deadline, solver: str, on_progress: OnProgress | None
 ) -> Trial | None:
     """Ask for any plan; ``None`` if there is no time left."""
     left_s = clock.remaining_s

@@ -178,9 +178,7 @@ class Fit(Tabular):
 # Targets
 
 
-def step_target(
-    problem: Problem, step_s: Fraction, text: str
-) -> StepTimeLimit:
+def step_target(problem: Problem, step_s: Fraction, text: str) -> StepTimeLimit:
     """Return the target of a step time in seconds, rounded down to quanta."""
     quanta = math.floor(step_s * PS_PER_S / problem.quantum_ps)
     return StepTimeLimit(min(quanta, MAX_TOTAL), text)
@@ -210,9 +208,7 @@ def tokens_per_s(problem: Problem, rate: Fraction) -> StepTimeLimit:
     )
 
 
-def days(
-    problem: Problem, num_days: Fraction, tokens: Fraction
-) -> StepTimeLimit:
+def days(problem: Problem, num_days: Fraction, tokens: Fraction) -> StepTimeLimit:
     """Return the target of a whole run: so many tokens in so many days.
 
     Raises
@@ -324,11 +320,7 @@ def most_memory_bytes(problem: Problem) -> int:
                     + terms.working_bytes
                     for size in {split.micro_batch for split in found}
                     for strategy in strategies(problem, size)
-                    if (
-                        terms := model.layer_terms(
-                            position, strategy, size, None
-                        )
-                    )
+                    if (terms := model.layer_terms(position, strategy, size, None))
                     is not None
                 ),
                 default=0,
@@ -401,9 +393,7 @@ def fewest_devices(
         return ask.ended(Fit("devices", target, tuple(trials), best, proven))
     # The largest ones first: their plans rule out most of the others.
     fastest = ask.fastest([trial.problem for trial in reversed(trials)])
-    proven = ask.stopped is None and all(
-        trial.answer == "no" for trial in trials
-    )
+    proven = ask.stopped is None and all(trial.answer == "no" for trial in trials)
     fit = Fit("devices", target, tuple(trials), None, proven, fastest)
     return ask.ended(fit)
 
@@ -481,10 +471,7 @@ class Asker:
     """
 
     def __init__(
-        self,
-        solver: str,
-        options: SolveOptions,
-        on_progress: OnProgress | None,
+        self, solver: str, options: SolveOptions, on_progress: OnProgress | None
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
@@ -505,16 +492,13 @@ class Asker:
             extra[_AT_MOST] = str(quanta)
         left_s = self.clock.remaining_s
         options = replace(
-            self.options,
-            extra=extra,
-            time_limit_s=left_s and left_s / num_left,
+            self.options, extra=extra, time_limit_s=left_s and left_s / num_left
         )
         if left_s == 0:
             return not_run(problem, self.solver, options)
         cluster = problem.cluster
         what = (
-            f"{cluster.num_devices} devices of "
-            f"{format_bytes(cluster.memory_bytes())}"
+            f"{cluster.num_devices} devices of {format_bytes(cluster.memory_bytes())}"
         )
         say = about(what, self.on_progress)
         try:
@@ -535,9 +519,7 @@ class Asker:
             raise Interrupted(fit) from self.stopped
         return fit
 
-    def __call__(
-        self, problem: Problem, quanta: int, num_left: int = 1
-    ) -> Trial:
+    def __call__(self, problem: Problem, quanta: int, num_left: int = 1) -> Trial:
         """Return whether some plan takes at most so many quanta."""
         result = self.solve(problem, quanta, num_left)
         answer: Decision = "open"

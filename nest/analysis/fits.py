@@ -519,9 +519,7 @@ def _with_all_batches(problem: Problem) -> Problem:
     batch = job.global_batch
     small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
     sizes = {*job.micro_batches, *small, *(batch // n for n in small)}
-    wider = replace(
-        problem, job=replace(job, micro_batches=tuple(sorted(sizes)))
-    )
+    wider = replace(problem, job=replace(job, micro_batches=tuple(sorted(sizes))))
     return wider if in_range(wider) else problem
 
 
@@ -542,8 +540,7 @@ def settings_of_plan(problem: Problem, plan: Plan) -> dict[str, str]:
         "distributed optimizer": _on(plan.distributed_optimizer),
         "recomputation": "|".join(plan.recomputations),
         "sequence parallelism": text(
-            _on(problem.job.splits_sequence(s) and s.tp > 1)
-            for s in strategies
+            _on(problem.job.splits_sequence(s) and s.tp > 1) for s in strategies
         ),
         "devices": str(problem.cluster.num_devices),
     }
@@ -600,8 +597,7 @@ def _resized(scale: Fraction, plan: Plan, factors: Factors = _NONE) -> Plan:
     replicas = Fraction(more, math.gcd(plan.replicas, scale.denominator))
     ranks = scale / replicas
     return with_factors(
-        plan,
-        {"replicas": replicas, "micro_batch": ranks, "dp": ranks, **factors},
+        plan, {"replicas": replicas, "micro_batch": ranks, "dp": ranks, **factors}
     )
 
 
@@ -632,7 +628,6 @@ def _recut(
     if layers_of_stages is None:
         raise ValueError("expected equal stages, got others")
     stages = tuple(
-        Stage.of(layers, (strategy,) * len(layers))
-        for layers in layers_of_stages
+        Stage.of(layers, (strategy,) * len(layers)) for layers in layers_of_stages
     )
     return replace(resized, stages=stages, virtual_stages=chunks)

@@ -226,9 +226,7 @@ def strategies_of(plan: Plan) -> list[Strategy]:
     return list(dict.fromkeys(chain.from_iterable(all_strategies)))
 
 
-def with_strategies(
-    plan: Plan, change: Callable[[Strategy], Strategy]
-) -> Plan:
+def with_strategies(plan: Plan, change: Callable[[Strategy], Strategy]) -> Plan:
     """Return the plan with all strategies changed.
 
     Raises
@@ -329,9 +327,7 @@ def _splits(plan: Plan) -> Iterator[Move]:
             value, odd = divmod(getattr(stage.strategy, degree), 2)
             if not odd:
                 try:
-                    ways.append(
-                        _with_degrees(stage.strategy, **{degree: value})
-                    )
+                    ways.append(_with_degrees(stage.strategy, **{degree: value}))
                 except ValueError:  # fewer ranks than experts are spread over
                     continue
         for strategy in ways:
@@ -342,11 +338,8 @@ def _splits(plan: Plan) -> Iterator[Move]:
                 )
                 yield Move(
                     "one stage more",
-                    f"stage {i + 1} split before {stage.layers[cut]}, "
-                    f"{strategy}",
-                    replace(
-                        plan, stages=(*stages[:i], *parts, *stages[i + 1 :])
-                    ),
+                    f"stage {i + 1} split before {stage.layers[cut]}, {strategy}",
+                    replace(plan, stages=(*stages[:i], *parts, *stages[i + 1 :])),
                 )
 
 
@@ -370,16 +363,12 @@ def _layer_moves(problem: Problem, plan: Plan) -> Iterator[Move]:
                 continue
             for layer in stage.layers:
                 if ties[str(layer)].isdisjoint(map(str, stage.layers)):
-                    yield Move(
-                        name, str(layer), _handed(plan, source, target, layer)
-                    )
+                    yield Move(name, str(layer), _handed(plan, source, target, layer))
 
 
 def _handed(plan: Plan, source: int, target: int, layer: LayerId) -> Plan:
     stages = list(plan.stages)
-    pairs = zip(
-        stages[source].layers, stages[source].layer_strategies, strict=True
-    )
+    pairs = zip(stages[source].layers, stages[source].layer_strategies, strict=True)
     left = {name: strategy for name, strategy in pairs if name != layer}
     stages[source] = Stage.of(tuple(left), tuple(left.values()))
     layers, strategies = stages[target].layers, stages[target].layer_strategies

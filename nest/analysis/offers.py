@@ -19,14 +19,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from nest.analysis.fit import (
-    PS_PER_S,
-    Asker,
-    Fit,
-    StepTimeLimit,
-    Trial,
-    num_steps,
-)
+from nest.analysis.fit import PS_PER_S, Asker, Fit, StepTimeLimit, Trial, num_steps
 from nest.cost.rules import get_rules
 from nest.errors import InvalidOptionError
 from nest.ir.cluster import Cluster
@@ -67,8 +60,7 @@ class Limits:
             parts.append(f"at most {float(self.hourly_usd):g} $ per hour")
         if self.run_usd is not None and self.tokens is not None:
             parts.append(
-                f"at most {float(self.run_usd):g} $ for "
-                f"{float(self.tokens):g} tokens"
+                f"at most {float(self.run_usd):g} $ for {float(self.tokens):g} tokens"
             )
         return ", ".join(parts)
 
@@ -80,8 +72,7 @@ def hourly_usd(cluster: Cluster) -> Fraction:
     """
     return sum(
         (
-            Fraction(str(device.price_usd_per_hour))
-            * cluster.devices_of(number)
+            Fraction(str(device.price_usd_per_hour)) * cluster.devices_of(number)
             for number, device in enumerate(cluster.types)
         ),
         Fraction(0),
@@ -248,9 +239,7 @@ def _most_quanta(problem: Problem, limits: Limits) -> int:
     most = MAX_TOTAL if limits.target is None else limits.target.quanta
     if limits.run_usd is not None and limits.tokens is not None:
         steps = num_steps(problem, limits.tokens, "--budget")
-        most = min(
-            most, math.floor(limits.run_usd / steps / step_usd(problem, 1))
-        )
+        most = min(most, math.floor(limits.run_usd / steps / step_usd(problem, 1)))
     return most
 
 

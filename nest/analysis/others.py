@@ -69,9 +69,7 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
     clock = Deadline(max(LIMIT_S, SEARCH_SHARE * search_s))
     plan = replace(plan, problem_hash=None, solver=None)
     cluster = problem.cluster
-    smaller = replace(
-        problem, cluster=cluster.first_devices(cluster.num_devices // 2)
-    )
+    smaller = replace(problem, cluster=cluster.first_devices(cluster.num_devices // 2))
     scores = []
     if cluster.num_devices % 2 == 0:
         model = CostModel(smaller)
@@ -118,9 +116,7 @@ def other_orders(
     from nest.search.orders import look_at_orders
 
     chunks = {1, plan.virtual_stages, *CHUNKS_OF_ANY_ORDER}
-    free = replace(
-        job, schedule=ANY_ORDER, virtual_stages=tuple(sorted(chunks))
-    )
+    free = replace(job, schedule=ANY_ORDER, virtual_stages=tuple(sorted(chunks)))
     try:
         steps = look_at_orders(replace(problem, job=free), plan, clock)
     except UnsupportedProblemError:  # too many closed sets

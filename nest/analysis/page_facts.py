@@ -161,9 +161,7 @@ def page_document(
         "timeline": None,
         "solvers": list(solvers),
         "frontier": frontier,
-        "network": network_facts(
-            problem, None if answer is None else answer.plan
-        ),
+        "network": network_facts(problem, None if answer is None else answer.plan),
         "searched": searched(problem, context),
         "repeat": {"command": context.command, **provenance()},
     }
@@ -171,9 +169,7 @@ def page_document(
         document["answer"] = answer_facts(problem, answer, wish)
         document["plan"] = plan_facts(problem, answer.plan, answer.score)
         document["terms"] = term_facts(problem, answer.plan, answer.score)
-        document["timeline"] = timeline_facts(
-            problem, answer.plan, answer.score
-        )
+        document["timeline"] = timeline_facts(problem, answer.plan, answer.score)
     return document
 
 
@@ -315,9 +311,7 @@ def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
                 "layers": _layers(stage),
                 "num_layers": len(stage.layers),
                 "devices": stage.devices,
-                "strategies": list(
-                    dict.fromkeys(map(str, stage.layer_strategies))
-                ),
+                "strategies": list(dict.fromkeys(map(str, stage.layer_strategies))),
                 "forward_ns": ns(terms.forward),
                 "backward_ns": ns(terms.backward),
                 "sync_ns": ns(terms.sync),
@@ -379,9 +373,7 @@ def term_facts(problem: Problem, plan: Plan, found: Score) -> Document:
 # The timeline
 
 
-def timeline_facts(
-    problem: Problem, plan: Plan, found: Score
-) -> Document | None:
+def timeline_facts(problem: Problem, plan: Plan, found: Score) -> Document | None:
     """Return what every block does when, in one replica.
 
     All of it, or the first and the last events where there are too many (see
@@ -436,9 +428,7 @@ def timeline_facts(
     }
 
 
-def _windows(
-    spans: Sequence[tuple[int, int]], most: int
-) -> list[tuple[int, int]]:
+def _windows(spans: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
     """Return the times within which all events can be shown."""
     last = max(end for _, end in spans)
     if len(spans) <= most:
@@ -572,8 +562,7 @@ def _settings(problem: Problem) -> list[tuple[str, str, str]]:
         (
             "overlap",
             "communication that may hide",
-            _list(f"{name} {part:g}" for name, part in job.overlap.items())
-            or "none",
+            _list(f"{name} {part:g}" for name, part in job.overlap.items()) or "none",
         ),
         (
             "distributed_optimizer",
@@ -588,11 +577,7 @@ def _settings(problem: Problem) -> list[tuple[str, str, str]]:
             f"{job.optimizer.name}, {job.optimizer.state_bytes} bytes of "
             f"state per weight",
         ),
-        (
-            "gradients",
-            "gradients",
-            f"{job.optimizer.gradient_bytes} bytes per weight",
-        ),
+        ("gradients", "gradients", f"{job.optimizer.gradient_bytes} bytes per weight"),
     ]
 
 

@@ -161,9 +161,7 @@ class Frontier(Tabular):
         """Return what a step of a point costs: price × devices × time."""
         if self.price_usd_per_hour is None:
             return None
-        hours = Fraction(
-            point.device_quanta * self.problem.quantum_ps, PS_PER_HOUR
-        )
+        hours = Fraction(point.device_quanta * self.problem.quantum_ps, PS_PER_HOUR)
         return float(hours * Fraction(self.price_usd_per_hour))
 
     def __repr__(self) -> str:
@@ -306,13 +304,11 @@ def check_objectives(objectives: Sequence[str]) -> tuple[str, ...]:
             raise UnknownNameError("objective", name, OBJECTIVES)
         if name in objectives[:number]:
             raise InvalidOptionError(
-                f"objective: expected each once, got {name!r} twice; remove "
-                f"one"
+                f"objective: expected each once, got {name!r} twice; remove one"
             )
     if not objectives:
         raise InvalidOptionError(
-            f"objective: expected some of {', '.join(OBJECTIVES)}, got none; "
-            f"name one"
+            f"objective: expected some of {', '.join(OBJECTIVES)}, got none; name one"
         )
     return tuple(objectives)
 
@@ -337,9 +333,7 @@ def known_price(
             check_real("price_usd_per_hour", price, positive=True)
         except ValueError as error:
             raise InvalidOptionError(f"{error}; correct the value") from None
-    no_seconds = (
-        problem.time_unit != "s" or get_rules(problem.preset).steady_state
-    )
+    no_seconds = problem.time_unit != "s" or get_rules(problem.preset).steady_state
     if no_seconds:
         if "cost" in objectives:
             raise InvalidOptionError(
@@ -456,9 +450,7 @@ def _trace_apart(
             free = workers - (number - len(traced))
             clock = _share(deadline, len(order) - number, free)
             show = _signs(problem, deadline, on_progress)
-            cell = Cell(
-                "pareto", _TRACER, problem, SolveOptions(), clock, show
-            )
+            cell = Cell("pareto", _TRACER, problem, SolveOptions(), clock, show)
             clock.at_expiry = cell.interrupt
             yield cell
 
@@ -533,14 +525,9 @@ def _checked_curve(traced: _Traced) -> Curve:
         memory_bytes = max(block.memory_bytes for block in found.blocks)
         claimed = (claim.step_quanta, claim.memory_bytes)
         ordered = not points or (
-            points[-1].memory_bytes < memory_bytes
-            and points[-1].step_quanta > step
+            points[-1].memory_bytes < memory_bytes and points[-1].step_quanta > step
         )
-        if (
-            not found.feasible
-            or claimed != (step, memory_bytes)
-            or not ordered
-        ):
+        if not found.feasible or claimed != (step, memory_bytes) or not ordered:
             reason = "".join(f"; {text}" for text in found.violations[:1])
             raise SolverError(
                 f"frontier of {size} devices: expected a feasible plan of "
@@ -555,9 +542,7 @@ def _checked_curve(traced: _Traced) -> Curve:
                 devices=size,
                 step_quanta=step,
                 memory_bytes=memory_bytes,
-                plan=structs.replace(
-                    claim.plan, problem_hash=problem_hash(problem)
-                ),
+                plan=structs.replace(claim.plan, problem_hash=problem_hash(problem)),
                 score=found,
                 proven=not (
                     leave_room(traced.gaps, memory_bytes, step - 1)
@@ -578,12 +563,9 @@ def _challenge(
 ) -> None:
     """Raise where a plan that the search did not return refutes a curve."""
     fastest = points[-1].plan if points else None
-    for plan, step_quanta, memory_bytes in challengers(
-        model, fastest, deadline
-    ):
+    for plan, step_quanta, memory_bytes in challengers(model, fastest, deadline):
         matched = any(
-            point.step_quanta <= step_quanta
-            and point.memory_bytes <= memory_bytes
+            point.step_quanta <= step_quanta and point.memory_bytes <= memory_bytes
             for point in points
         )
         if not matched and not leave_room(gaps, memory_bytes, step_quanta):
@@ -616,10 +598,7 @@ def bulges(found: Frontier) -> list[Fraction]:
     One per point, below 1; 0 for the ends in two objectives, and for all
     points where no objective varies.
     """
-    return [
-        1 - sum(row, Fraction(0)) if row else Fraction(0)
-        for row in _scaled(found)
-    ]
+    return [1 - sum(row, Fraction(0)) if row else Fraction(0) for row in _scaled(found)]
 
 
 def knee(sizes: Sequence[Fraction]) -> int | None:
@@ -681,8 +660,7 @@ def points_to_show(
         (Papadimitriou and Yannakakis, FOCS 2000). Default: none is left out.
     """
     rows = [
-        [OBJECTIVES[name](point) for name in found.objectives]
-        for point in found.points
+        [OBJECTIVES[name](point) for name in found.objectives] for point in found.points
     ]
     best = {
         min(range(len(rows)), key=lambda index: (rows[index][i], index))
@@ -694,9 +672,7 @@ def points_to_show(
     shown = [*best]
     for index in chosen:
         limits = [(1 + within) * value for value in rows[index]]
-        if not any(
-            all(map(operator.le, rows[other], limits)) for other in shown
-        ):
+        if not any(all(map(operator.le, rows[other], limits)) for other in shown):
             shown.append(index)
     return sorted(shown)
 
@@ -753,15 +729,10 @@ def _non_dominated(
 
     kept: dict[tuple[int, ...], FrontierPoint] = {}
     # What beats a point comes before it; so does the best of equal ones.
-    for point in sorted(
-        points, key=lambda p: values(p, (*objectives, *OBJECTIVES))
-    ):
+    for point in sorted(points, key=lambda p: values(p, (*objectives, *OBJECTIVES))):
         own = values(point, objectives)
         if not any(
-            all(a <= b for a, b in zip(other, own, strict=True))
-            for other in kept
+            all(a <= b for a, b in zip(other, own, strict=True)) for other in kept
         ):
             kept[own] = point
-    return tuple(
-        sorted(kept.values(), key=lambda p: (p.devices, p.memory_bytes))
-    )
+    return tuple(sorted(kept.values(), key=lambda p: (p.devices, p.memory_bytes)))

@@ -26,9 +26,7 @@ def frontier_ns(frontier: Frontier, quanta: int) -> int | float:
 def frontier_scale(frontier: Frontier) -> TimeScale:
     """Return the scale that suits the shortest step."""
     least = min((p.step_quanta for p in frontier.points), default=0)
-    return TimeScale.fitting(
-        frontier_ns(frontier, least), frontier.problem.time_unit
-    )
+    return TimeScale.fitting(frontier_ns(frontier, least), frontier.problem.time_unit)
 
 
 def draw(axes: Axes, found: Frontier) -> None:
@@ -41,9 +39,7 @@ def draw(axes: Axes, found: Frontier) -> None:
     dashed = False
     for index, curve in enumerate(found.curves):
         color = f"C{index % 10}"
-        label = (
-            "1 device" if curve.devices == 1 else f"{curve.devices} devices"
-        )
+        label = "1 device" if curve.devices == 1 else f"{curve.devices} devices"
         if not curve.points:
             label += " (no plan)"
         axes.plot([], [], color=color, label=label)
@@ -71,9 +67,7 @@ def draw(axes: Axes, found: Frontier) -> None:
             markersize=3,
             color=color,
         )
-    axes.set_title(
-        f"{found.problem.name}: frontier of {', '.join(found.objectives)}"
-    )
+    axes.set_title(f"{found.problem.name}: frontier of {', '.join(found.objectives)}")
     axes.set_xlabel("memory of the fullest device (GiB)")
     axes.set_ylabel(f"step time ({scale.unit})")
     times = [time(p) for curve in found.curves for p in curve.points]

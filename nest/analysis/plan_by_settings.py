@@ -14,12 +14,7 @@ from msgspec.structs import replace
 
 from nest.analysis.feasible import least_memory
 from nest.analysis.fit import with_memory
-from nest.constraints.pins import (
-    Restrictions,
-    describe,
-    parse,
-    restrict,
-)
+from nest.constraints.pins import Restrictions, describe, parse, restrict
 from nest.errors import InvalidPlanError
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
@@ -98,8 +93,7 @@ def plan_by_settings(
         how = f"the one that needs least memory with {said}"
         if result.status is not Status.INFEASIBLE:
             how += (
-                " of those that the search constructed; whether one fits is "
-                "not proven"
+                " of those that the search constructed; whether one fits is not proven"
             )
         elif least.proven:
             how += ", none fits"
@@ -118,9 +112,7 @@ def plan_by_settings(
 def _why(result: SolveResult) -> str:
     """Return why a search proved nothing; empty if it does not say."""
     if result.limit is Limit.TIME:
-        return (
-            f"it ended at its time limit of {result.options.time_limit_s:g} s"
-        )
+        return f"it ended at its time limit of {result.options.time_limit_s:g} s"
     return result.detail
 
 

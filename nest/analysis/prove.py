@@ -19,12 +19,7 @@ from nest.errors import InvalidOptionError
 from nest.search.staircase import leave_room
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
-from nest.solvers.registry import (
-    get_solver,
-    is_built_in,
-    solver_class,
-    solver_names,
-)
+from nest.solvers.registry import get_solver, is_built_in, solver_class, solver_names
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 
@@ -142,9 +137,7 @@ def _examine(
     problem = curve.problem
     if capacity < problem.cluster.reserve_bytes():
         return None
-    problem = structs.replace(
-        problem, cluster=problem.cluster.within(capacity)
-    )
+    problem = structs.replace(problem, cluster=problem.cluster.within(capacity))
     known = curve.at_most(capacity)
     if known is not None and solver_class(solver).capabilities.warm_start:
         start = structs.replace(known.plan, problem_hash=None)
@@ -174,9 +167,7 @@ def _weigh(
         or (bound is not None and bound > known.step_quanta)
     ):
         least = "no plan" if bound is None else f"none below {bound} quanta"
-        return "contradiction", (
-            f"there is {least}, but one takes {known.step_quanta}"
-        )
+        return "contradiction", (f"there is {least}, but one takes {known.step_quanta}")
     if step is not None and (known is None or step < known.step_quanta):
         better = step <= point.step_quanta and (
             step < point.step_quanta or capacity < point.memory_bytes

@@ -261,9 +261,7 @@ class _Field:
             if known.plan.stages == plan.stages and known.plan == plan:
                 return known
         found = score(self.problem, plan)
-        known_of = intervals_of(
-            self.problem, plan, found, self.numbers, self.faster
-        )
+        known_of = intervals_of(self.problem, plan, found, self.numbers, self.faster)
         if not found.feasible or known_of is None:
             return None
         kept = None
@@ -282,8 +280,7 @@ class _Field:
         for direction in self._directions(len(searched)):
             size = math.hypot(*direction)
             if size and not any(
-                math.dist(direction, other) <= NEAR * size
-                for other in searched
+                math.dist(direction, other) <= NEAR * size for other in searched
             ):
                 return direction
         return None

@@ -70,10 +70,7 @@ class SafeAnswer:
 
 
 def solve_safely(
-    problem: Problem,
-    free: Problem,
-    search: Search,
-    limit_s: float | None = None,
+    problem: Problem, free: Problem, search: Search, limit_s: float | None = None
 ) -> SafeAnswer:
     """Return the best plan that leaves a margin, and what is faster.
 
@@ -89,9 +86,7 @@ def solve_safely(
     clock = Deadline(limit_s)
     part_s = None if limit_s is None else FREE_SHARE * limit_s
     first = search(free, part_s)
-    if first.outcome is not Outcome.SOLVED or (
-        first.status is Status.INFEASIBLE
-    ):
+    if first.outcome is not Outcome.SOLVED or (first.status is Status.INFEASIBLE):
         return SafeAnswer(first, has_margin=False)
     moved = _moved(first, problem)
     if moved is not None and first.limit is None:
@@ -119,9 +114,7 @@ def options_for(
     return replace(options, time_limit_s=limit_s, warm_start=start)
 
 
-def faster_of(
-    answer: SolveResult, other: SolveResult, free: Problem
-) -> Faster | None:
+def faster_of(answer: SolveResult, other: SolveResult, free: Problem) -> Faster | None:
     """Return what another answer, without the margin, gains; if anything."""
     step, other_step = answer.step_quanta, other.step_quanta
     if step is None or other_step is None or other_step >= step:

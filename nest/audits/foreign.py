@@ -64,9 +64,7 @@ def import_file(
         raise InvalidProblemError(f"{path}: $: {error}") from error
 
 
-def check_range(
-    field: str, value: float, minimum: float, maximum: float
-) -> None:
+def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
     """Check that a number is in a range, ends included.
 
     Raises
@@ -103,8 +101,7 @@ def check_ids(
     for node in ids:
         if node in distinct:
             raise ValueError(
-                f"nodes{part}: expected distinct ids, got {node} twice; "
-                f"remove one"
+                f"nodes{part}: expected distinct ids, got {node} twice; remove one"
             )
         distinct.add(node)
     seen: set[tuple[int, int]] = set()
@@ -152,9 +149,7 @@ def make_graph(
         for layer, table in tables.items()
     )
     graph = Graph(
-        kinds=tuple(
-            LayerKind(name=kind, costs=table) for table, kind in kinds.items()
-        ),
+        kinds=tuple(LayerKind(name=kind, costs=table) for table, kind in kinds.items()),
         layers=layers,
         edges=tuple(edges),
     )

@@ -13,9 +13,7 @@ from nest.ir.problem import Problem
 from nest.units import quanta_to_ns
 
 
-def best_answer(
-    ended: Ended, problem: Problem, rows: list[Row]
-) -> Answer | None:
+def best_answer(ended: Ended, problem: Problem, rows: list[Row]) -> Answer | None:
     """Return the fastest plan that fits, a proven one where several do."""
     fitting = [row for row in rows if row.step_quanta is not None]
     if not fitting:

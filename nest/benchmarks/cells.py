@@ -80,9 +80,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     axes: dict[str, str | int | float] = {}
 
 
-class BenchmarkSpec(
-    FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1"
-):
+class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1"):
     """All that a run shall do; the manifest of its directory.
 
     Attributes

@@ -16,12 +16,7 @@ from nest.benchmarks.cells import Finished
 from nest.benchmarks.execute import CellTask, died, run_cell, without_answer
 from nest.benchmarks.store import RunFolder
 from nest.errors import InvalidOptionError, NestError
-from nest.solvers.registry import (
-    import_trouble,
-    is_built_in,
-    is_command,
-    solver_target,
-)
+from nest.solvers.registry import import_trouble, is_built_in, is_command, solver_target
 from nest.tasks.parallel import answers, dask_client
 from nest.util.text import whole_number
 from nest.util.versions import DISTRIBUTION, num_cpus
@@ -119,17 +114,11 @@ def run_missing(
         On Ctrl-C; what was finished is stored.
     """
     problems = {
-        key: msgspec.json.encode(problem)
-        for key, problem in folder.problems.items()
+        key: msgspec.json.encode(problem) for key, problem in folder.problems.items()
     }
     at_once = int(dask) if dask and dask.isdigit() else jobs
     works = [
-        CellTask(
-            cell,
-            problems[cell.problem_hash],
-            solver_target(cell.solver),
-            at_once,
-        )
+        CellTask(cell, problems[cell.problem_hash], solver_target(cell.solver), at_once)
         for cell in folder.missing()
     ]
     if not works:
@@ -159,9 +148,7 @@ def run_missing(
             if work.cell.solver in broken:
                 keep(without_answer(work, broken[work.cell.solver]))
         sound = [work for work in works if work.cell.solver not in broken]
-        encoded = answers(
-            sound, run_cell, died, jobs=jobs, dask=dask, client=client
-        )
+        encoded = answers(sound, run_cell, died, jobs=jobs, dask=dask, client=client)
         stack.enter_context(contextlib.closing(encoded))
         for data in encoded:
             keep(data)

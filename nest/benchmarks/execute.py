@@ -71,10 +71,7 @@ def run_cell(work: CellTask) -> bytes:
     recorder = Recorder()
     try:
         result = run_solver(
-            problem,
-            work.cell.solver,
-            work.cell.options,
-            on_report=recorder.take,
+            problem, work.cell.solver, work.cell.options, on_report=recorder.take
         )
     except Exception as error:  # of the solver, or of how it was called
         text = " ".join(str(error).split()) or type(error).__name__
@@ -85,11 +82,7 @@ def run_cell(work: CellTask) -> bytes:
             cell=work.cell,
             result=result.to_json(),
             trace=recorder.trace(problem, result),
-            machine={
-                **machine(),
-                "host": os.uname().nodename,
-                "at_once": work.at_once,
-            },
+            machine={**machine(), "host": os.uname().nodename, "at_once": work.at_once},
         )
     )
 
@@ -108,9 +101,7 @@ def without_answer(work: CellTask, text: str, **extra: str) -> bytes:
     )
 
 
-def failed(
-    cell: BenchCell, quantum_ps: int, text: str, **extra: str
-) -> SolveResult:
+def failed(cell: BenchCell, quantum_ps: int, text: str, **extra: str) -> SolveResult:
     """Return the result of a cell that came to nothing."""
     return SolveResult(
         outcome=Outcome.ERROR,
@@ -136,9 +127,7 @@ class Recorder:
         if report.plan is not None or report.lower_bound_quanta is not None:
             self.reports.append((wall_s, report))
 
-    def trace(
-        self, problem: Problem, result: SolveResult
-    ) -> tuple[TracePoint, ...]:
+    def trace(self, problem: Problem, result: SolveResult) -> tuple[TracePoint, ...]:
         """Return what it had and when, its answer last.
 
         A claim counts for nothing: plans that do not fit are left out, the
@@ -172,9 +161,7 @@ class Recorder:
 
 
 def _point(wall_s: float, step: int | None, bound: int | None) -> TracePoint:
-    return TracePoint(
-        wall_s=round(wall_s, 6), step_quanta=step, bound_quanta=bound
-    )
+    return TracePoint(wall_s=round(wall_s, 6), step_quanta=step, bound_quanta=bound)
 
 
 def _least(one: int | None, other: int | None) -> int | None:

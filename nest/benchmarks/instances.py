@@ -117,9 +117,7 @@ def named(text: str) -> list[Instance] | None:
 def _stored(name: str) -> Instance:
     """Return an instance of the library."""
     record = library.best_known(name)
-    return Instance(
-        name, library.problem(name), name, best_quanta=record.value_quanta
-    )
+    return Instance(name, library.problem(name), name, best_quanta=record.value_quanta)
 
 
 def set_names() -> list[str]:
@@ -174,9 +172,7 @@ def find_set(texts: Iterable[str]) -> list[Instance]:
     ]
 
 
-def _find(
-    text: str, folder: Path, inside: tuple[str, ...]
-) -> Iterator[Instance]:
+def _find(text: str, folder: Path, inside: tuple[str, ...]) -> Iterator[Instance]:
     """Yield the problems of one word; files are sought from a folder."""
     path = folder / text
     if path.is_dir():
@@ -198,8 +194,7 @@ def _find(
         matches = sorted(glob.glob(str(path)))
         if not matches:
             raise InvalidOptionError(
-                f"{path}: expected a pattern of files, got one that none "
-                f"has; check it"
+                f"{path}: expected a pattern of files, got one that none has; check it"
             )
         for match in matches:
             yield from _read_any(Path(match), inside)

@@ -177,9 +177,7 @@ def _check(problem: Problem, finished: Finished) -> None:
         )
 
 
-def _row(
-    entry: Entry, cell: BenchCell, problem: Problem, finished: Finished
-) -> Row:
+def _row(entry: Entry, cell: BenchCell, problem: Problem, finished: Finished) -> Row:
     result: dict[str, Any] = finished.result
     status, limit = result["status"], result["limit"]
     return Row(
@@ -253,8 +251,7 @@ def _refute(row: Row, best_quanta: int, whose: str) -> Row:
         bound_quanta=None,
         detail=detail,
         trace=tuple(
-            msgspec.structs.replace(point, bound_quanta=None)
-            for point in row.trace
+            msgspec.structs.replace(point, bound_quanta=None) for point in row.trace
         ),
     )
 
@@ -270,9 +267,7 @@ def known(rows: Sequence[Row]) -> dict[str, ProblemSummary]:
 def _known(rows: Sequence[Row]) -> ProblemSummary:
     steps = [row.step_quanta for row in rows if row.step_quanta is not None]
     before = rows[0].entry.best_quanta
-    best = min(
-        [*steps, *([before] if before is not None else [])], default=None
-    )
+    best = min([*steps, *([before] if before is not None else [])], default=None)
     bounds = [x.bound_quanta for x in rows if x.bound_quanta is not None]
     infeasible = any(row.status is Status.INFEASIBLE for row in rows)
     return ProblemSummary(

@@ -16,12 +16,7 @@ from nest.benchmarks.summary import to_document
 from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError, NestError
 from nest.solvers.base import SolveOptions
-from nest.solvers.registry import (
-    is_built_in,
-    is_command,
-    is_registered,
-    solver_target,
-)
+from nest.solvers.registry import is_built_in, is_command, is_registered, solver_target
 from nest.solvers.run import check_request
 from nest.util.versions import versions
 

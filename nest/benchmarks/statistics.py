@@ -55,9 +55,7 @@ def profile(costs: Mapping[str, Sequence[float]]) -> dict[str, Steps]:
     lowest = [min(column) for column in zip(*costs.values(), strict=True)]
     profiles = {}
     for name, own in costs.items():
-        ratios = [
-            _ratio(mine, best) for mine, best in zip(own, lowest, strict=True)
-        ]
+        ratios = [_ratio(mine, best) for mine, best in zip(own, lowest, strict=True)]
         finite = [ratio for ratio in ratios if ratio < math.inf]
         profiles[name] = _rises(finite, 1.0, count)
     return profiles
@@ -138,9 +136,7 @@ def wilson(wins: int, count: int, z: float = Z_95) -> tuple[float, float]:
         return (0.0, 1.0)
     share, square = wins / count, z * z
     middle = share + square / (2 * count)
-    half = z * math.sqrt(
-        share * (1 - share) / count + square / (4 * count * count)
-    )
+    half = z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
     whole = 1 + square / count
     # At the ends one limit is the end itself, but for rounding.
     return (

@@ -53,11 +53,7 @@ class RunFolder:
 
     def missing(self) -> list[BenchCell]:
         """Return the cells that are not finished, in the order of reports."""
-        return [
-            cell
-            for _, cell in self.run.cells()
-            if cell.key not in self.finished
-        ]
+        return [cell for _, cell in self.run.cells() if cell.key not in self.finished]
 
     def keep(self, data: bytes) -> Finished:
         """Store the answer of a cell.
@@ -90,9 +86,7 @@ class RunFolder:
                 continue
             try:
                 data = read_bytes(path, NestError, "finished cell")
-                stored = decode(
-                    data, str(path), Finished, "finished cell", NestError
-                )
+                stored = decode(data, str(path), Finished, "finished cell", NestError)
                 if stored.key != path.stem or stored.cell != cells[path.stem]:
                     raise NestError(
                         f"{path}: expected the cell of its name, got another; "
@@ -100,8 +94,7 @@ class RunFolder:
                     )
                 if stored.killed:
                     raise NestError(
-                        f"{path}: expected an answer, got none as "
-                        f"{stored.killed}"
+                        f"{path}: expected an answer, got none as {stored.killed}"
                     )
             except NestError as error:
                 self.complaints.append(f"{error}; the cell counts as not run")
@@ -161,9 +154,7 @@ def open_run(
             raise
 
 
-def _clear(
-    path: Path, instances: Sequence[Instance], new: Sequence[Path]
-) -> None:
+def _clear(path: Path, instances: Sequence[Instance], new: Sequence[Path]) -> None:
     """Remove what a run made that was refused before its first cell."""
     with contextlib.suppress(OSError):  # why it is refused matters more
         if any((path / "cells").iterdir()):
@@ -214,9 +205,7 @@ def _manifest(path: Path) -> BenchmarkSpec:
     return decode(data, str(path / MANIFEST), BenchmarkSpec, "run", NestError)
 
 
-def _agreed(
-    path: Path, run: BenchmarkSpec | None, resume: bool
-) -> BenchmarkSpec:
+def _agreed(path: Path, run: BenchmarkSpec | None, resume: bool) -> BenchmarkSpec:
     """Return what the directory and the request both say."""
     manifest = path / MANIFEST
     if not manifest.exists():

@@ -54,9 +54,7 @@ def to_document(run: BenchmarkSpec, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the document of a run, finished or not."""
     facts = known(rows)
     whole = _whole(run, rows)
-    by_solver = {
-        s: [row for row in rows if row.solver == s] for s in run.solvers
-    }
+    by_solver = {s: [row for row in rows if row.solver == s] for s in run.solvers}
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "run": _run(run),
@@ -75,9 +73,7 @@ def to_document(run: BenchmarkSpec, rows: Sequence[Row]) -> dict[str, Any]:
             "close": CLOSE,
             "hosts": sorted({row.host for row in rows} - {""}),
             "sharing_cpus": sum(row.shares_cpus for row in rows),
-            "solvers": [
-                _times(run, s, by_solver[s], facts) for s in run.solvers
-            ],
+            "solvers": [_times(run, s, by_solver[s], facts) for s in run.solvers],
             "proof_time_profile": _proof_profile(whole),
             "cactus": _cactus(run, rows, facts),
             "gap_over_time": _gaps(run, rows, facts),
@@ -146,8 +142,7 @@ def _answers(solver: str, rows: Sequence[Row], facts: Facts) -> dict[str, Any]:
     ratios = [
         row.step_quanta / best
         for row in rows
-        if row.step_quanta is not None
-        and (best := facts[row.entry.hash].best_quanta)
+        if row.step_quanta is not None and (best := facts[row.entry.hash].best_quanta)
     ]
     solvable = [row for row in rows if not facts[row.entry.hash].infeasible]
     return {
@@ -207,11 +202,7 @@ def _pair(
         if a == b == math.inf:
             neither += 1
         else:
-            wins, ties, losses = (
-                wins + (a < b),
-                ties + (a == b),
-                losses + (a > b),
-            )
+            wins, ties, losses = (wins + (a < b), ties + (a == b), losses + (a > b))
         both = [
             math.log(x / y)
             for x, y in zip(steps, against, strict=True)
@@ -233,8 +224,7 @@ def _pair(
         "sign_test_p": sign_test(wins, losses),
         "problems_with_both": len(logs),
         "step_time_ratio": ratio and math.exp(ratio.value),
-        "step_time_ratio_95": ratio
-        and [math.exp(ratio.low), math.exp(ratio.high)],
+        "step_time_ratio_95": ratio and [math.exp(ratio.low), math.exp(ratio.high)],
     }
 
 
@@ -277,11 +267,7 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
         axes = dict(row.entry.axes)
         if "bandwidth" in axes:
             factor = float(axes.pop("bandwidth"))
-            key = (
-                *axes.items(),
-                ("solver", row.solver),
-                ("seed", row.cell.seed),
-            )
+            key = (*axes.items(), ("solver", row.solver), ("seed", row.cell.seed))
             groups.setdefault(key, {})[factor] = row
     grid = []
     for key, by_factor in groups.items():
@@ -324,9 +310,7 @@ def _times(
             "max": max((row.wall_s for row in rows), default=0.0),
         },
         "cpu_s": sum(row.cpu_s or 0.0 for row in rows),
-        "peak_rss_bytes": max(
-            (x.peak_rss_bytes or 0 for x in rows), default=0
-        ),
+        "peak_rss_bytes": max((x.peak_rss_bytes or 0 for x in rows), default=0),
         "shifted_geometric_mean_s": {
             str(penalty): _mean_s(
                 run,
@@ -337,9 +321,7 @@ def _times(
             )
             for penalty in PENALTIES
         },
-        "primal_integral": math.fsum(integrals) / len(integrals)
-        if integrals
-        else None,
+        "primal_integral": math.fsum(integrals) / len(integrals) if integrals else None,
         "primal_integral_cells": len(integrals),
     }
 
@@ -380,9 +362,7 @@ def _measured(
     ]
 
 
-def _integrals(
-    run: BenchmarkSpec, rows: Iterable[Row], facts: Facts
-) -> list[float]:
+def _integrals(run: BenchmarkSpec, rows: Iterable[Row], facts: Facts) -> list[float]:
     return [
         primal_integral(
             [(point.wall_s, point.step_quanta) for point in row.trace],
@@ -401,9 +381,7 @@ def _gaps(
         return {}
     first = 0.01
     ratio = max(run.time_limit_s / first, 1.0)
-    moments = [
-        first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)
-    ]
+    moments = [first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)]
     gaps = {}
     for solver in run.solvers:
         of_solver = [row for row in rows if row.solver == solver]
@@ -412,10 +390,7 @@ def _gaps(
             gaps[solver] = [
                 [
                     moment,
-                    math.fsum(
-                        primal_gap(_at(row, moment), best)
-                        for row, best in cells
-                    )
+                    math.fsum(primal_gap(_at(row, moment), best) for row, best in cells)
                     / len(cells),
                 ]
                 for moment in moments
@@ -444,8 +419,7 @@ def _cactus(
                 row.wall_s if row.proven else math.inf for row in of_solver
             )
         close[solver] = cactus(
-            _close_after(row, facts[row.entry.hash].best_quanta)
-            for row in of_solver
+            _close_after(row, facts[row.entry.hash].best_quanta) for row in of_solver
         )
     return {"proven": proofs, "close": close}
 
@@ -494,9 +468,7 @@ def _whole(run: BenchmarkSpec, rows: Sequence[Row]) -> list[dict[str, Row]]:
     return [each for each in groups.values() if len(each) == len(run.solvers)]
 
 
-def _profile(
-    whole: Sequence[dict[str, Row]], facts: Facts
-) -> dict[str, Steps]:
+def _profile(whole: Sequence[dict[str, Row]], facts: Facts) -> dict[str, Steps]:
     """Return profiles of step times, without problems that have no plan."""
     runs = [
         each
@@ -508,9 +480,7 @@ def _profile(
     return profile(
         {
             solver: [
-                math.inf
-                if (step := each[solver].step_quanta) is None
-                else step
+                math.inf if (step := each[solver].step_quanta) is None else step
                 for each in runs
             ]
             for solver in runs[0]

@@ -61,9 +61,7 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
         for seed in self.seeds:
             check_integer("seeds", seed, 0)
         if self.batches is not None and self.job.global_batch is not None:
-            raise ValueError(
-                "job.global_batch: expected it or batches, got both"
-            )
+            raise ValueError("job.global_batch: expected it or batches, got both")
 
 
 def read_sweep(path: str | Path) -> Sweep:
@@ -72,9 +70,7 @@ def read_sweep(path: str | Path) -> Sweep:
     return decode(data, str(path), Sweep, "grid", InvalidOptionError)
 
 
-def expand(
-    sweep: Sweep, where: str, calibration: str | None = None
-) -> list[Instance]:
+def expand(sweep: Sweep, where: str, calibration: str | None = None) -> list[Instance]:
     """Return the problems of a grid.
 
     With the parameters of a calibration's file, if one is given.
@@ -147,9 +143,7 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
                 f"all links"
             )
         links = tuple(
-            replace(
-                link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s
-            )
+            replace(link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s)
             for link in topology.links
         )
         return replace(cluster, topology=replace(topology, links=links))

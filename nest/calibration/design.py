@@ -26,9 +26,7 @@ from nest.calibration.parameters import options_of
 from nest.calibration.runs import Learned
 from nest.errors import NestError
 from nest.validation.predict import Skip, predict
-from nest.validation.rows import (
-    Row,
-)
+from nest.validation.rows import Row
 from nest.validation.software import software_of
 from nest.validation.usable import why_unusable
 
@@ -92,9 +90,7 @@ class Proposal(NamedTuple):
 
 
 def candidates(
-    learned: Learned,
-    seed: int = 0,
-    tell: Callable[[str], None] | None = None,
+    learned: Learned, seed: int = 0, tell: Callable[[str], None] | None = None
 ) -> Candidates:
     """Return configurations of the models that ran, none that did.
 
@@ -156,9 +152,7 @@ def _zero(row: Row) -> int:
     return software_of(row).zero if stated is None else stated
 
 
-def _variants(
-    base: Row, rows: tuple[Row, ...], node_size: int
-) -> Iterator[Row]:
+def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]:
     """Yield what else the model of a run could do on the devices that ran.
 
     What is no choice (recomputation, ZeRO stage, software) stays as it is.
@@ -172,9 +166,7 @@ def _variants(
     degrees = {degree for degree in DEGREES if degree <= most_tp}
     stages = {degree for degree in DEGREES if degree <= most_pp}
     if _zero(base) == MOST_SHARDED:
-        same_software = [
-            row for row in rows if row.framework == base.framework
-        ]
+        same_software = [row for row in rows if row.framework == base.framework]
         degrees = {row.tp or 1 for row in same_software}
         stages = {row.pp or 1 for row in same_software}
     cp = base.cp or 1
@@ -224,8 +216,7 @@ def propose(
     noise = learned.noise
     chosen = choose(pool.slopes, learned.after.covariance, noise, count)
     return [
-        Proposal(pool.rows[n], math.hypot(deviation, noise))
-        for n, deviation in chosen
+        Proposal(pool.rows[n], math.hypot(deviation, noise)) for n, deviation in chosen
     ]
 
 
@@ -260,9 +251,7 @@ def choose(
         gains = (shared**2).sum(axis=0) / variances
         gains[[index for index, _ in choices]] = -1.0
         best = int(np.argmax(gains))
-        covariance = (
-            covariance - np.outer(moved[best], moved[best]) / variances[best]
-        )
+        covariance = covariance - np.outer(moved[best], moved[best]) / variances[best]
         choices.append((best, spread_of(slopes, covariance)))
     return choices
 

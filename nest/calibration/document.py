@@ -73,9 +73,7 @@ def to_document(
         ],
         "proposed": {
             "candidates": len(candidates.rows),
-            "deviation_before": _spread(
-                candidates, before, TWO_OF_THREE * NOISE
-            ),
+            "deviation_before": _spread(candidates, before, TWO_OF_THREE * NOISE),
             "deviation_after": _spread(candidates, after, learned.noise),
             "runs": [
                 {
@@ -94,9 +92,7 @@ def _spread(candidates: Candidates, fit: Fit, noise: float) -> float | None:
     """Return how far off step times of the candidates are under a fit."""
     if not candidates.rows:
         return None
-    return six_digits(
-        math.hypot(spread_of(candidates.slopes, fit.covariance), noise)
-    )
+    return six_digits(math.hypot(spread_of(candidates.slopes, fit.covariance), noise))
 
 
 def _notes(learned: Learned) -> list[str]:
@@ -130,8 +126,7 @@ def _notes(learned: Learned) -> list[str]:
             f"as {how} as the others say; it counts little: check or remove it"
         )
     missing = {
-        name: sum(getattr(row, name) is None for row in runs.rows)
-        for name in SETTINGS
+        name: sum(getattr(row, name) is None for row in runs.rows) for name in SETTINGS
     }
     if any(missing.values()):
         notes.append(

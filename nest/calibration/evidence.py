@@ -61,10 +61,7 @@ class Evidence:
         """
         values = np.exp(x)
         options = options_of(
-            {
-                p.name: float(v)
-                for p, v in zip(parameters, values, strict=True)
-            },
+            {p.name: float(v) for p, v in zip(parameters, values, strict=True)},
             parameters,
         )
         errors = []
@@ -117,8 +114,6 @@ NOISE = {"A": 1.0, "B": 2.0, "C": 4.0, None: 1.0}
 
 def evidence_of(rows: Sequence[Row], groups: Sequence[str]) -> Evidence:
     """Return rows as evidence, all of which must be usable."""
-    families = [
-        calibrated_family(machine_of(row).calibration_family) for row in rows
-    ]
+    families = [calibrated_family(machine_of(row).calibration_family) for row in rows]
     noise = np.array([NOISE.get(row.time_tier, 1.0) for row in rows])
     return Evidence(tuple(rows), tuple(families), tuple(groups), noise)

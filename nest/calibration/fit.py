@@ -83,9 +83,7 @@ def prior(parameters: tuple[Parameter, ...]) -> Fit:
     )
 
 
-def solve(
-    before: Fit, linear: Linear, evidence: Evidence, rounds: int = 8
-) -> Fit:
+def solve(before: Fit, linear: Linear, evidence: Evidence, rounds: int = 8) -> Fit:
     """Return the most probable parameters if errors are linear.
 
     Parameters

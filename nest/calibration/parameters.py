@@ -8,11 +8,7 @@ from typing import Any
 
 import msgspec
 
-from nest.hardware.calibration import (
-    Calibration,
-    Software,
-    stored_calibration,
-)
+from nest.hardware.calibration import Calibration, Software, stored_calibration
 from nest.ir.base import Struct
 from nest.util.stored import read_stored
 from nest.validation.predict import PredictOptions
@@ -65,14 +61,11 @@ class Parameter(Struct, frozen=True, kw_only=True):
         return self.family in (EVERY, SOFTWARE, family)
 
 
-PARAMETERS = read_stored(
-    "nest.calibration", "parameters", tuple[Parameter, ...]
-)
+PARAMETERS = read_stored("nest.calibration", "parameters", tuple[Parameter, ...])
 
 
 def options_of(
-    values: Mapping[str, float],
-    parameters: tuple[Parameter, ...] = PARAMETERS,
+    values: Mapping[str, float], parameters: tuple[Parameter, ...] = PARAMETERS
 ) -> PredictOptions:
     """Return the options that predict with values, the others as stored."""
     stored = stored_calibration()
@@ -102,8 +95,6 @@ def options_of(
             fields[f"{name}_fraction"] = min(share, 1.0)
         fields["host_ns"] *= slowdown
     return PredictOptions(
-        calibration={
-            name: Calibration(**fields) for name, fields in families.items()
-        },
+        calibration={name: Calibration(**fields) for name, fields in families.items()},
         software=Software(**software),
     )

@@ -22,15 +22,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from nest.calibration.evidence import Array, Evidence, evidence_of
-from nest.calibration.fit import (
-    FREEDOM,
-    NOISE,
-    Fit,
-    Linear,
-    fit,
-    refit,
-    solve,
-)
+from nest.calibration.fit import FREEDOM, NOISE, Fit, Linear, fit, refit, solve
 from nest.calibration.parameters import SOFTWARE, options_of
 from nest.calibration.stored import stored_fit
 from nest.calibration.template import is_example
@@ -41,11 +33,7 @@ from nest.hardware.calibration import CalibrationFile, calibrated_family
 from nest.ir.problem import OwnRuns
 from nest.validation.predict import Skip, predict, predicted_run
 from nest.validation.reading import read_rows
-from nest.validation.rows import (
-    Row,
-    measured_step_time_s,
-    ran_out_of_memory,
-)
+from nest.validation.rows import Row, measured_step_time_s, ran_out_of_memory
 from nest.validation.settings import machine_of
 from nest.validation.usable import impossible, why_unusable
 
@@ -154,9 +142,7 @@ def read_runs(
     InvalidRunsError
         If its runs cannot calibrate predictions.
     """
-    return runs_of(
-        read_rows(path), str(path), hardware, interconnect, devices_per_node
-    )
+    return runs_of(read_rows(path), str(path), hardware, interconnect, devices_per_node)
 
 
 def runs_of(
@@ -385,9 +371,7 @@ class Learned:
             for name, value in options.software.overlap.items()
         }
         names = [p.name for p in self.after.parameters if p.family != SOFTWARE]
-        fractions = [
-            p.field for p in self.after.parameters if p.family == SOFTWARE
-        ]
+        fractions = [p.field for p in self.after.parameters if p.family == SOFTWARE]
         return CalibrationFile(
             families={
                 self.runs.family: replace(
@@ -422,9 +406,7 @@ class Learned:
 
 
 def learn(
-    runs: Runs,
-    before: Fit | None = None,
-    tell: Callable[[str], None] | None = None,
+    runs: Runs, before: Fit | None = None, tell: Callable[[str], None] | None = None
 ) -> Learned:
     """Update the parameters with runs.
 
@@ -449,9 +431,7 @@ def learn(
     factor = common_factor(errors_before)
     center = _slower(before, factor)
     after, linear = fit(center, evidence)
-    near = Linear(
-        after.x, evidence.errors(after.x, before.parameters), linear.slopes
-    )
+    near = Linear(after.x, evidence.errors(after.x, before.parameters), linear.slopes)
     scale = noise_scale(center, near, evidence)
     if scale > 1:  # a few quiet runs are not trusted more than others
         evidence = evidence.noisier(scale)
@@ -463,9 +443,7 @@ def learn(
         if tell is not None:
             tell(f"fit without run {index + 1} of {len(runs.rows)}")
         others = _without(index, center, near, evidence)
-        left_out.append(
-            evidence.errors(others.x, before.parameters, [index])[0]
-        )
+        left_out.append(evidence.errors(others.x, before.parameters, [index])[0])
     return Learned(
         runs,
         before,
@@ -497,15 +475,11 @@ def common_factor(errors: Array) -> float:
 
 def _slower(before: Fit, factor: float) -> Fit:
     """Return a prior whose factor on all times is another."""
-    moved = [
-        math.log(factor) * (p.field == "slowdown") for p in before.parameters
-    ]
+    moved = [math.log(factor) * (p.field == "slowdown") for p in before.parameters]
     return dataclasses.replace(before, x=before.x + np.array(moved))
 
 
-def _without(
-    index: int, before: Fit, linear: Linear, evidence: Evidence
-) -> Fit:
+def _without(index: int, before: Fit, linear: Linear, evidence: Evidence) -> Fit:
     """Return the fit to all rows but one, near the fit to all."""
     rest = [i for i in range(len(linear.errors)) if i != index]
     return solve(

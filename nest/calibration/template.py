@@ -47,9 +47,7 @@ def cells_of(row: Row) -> dict[str, str]:
     for name in COLUMNS:
         value = getattr(row, name)
         if name not in _NO_CELLS and value is not None:
-            cells[name] = (
-                str(int(value)) if isinstance(value, bool) else str(value)
-            )
+            cells[name] = str(int(value)) if isinstance(value, bool) else str(value)
     return {**cells, "iter_time_s": ""}
 
 

@@ -130,9 +130,7 @@ def own_runs_of(
     covariances = [np.array(covariance_of(p, deviations)) for p in problems]
     # With experts, or in fp8, there is more to learn.
     before = np.maximum.reduce(covariances)
-    shares = np.array(
-        [shares_of(x.run.problem, x.run.plan, x.verdict) for x in runs]
-    )
+    shares = np.array([shares_of(x.run.problem, x.run.plan, x.verdict) for x in runs])
     noise = noise_of_runs(deviations.noise, errors)
     covariance = left_unknown(before, shares, noise).covariance
     first, second, third = (

@@ -62,8 +62,7 @@ def certify(
     plan = msgspec.structs.replace(
         plan,
         stages=tuple(
-            Stage.of(stage.layers, stage.layer_strategies)
-            for stage in plan.stages
+            Stage.of(stage.layers, stage.layer_strategies) for stage in plan.stages
         ),
         problem_hash=None,
         solver=None,
@@ -81,9 +80,7 @@ def certify(
         stop, bound = interrupt, 0
         proof = [prove_split(terms, x, 0) for x in terms.rules.cases()]
     status = "optimal" if bound == step_quanta else "feasible"
-    certificate = _certificate(
-        problem_hash, status, proof, written, step_quanta, bound
-    )
+    certificate = _certificate(problem_hash, status, proof, written, step_quanta, bound)
     if stop is not None:
         raise Interrupted(certificate) from stop
     return certificate
@@ -179,9 +176,7 @@ def _step_quanta(problem: Problem, plan: Plan) -> int:
     return verdict.step_quanta
 
 
-def _prove(
-    problem: Prices, step_quanta: int
-) -> tuple[int, list[dict[str, Any]]]:
+def _prove(problem: Prices, step_quanta: int) -> tuple[int, list[dict[str, Any]]]:
     """Return the best bound found, with its proof split by split."""
     best = step_quanta
     for gap in GAPS:
@@ -218,9 +213,7 @@ def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
         raise UnsupportedProblemError(str(error)) from error
 
 
-def _prove_split(
-    problem: Prices, key: ProofCase, bound: int
-) -> dict[str, Any]:
+def _prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
     split = check.Split(problem, key)
     edges, high = split.bounds(bound), (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []

@@ -25,10 +25,7 @@ from nest.util.interrupts import Ending
     None,
     "folder",
 )
-@option(
-    "--data DIR",
-    "Folder of published data instead of those of the package.",
-)
+@option("--data DIR", "Folder of published data instead of those of the package.")
 @option("--quick", "Only a part of it, in about a minute.")
 def audit_command(
     name: str | None, folder: str | None, data: str | None, quick: bool

@@ -16,12 +16,7 @@ from nest.cli.options import Files, takes
 from nest.cli.progress import ProgressLine, StatusLine, hint, share_left
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.requests.benchmarks import (
-    OF_RUNS,
-    BenchRequest,
-    SweepRequest,
-    planned_run,
-)
+from nest.requests.benchmarks import OF_RUNS, BenchRequest, SweepRequest, planned_run
 from nest.requests.solving import CompareRequest, split_solvers
 from nest.requests.sweeping import check_vary, document_of, solved
 
@@ -250,11 +245,7 @@ class _Running:
 
     def _end(self, outcome: Ended, line: _CellLine) -> None:
         from nest.present.benchmark import benchmark_block
-        from nest.present.pages.benchmark import (
-            joint_csv,
-            to_html,
-            write_reports,
-        )
+        from nest.present.pages.benchmark import joint_csv, to_html, write_reports
         from nest.present.table import show
 
         line.clear()
@@ -302,5 +293,5 @@ class _CellLine(StatusLine):
                 self.elapsed_s,
                 self._count - self._begun_with,
                 self._size - self._begun_with,
-            ),
+            )
         )

@@ -31,10 +31,7 @@ from nest.util.files import check_output
     output="Where to write the calibration; '-' is standard output.",
 )
 def calibrate_command(
-    request: CalibrateRequest,
-    files: Files,
-    template: bool,
-    next_path: str | None,
+    request: CalibrateRequest, files: Files, template: bool, next_path: str | None
 ) -> int:
     """Fit the parameters of predictions to runs on your own cluster.
 
@@ -57,11 +54,7 @@ def calibrate_command(
             f"nest calibrate: expected {missing}, got none; for example "
             f"'nest calibrate runs.csv -o my.calibration.json', see --template"
         )
-    files.check(
-        request,
-        {"RUNS": None if path == "-" else path},
-        {"--next": next_path},
-    )
+    files.check(request, {"RUNS": None if path == "-" else path}, {"--next": next_path})
     with StatusLine() as line:
         learned = request.learn(line.update)
         try:
@@ -77,10 +70,7 @@ def calibrate_command(
     write_record(files.output, learned.file)
     if next_path is not None:
         write_text(next_path, planned)
-    show(
-        people(files.json_path, files.output, next_path),
-        *calibration_block(document),
-    )
+    show(people(files.json_path, files.output, next_path), *calibration_block(document))
     files.write_json(document)
     return 0
 

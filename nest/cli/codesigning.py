@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from nest.solvers.base import Deadline
 
 
-def _show_published(
-    context: click.Context, _: click.Parameter, is_on: bool
-) -> None:
+def _show_published(context: click.Context, _: click.Parameter, is_on: bool) -> None:
     """Show what is published of chips, and end there."""
     if not is_on or context.resilient_parsing:
         return
@@ -52,13 +50,11 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 
 @click.command("codesign")
 @option(
-    "--describe",
-    "Only say what SPEC lists, what its limits cut and what is asked.",
+    "--describe", "Only say what SPEC lists, what its limits cut and what is asked."
 )
 @option(
     "--published",
-    "Only compare published chips with the formulas and constants used; "
-    "needs no SPEC.",
+    "Only compare published chips with the formulas and constants used; needs no SPEC.",
     is_eager=True,
     expose_value=False,
     callback=_show_published,
@@ -67,12 +63,9 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
     CodesignRequest,
     *("json_path", "html_path", "plot_path", "csv_path"),
     plot_path="Draw throughput against area; FILE ends in .svg, .png or .pdf.",
-    csv_path="Also write a CSV line per model and point; '-' is standard "
-    "output.",
+    csv_path="Also write a CSV line per model and point; '-' is standard output.",
 )
-def codesign_command(
-    request: CodesignRequest, files: Files, describe: bool
-) -> int:
+def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> int:
     """Find the best accelerators of a space for models, with proofs.
 
     SPEC is a YAML file with the space, its limits and the job, see
@@ -117,15 +110,10 @@ def codesign_command(
     return _search(request, spec, clock, files)
 
 
-def _search(
-    request: CodesignRequest, spec: Spec, clock: Deadline, files: Files
-) -> int:
+def _search(request: CodesignRequest, spec: Spec, clock: Deadline, files: Files) -> int:
     """Search, write what was asked for, and return the exit code."""
     space, folder = spec.space, request.folder
-    hint(
-        f"nest: {len(space.points):,} of {space.raw:,} points are within "
-        f"the limits"
-    )
+    hint(f"nest: {len(space.points):,} of {space.raw:,} points are within the limits")
     with PointLine(len(space.points)) as line:
         answers, stop = until_interrupted(
             lambda: search(

@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import (
-    CompletionItem,
-    get_completion_class,
-    shell_complete,
-)
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from nest.cli.declare import typed
 from nest.cli.saying import say_data
@@ -217,19 +213,13 @@ class _Completed(_Type):
     """A type of values with words to complete."""
 
     def __init__(
-        self,
-        inner: _Type,
-        names: Callable[[], Iterable[str]],
-        kind: str | None,
+        self, inner: _Type, names: Callable[[], Iterable[str]], kind: str | None
     ) -> None:
         self.inner, self.name = inner, inner.name
         self._names, self._kind = names, kind
 
     def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         """Return what the type makes of a value."""
         return self.inner.convert(value, param, ctx)
@@ -271,9 +261,7 @@ def add_words(path: str, command: click.Command) -> None:
             names = _const(keywords)
         if names is not None or kinds:
             parameter.type = _Completed(
-                parameter.type,
-                names or _const(()),
-                kinds[0] if kinds else None,
+                parameter.type, names or _const(()), kinds[0] if kinds else None
             )
 
 

@@ -10,11 +10,7 @@ from nest.cli.declare import option
 from nest.cli.options import Files, takes
 from nest.cli.progress import ProgressLine
 from nest.requests.settings import redeclared
-from nest.requests.solving import (
-    SolverOptionsRequest,
-    TimeLimitRequest,
-    parse_extra,
-)
+from nest.requests.solving import SolverOptionsRequest, TimeLimitRequest, parse_extra
 from nest.requests.values import Pairs, solver_keyword
 from nest.util.interrupts import until_interrupted
 
@@ -24,9 +20,7 @@ class ConformRequest(TimeLimitRequest, command="nest conform"):
     """Limits of the runs of a solver."""
 
     time_limit: float | None = redeclared(
-        TimeLimitRequest,
-        "time_limit",
-        "Wall-clock seconds per run.  [default: 10]",
+        TimeLimitRequest, "time_limit", "Wall-clock seconds per run.  [default: 10]"
     )
     option: Pairs = redeclared(SolverOptionsRequest, "option")
 
@@ -55,10 +49,7 @@ def conform_command(
     name = solver_keyword(solver_text)
     solver_target(name)  # refuses unknown ones
     if promises:
-        show(
-            files.people,
-            key_lines([(check.name, check.meaning) for check in CHECKS]),
-        )
+        show(files.people, key_lines([(check.name, check.meaning) for check in CHECKS]))
         return 0
     files.check()
     extra = parse_extra(request.option, [name]).get(name, {})

@@ -106,10 +106,7 @@ def parameter(
     if not declared.flags:
         nargs = -1 if declared.is_multiple else 1
         return click.argument(
-            name,
-            metavar=declared.usage,
-            nargs=nargs,
-            required=declared.is_required,
+            name, metavar=declared.usage, nargs=nargs, required=declared.is_required
         )
     settings: dict[str, Any] = {"is_flag": True}
     if declared.metavar:

@@ -93,9 +93,7 @@ def config_path() -> Path:
     """Return the file that may state defaults."""
     if named := os.environ.get("NEST_CONFIG"):
         return Path(named)
-    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser(
-        "~/.config"
-    )
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(folder, "nest", "config.toml")
 
 

@@ -61,9 +61,7 @@ class EngineOptions:
                     f"engine, {_listed('model_files')}, got {solver}; choose "
                     f"one with --solver"
                 )
-        if self.model_path is not None and Path(
-            self.model_path
-        ).suffix not in (*ends,):
+        if self.model_path is not None and Path(self.model_path).suffix not in (*ends,):
             raise InvalidOptionError(
                 f"--write-model: expected a name that ends in "
                 f"{' or '.join(ends)}, which models of {solver} can be "
@@ -82,10 +80,7 @@ class EngineOptions:
     @property
     def writes_to(self) -> dict[str, str | None]:
         """Files that are written, by option."""
-        return {
-            "--write-model": self.model_path,
-            "--engine-log": self.log_path,
-        }
+        return {"--write-model": self.model_path, "--engine-log": self.log_path}
 
     @property
     def writes(self) -> bool:
@@ -130,9 +125,7 @@ class EngineOptions:
             with _folder_next_to(Path(self.folder)) as folder:
                 inner = folder / "models"
                 inner.mkdir()
-                models = writer.write_models(
-                    problem, plan, inner, suffix, every=True
-                )
+                models = writer.write_models(problem, plan, inner, suffix, every=True)
                 index = _index(problem, solver, plan, models)
                 write_json(str(inner / "index.json"), index)
                 os.replace(inner, self.folder)
@@ -144,10 +137,7 @@ class EngineOptions:
 
 
 def _index(
-    problem: Problem,
-    solver: str,
-    plan: Plan | None,
-    models: list[dict[str, Any]],
+    problem: Problem, solver: str, plan: Plan | None, models: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what a folder of models says about them."""
     from nest.cost.score import score
@@ -196,9 +186,7 @@ def _listed(field: str) -> str:
     return " or ".join(names)
 
 
-def _logged(
-    cells: dict[str, SolveOptions], path: str
-) -> dict[str, SolveOptions]:
+def _logged(cells: dict[str, SolveOptions], path: str) -> dict[str, SolveOptions]:
     return {
         name: replace(options, extra={**options.extra, LOG: path})
         for name, options in cells.items()
@@ -210,9 +198,7 @@ def _folder_next_to(path: Path) -> Iterator[Path]:
     """Return a folder on the same disk that is gone afterwards."""
     parent = path.resolve().parent
     try:
-        with tempfile.TemporaryDirectory(
-            dir=parent, prefix=f".{path.name}."
-        ) as folder:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{path.name}.") as folder:
             yield Path(folder)
     except OSError as error:
         raise InvalidOptionError(

@@ -30,8 +30,7 @@ def export_command(request: ExportRequest) -> int:
 
     if request.output is None:
         raise InvalidOptionError(
-            "nest export: expected --output, got none; see "
-            "'nest export --help'"
+            "nest export: expected --output, got none; see 'nest export --help'"
         )
     folder = os.fspath(request.output)
     Files().check(request)

@@ -73,11 +73,7 @@ def piper_command(path: str, output: str, **changes: Any) -> int:
     "Machine and devices, such as h100x64, or a file with them.",
     required=True,
 )
-@option(
-    "--mtp",
-    "Count modules for multi-token prediction too.",
-    is_flag=True,
-)
+@option("--mtp", "Count modules for multi-token prediction too.", is_flag=True)
 @takes(JobRequest)
 @output_option("problem")
 def hf_command(

@@ -13,11 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from nest.cli.saying import say_data
-from nest.errors import (
-    InvalidOptionError,
-    InvalidProblemError,
-    UnknownNameError,
-)
+from nest.errors import InvalidOptionError, InvalidProblemError, UnknownNameError
 
 if TYPE_CHECKING:
     from nest.hardware.calibration import CalibrationFile
@@ -34,9 +30,7 @@ class Group(click.Group):
         """Find the command that the first argument names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            raise UnknownNameError(
-                f"{ctx.command_path} COMMAND", args[0], names
-            )
+            raise UnknownNameError(f"{ctx.command_path} COMMAND", args[0], names)
         return super().resolve_command(ctx, args)
 
 
@@ -59,8 +53,7 @@ def check_page(path: str | None, option: str = "--html") -> None:
     """Refuse a page on standard output, which is for people and for data."""
     if path == "-":
         raise InvalidOptionError(
-            f"{option}: expected a file, got '-'; name one, such as "
-            f"report.html"
+            f"{option}: expected a file, got '-'; name one, such as report.html"
         )
 
 

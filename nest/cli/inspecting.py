@@ -17,11 +17,7 @@ from nest.cli.saying import say
 from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.space import batch_splits, strategies
-from nest.errors import (
-    InvalidOptionError,
-    SolverNotInstalledError,
-    UnknownNameError,
-)
+from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownNameError
 from nest.ir.io import problem_hash
 from nest.models import builtin
 from nest.requests.explaining import CheckRequest, ScoreRequest
@@ -56,9 +52,7 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     problem, plan = request.find_problem_and_plan(TALK)
     plan_score = score(problem, plan)
     intervals = intervals_of(problem, plan, plan_score)
-    document = plan_score.to_json() | {
-        "intervals": intervals and intervals.to_json()
-    }
+    document = plan_score.to_json() | {"intervals": intervals and intervals.to_json()}
     show(
         files.people,
         *screen(problem, plan_rows(problem, plan, plan_score)),
@@ -176,8 +170,7 @@ def problems_command(
     name: Any = request.problem
     if name is not None and shown is not None:
         raise InvalidOptionError(
-            f"--show: expected one problem, got {name!r} and {shown!r}; "
-            f"remove one"
+            f"--show: expected one problem, got {name!r} and {shown!r}; remove one"
         )
     check_output(json_path, "--json")
     name = name or shown
@@ -192,8 +185,7 @@ def problems_command(
         flag = "--models" if models else "--clusters"
         if (models and clusters) or modeled or name or output:
             raise InvalidOptionError(
-                f"{flag}: expected no other option than --json, got more; "
-                f"remove one"
+                f"{flag}: expected no other option than --json, got more; remove one"
             )
         if models:
             _list("model", "nest-model-list/1", _models(), json_path)
@@ -218,9 +210,7 @@ def problems_command(
         else:
             named = named_problem(name or "")
             if named is None:
-                raise UnknownNameError(
-                    "built-in problem", name or "", builtin.names()
-                )
+                raise UnknownNameError("built-in problem", name or "", builtin.names())
             problem = named
         write_record(output or "-", problem)
         return 0
@@ -250,10 +240,7 @@ def _list(
         write_json(json_path, {"schema": schema, f"{what}s": records})
     else:
         rows = [(record["name"], text) for record, text in entries]
-        columns = (
-            Column(what, min_width=16),
-            Column("description", min_width=24),
-        )
+        columns = (Column(what, min_width=16), Column("description", min_width=24))
         show(sys.stdout, terminal_table(Table(columns, rows)))
 
 
@@ -297,8 +284,7 @@ def _machines() -> Iterator[_Entry]:
         }
         yield (
             record,
-            f"nodes of {site.node.fan_out} {site.device.name}, "
-            f"{site.network.name}",
+            f"nodes of {site.node.fan_out} {site.device.name}, {site.network.name}",
         )
 
 
@@ -310,9 +296,7 @@ def versions_command() -> None:
     rows = {**versions(), **machine()}
     show(
         sys.stdout,
-        key_lines(
-            [(key, str(v or "not installed")) for key, v in rows.items()]
-        ),
+        key_lines([(key, str(v or "not installed")) for key, v in rows.items()]),
     )
 
 
@@ -353,8 +337,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         ),
         (
             "micro-batch B",
-            _join(sorted({case.micro_batch for case in splits}))
-            or "none fits",
+            _join(sorted({case.micro_batch for case in splits})) or "none fits",
         ),
         (
             "strategies",
@@ -369,11 +352,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         *(f"overlap of {name} ({f:g})" for name, f in job.overlap.items()),
         *(["distributed optimizer"] if job.distributed_optimizer else []),
         *(["a strategy per layer"] if job.granularity == "layer" else []),
-        *(
-            ["sequence parallelism or none"]
-            if len(job.sequence_choices(2)) > 1
-            else []
-        ),
+        *(["sequence parallelism or none"] if len(job.sequence_choices(2)) > 1 else []),
     ]
     if allowed:
         rows.append(("also allowed", _join(allowed)))

@@ -73,16 +73,13 @@ def instances_group(
 
     if list_classes and (classes or status):
         raise InvalidOptionError(
-            "--classes: expected no other option than --json, got more; "
-            "remove one"
+            "--classes: expected no other option than --json, got more; remove one"
         )
     check_output(json_path, "--json")
     selected = names(classes or (), status)
     if json_path is not None:
         document = (
-            report.class_document()
-            if list_classes
-            else report.list_document(selected)
+            report.class_document() if list_classes else report.list_document(selected)
         )
         write_json(json_path, document)
     elif list_classes:
@@ -113,12 +110,9 @@ def show_command(name: str, json_path: str | None) -> None:
 @option("--plans", "Also write the best known plans, as NAME.plan.json.")
 @option(
     "--unlimited",
-    "Write problems without their memory limit: what decides between tight "
-    "and loose.",
+    "Write problems without their memory limit: what decides between tight and loose.",
 )
-def fetch_command(
-    selection: str, output: str, plans: bool, unlimited: bool
-) -> None:
+def fetch_command(selection: str, output: str, plans: bool, unlimited: bool) -> None:
     """Write problems to files, NAME.json each: one, or those of classes.
 
     With CLASS,… those that are in all of these classes, or open, or closed;
@@ -164,8 +158,7 @@ def fetch_command(
 @option("--plan FILE", "A plan for the instance NAME, instead of RESULTS.")
 @option(
     "--certificate FILE",
-    "A certificate for the instance NAME, of 'nest certify', instead of "
-    "RESULTS.",
+    "A certificate for the instance NAME, of 'nest certify', instead of RESULTS.",
 )
 @option("--by TEXT", "Who found that plan.  [default: as the plan says]")
 @option(
@@ -174,8 +167,7 @@ def fetch_command(
 )
 @option(
     "--time-limit S",
-    "Wall-clock seconds for each proof that is made once more, or for "
-    "nest-check.",
+    "Wall-clock seconds for each proof that is made once more, or for nest-check.",
     seconds,
     default=60,
 )
@@ -237,9 +229,7 @@ def update_command(
     else:
         for text in files:
             data = read_bytes(text, NestError)
-            document = decode(
-                data, text, dict, "document of results", NestError
-            )
+            document = decode(data, text, dict, "document of results", NestError)
             records, new_changes = update.with_document(
                 records, document, text, _prover(time_limit, workers)
             )

@@ -71,9 +71,7 @@ class _Commands(Group):
         """Return the names of all commands."""
         return sorted(COMMANDS)
 
-    def get_command(
-        self, ctx: click.Context, cmd_name: str
-    ) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, with what every command has."""
         if cmd_name not in self.commands and cmd_name in COMMANDS:
             self.add_command(_load(cmd_name), cmd_name)
@@ -84,10 +82,7 @@ class _Commands(Group):
     ) -> None:
         """Write the list of commands without loading them."""
         width = formatter.width - 6 - max(map(len, COMMANDS))
-        rows = [
-            (name, _short_help(name, width))
-            for name in self.list_commands(ctx)
-        ]
+        rows = [(name, _short_help(name, width)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -126,10 +121,7 @@ class Terminated(KeyboardInterrupt):
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 79,
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 79},
 )
 @click.option("--version", is_flag=True, help="Print the version and exit.")
 @click.pass_context
@@ -153,9 +145,7 @@ add_examples("nest", cli)
 add_talk(cli)
 
 
-def _walk(
-    command: click.Command, path: str
-) -> Iterator[tuple[str, click.Command]]:
+def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield a command and those of its group, each with its path."""
     yield path, command
     if isinstance(command, click.Group):
@@ -307,9 +297,7 @@ def describe_usage(error: click.ClickException, called: str = "nest") -> str:
         case click.BadOptionUsage():
             return f"{error.option_name}: expected a value, got none; {see}"
     text = error.format_message().rstrip(".")
-    return (
-        f"{path}: expected a valid call, {text[:1].lower()}{text[1:]}; {see}"
-    )
+    return f"{path}: expected a valid call, {text[:1].lower()}{text[1:]}; {see}"
 
 
 #: How settings are written that are no options.

@@ -63,12 +63,8 @@ class NewClusterRequest(Request, command="nest new cluster"):
         "Machine that it is, or whose kernels those of --name are like; see "
         "'nest problems --clusters'.",
     )
-    devices: int | None = setting(
-        "--devices N", "Number of devices.", _DEVICES
-    )
-    node_size: int | None = setting(
-        "--node-size N", "Devices of a node.", _DEVICES
-    )
+    devices: int | None = setting("--devices N", "Number of devices.", _DEVICES)
+    node_size: int | None = setting("--node-size N", "Devices of a node.", _DEVICES)
     network_gb_per_s: float | None = setting(
         "--network-gb-per-s X",
         "Bandwidth between nodes: GB/s per device, one direction, data sheet; "
@@ -81,16 +77,10 @@ class NewClusterRequest(Request, command="nest new cluster"):
         number_between(1e-9, 1e9, "dollars", "for example 2.5"),
     )
     node_gb_per_s: float | None = setting(
-        "--node-gb-per-s X",
-        "Bandwidth inside a node, likewise.",
-        _RATE,
+        "--node-gb-per-s X", "Bandwidth inside a node, likewise.", _RATE
     )
-    name: str | None = setting(
-        "--name NAME", "Name of a device that is no known one."
-    )
-    memory: str | None = setting(
-        "--memory SIZE", "Memory of a device, such as 141GB."
-    )
+    name: str | None = setting("--name NAME", "Name of a device that is no known one.")
+    memory: str | None = setting("--memory SIZE", "Memory of a device, such as 141GB.")
     tflops: float | None = setting(
         "--tflops X", "Dense peak of a device in 16 bits, in TFLOP/s.", _TFLOPS
     )
@@ -140,27 +130,21 @@ def cluster_command(request: NewClusterRequest, output: str) -> int:
     return 0
 
 
-def _with_device(
-    request: NewClusterRequest,
-) -> tuple[NewClusterRequest, Machine]:
+def _with_device(request: NewClusterRequest) -> tuple[NewClusterRequest, Machine]:
     """Return the machine; ask for the figures of a device that is not known.
 
     Only a terminal is asked.
     """
     from nest.hardware import machine
 
-    name = _answer(
-        "Machine", "h100", _known_or_new, request.machine, "--machine"
-    )
+    name = _answer("Machine", "h100", _known_or_new, request.machine, "--machine")
     try:
         return request, machine(name)
     except UnknownNameError:
         if request.machine is not None or request.name is not None:
             raise
     memory = _answer("Memory, such as 80GB", "80GB", _memory, request.memory)
-    tflops = _answer(
-        "TFLOP/s in 16 bits, dense", "1000", _TFLOPS, request.tflops
-    )
+    tflops = _answer("TFLOP/s in 16 bits, dense", "1000", _TFLOPS, request.tflops)
     rate = _answer("GB/s of its memory", "3350", _RATE, request.hbm_gb_per_s)
     request = replace(
         request, name=name, memory=memory, tflops=tflops, hbm_gb_per_s=rate
@@ -168,9 +152,7 @@ def _with_device(
     return request, machine(LIKE)
 
 
-def _with_network(
-    request: NewClusterRequest, machine: Machine
-) -> NewClusterRequest:
+def _with_network(request: NewClusterRequest, machine: Machine) -> NewClusterRequest:
     """Ask for the size of a node, the network and the price."""
     default = str(machine.node.fan_out)
     size = _answer("Devices of a node", default, _DEVICES, request.node_size)
@@ -221,10 +203,8 @@ class NewProblemRequest(ProblemRequest, command="nest new problem"):
     NewProblemRequest,
     "output",
     without=("problem",),
-    model="A name, see 'nest problems --models', or a config.json of "
-    "Hugging Face.",
-    target="Framework whose gradients and optimizer the problem keeps.  "
-    "[default: any]",
+    model="A name, see 'nest problems --models', or a config.json of Hugging Face.",
+    target="Framework whose gradients and optimizer the problem keeps.  [default: any]",
     output="Where to write the problem; '-' is standard output.  [required]",
 )
 def problem_command(request: NewProblemRequest, files: Files) -> int:
@@ -242,9 +222,7 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
     check_output(files.output, "-o")
     answers: dict[str, Any] = {}
     text = "Model ('nest problems --models')"
-    answers["model"] = _answer(
-        text, "llama3-8b", _model, request.model, "--model"
-    )
+    answers["model"] = _answer(text, "llama3-8b", _model, request.model, "--model")
     text = "Cluster: <machine>x<devices>, or a file"
     answers["cluster"] = _answer(
         text, "h100x64", _cluster, request.cluster, "--cluster"
@@ -274,9 +252,7 @@ def _known_or_new(text: str) -> str:
         machine(text)
     except UnknownNameError:
         registered_names = {
-            name
-            for spec in machine_specs()
-            for name in (spec.name, *spec.aliases)
+            name for spec in machine_specs() for name in (spec.name, *spec.aliases)
         }
         other = closest(text, registered_names)
         say(f"{text!r} is no known machine", err=True)

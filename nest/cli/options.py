@@ -36,26 +36,11 @@ if TYPE_CHECKING:
 
 #: Options of :class:`Files`, by its field.
 _FILE_OPTIONS = {
-    "output": (
-        "-o --output FILE",
-        "Write the plan to a file; '-' is standard output.",
-    ),
-    "json_path": (
-        "--json FILE",
-        "Also write a JSON document; '-' is standard output.",
-    ),
-    "csv_path": (
-        "--csv FILE",
-        "Also write a table as CSV; '-' is standard output.",
-    ),
-    "html_path": (
-        "--html FILE",
-        "Also write a page with charts, for a browser.",
-    ),
-    "plot_path": (
-        "--plot FILE",
-        "Draw a chart; FILE ends in .svg, .png or .pdf.",
-    ),
+    "output": ("-o --output FILE", "Write the plan to a file; '-' is standard output."),
+    "json_path": ("--json FILE", "Also write a JSON document; '-' is standard output."),
+    "csv_path": ("--csv FILE", "Also write a table as CSV; '-' is standard output."),
+    "html_path": ("--html FILE", "Also write a page with charts, for a browser."),
+    "plot_path": ("--plot FILE", "Draw a chart; FILE ends in .svg, .png or .pdf."),
 }
 
 _PLAN_OPTION = option(
@@ -150,10 +135,7 @@ class Files:
 
 
 def takes(
-    kind: type[Request],
-    *files: str,
-    without: tuple[str, ...] = (),
-    **helps: str,
+    kind: type[Request], *files: str, without: tuple[str, ...] = (), **helps: str
 ) -> Decorator:
     """Add the options of a request and of files to a command.
 
@@ -227,11 +209,7 @@ def _choose_plan(arguments: dict[str, Any], plan_option: str | None) -> None:
         text = PlanSource(plan_option)
         text.option = "--plan"
         arguments["plan"] = text
-    elif (
-        "model" in arguments
-        and "problem" in arguments
-        and "plan" not in arguments
-    ):
+    elif "model" in arguments and "problem" in arguments and "plan" not in arguments:
         arguments["plan"] = arguments.pop("problem")
 
 

@@ -18,12 +18,7 @@ from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
 from nest.errors import NestError
 from nest.models.named import load_model
-from nest.requests.prices import (
-    PRICE_HELP,
-    PRICE_USAGE,
-    mean_price,
-    read_prices,
-)
+from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price, read_prices
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
 from nest.requests.settings import option_name
@@ -39,17 +34,13 @@ if TYPE_CHECKING:
     from nest.solvers.result import SolveResult
 
 HTML = option(
-    "--html FILE",
-    "Also write a page with charts, for a browser.",
-    None,
-    "html_path",
+    "--html FILE", "Also write a page with charts, for a browser.", None, "html_path"
 )
 
 
 TOKENS = option(
     "--tokens N",
-    "Tokens of the training run, such as 15e12, to show the days that it "
-    "takes.",
+    "Tokens of the training run, such as 15e12, to show the days that it takes.",
     token_count,
 )
 PRICE = option(PRICE_USAGE, PRICE_HELP, read_prices, "prices")
@@ -113,27 +104,18 @@ class Paging:
 
         Returns the document of the page.
         """
-        from nest.present.pages.answers import (
-            answer_document,
-            best_answer,
-            solver_rows,
-        )
+        from nest.present.pages.answers import answer_document, best_answer, solver_rows
 
         problem = restricted.problem
         finished = {result.solver for result in results}
         missing = [name for name in cells if name not in finished]
-        interrupted = [
-            r.solver for r in results if str(r.outcome) == "interrupted"
-        ]
+        interrupted = [r.solver for r in results if str(r.outcome) == "interrupted"]
         unfinished = ""
         if missing or interrupted:
             names = ", ".join([*interrupted, *missing])
             unfinished = f"The run was stopped: {names} did not finish."
         solvers = solver_rows(
-            results,
-            problem,
-            traces.of(problem, results) if traces else {},
-            missing,
+            results, problem, traces.of(problem, results) if traces else {}, missing
         )
         answer, launch = best_answer(results), ""
         if answer is not None and answer.score.feasible:
@@ -190,9 +172,7 @@ class Traces:
         return {
             result.solver: [
                 (point.wall_s, point.step_quanta, point.bound_quanta)
-                for point in self.recorders[result.solver].trace(
-                    problem, result
-                )
+                for point in self.recorders[result.solver].trace(problem, result)
             ]
             for result in results
             if result.solver in self.recorders
@@ -200,10 +180,7 @@ class Traces:
 
 
 def answered_rows(
-    request: RestrictedRequest,
-    restricted: Restricted,
-    result: SolveResult,
-    wish: Wish,
+    request: RestrictedRequest, restricted: Restricted, result: SolveResult, wish: Wish
 ) -> Rows:
     """Return the rows of an answer, and of what restricts its plans."""
     from nest.present.screen import answer_rows
@@ -319,16 +296,12 @@ def context_of(
         chosen(request, restricted),
         _more(request, restricted),
         limits,
-        ""
-        if restricted.target is None
-        else f"--target {restricted.target.name}",
+        "" if restricted.target is None else f"--target {restricted.target.name}",
         _untargeted(request, restricted),
     )
 
 
-def _untargeted(
-    request: RestrictedRequest, restricted: Restricted
-) -> Problem | None:
+def _untargeted(request: RestrictedRequest, restricted: Restricted) -> Problem | None:
     """Return the problem as it would be without ``--target``."""
     from nest.constraints.targets import ANY, optimizer_of, target
 
@@ -342,9 +315,7 @@ def _untargeted(
     return replace(problem, job=replace(problem.job, optimizer=optimizer))
 
 
-def unchosen(
-    request: RestrictedRequest, restricted: Restricted
-) -> dict[str, str]:
+def unchosen(request: RestrictedRequest, restricted: Restricted) -> dict[str, str]:
     """Return the options that nobody gave, by the settings they choose.
 
     Those that make the problem of a model are known only there: whether
@@ -353,19 +324,11 @@ def unchosen(
     chosen_names = chosen(request, restricted)
     option_names = {"target": "--target", "headroom": "--headroom"}
     if request.model is not None:
-        option_names |= {
-            name: option_name(name) for name in (*JOB_FIELDS, "order")
-        }
-        option_names |= {
-            "replicas": "--pin r=",
-            "pp": "--pin pp=",
-            "dp": "--pin dp=",
-        }
+        option_names |= {name: option_name(name) for name in (*JOB_FIELDS, "order")}
+        option_names |= {"replicas": "--pin r=", "pp": "--pin pp=", "dp": "--pin dp="}
         option_names["granularity"] = "--granularity"
     return {
-        name: text
-        for name, text in option_names.items()
-        if name not in chosen_names
+        name: text for name, text in option_names.items() if name not in chosen_names
     }
 
 
@@ -393,17 +356,11 @@ def _more(
         return settings
     from nest.models.choices import layers_per_node
 
-    joined = layers_per_node(
-        load_model(str(request.model)), request.layers_per_node
-    )
+    joined = layers_per_node(load_model(str(request.model)), request.layers_per_node)
     settings += [
         ("layers_per_node", "layers that are not cut apart", str(joined)),
         ("profile", "measured layers", str(request.profile or "none")),
-        (
-            "calibration",
-            "what kernels reach",
-            str(request.calibration or "as stored"),
-        ),
+        ("calibration", "what kernels reach", str(request.calibration or "as stored")),
     ]
     if restricted.problem.cluster.topology.kind == "graph":
         order = request.order or "given"

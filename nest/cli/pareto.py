@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 
 @click.command("pareto")
-@option(
-    "--steps N",
-    "Steps of a training run, to price it.",
-    integer(1, 2**53),
-)
+@option("--steps N", "Steps of a training run, to price it.", integer(1, 2**53))
 @option(
     "--top N",
     "Show only the ends and the N points between them that say most: the "
@@ -166,9 +162,7 @@ class _Session:
         problem = self.restricted.problem
         limit_s = self.request.time_limit
         with ProgressLine(
-            problem.time_unit,
-            limit_s=limit_s,
-            cells=1 if self.prover is None else None,
+            problem.time_unit, limit_s=limit_s, cells=1 if self.prover is None else None
         ) as progress:
             self.frontier, self.stop = until_interrupted(
                 lambda: find_frontier(self.request, problem, progress)
@@ -197,9 +191,7 @@ class _Session:
         limits = solver_limits(self.request, prover)
         for index in self.numbers or range(1, count + 1):
             point = self.frontier.points[index - 1]
-            self.proofs.append(
-                prove(self.frontier, point, prover, limits, progress)
-            )
+            self.proofs.append(prove(self.frontier, point, prover, limits, progress))
 
     @property
     def stopped(self) -> str:
@@ -241,9 +233,7 @@ def _show(
         within,
     )
     show(files.people, *parts)
-    for line in contradictions(
-        session.frontier, session.prover, session.proofs
-    ):
+    for line in contradictions(session.frontier, session.prover, session.proofs):
         say(f"nest: {line}", err=True)
 
 
@@ -251,10 +241,7 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
     from nest.present.frontier import to_document
 
     document = to_document(
-        session.frontier,
-        steps=steps,
-        prover=session.prover,
-        proofs=session.proofs,
+        session.frontier, steps=steps, prover=session.prover, proofs=session.proofs
     )
     if session.remedies is not None:
         document["infeasible"] = session.remedies.to_json()
@@ -312,16 +299,12 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
             context=replace(context, limits=limits),
             wish=wish,
             frontier=page_frontier(frontier, steps),
-            unfinished=f"The run was {session.stopped}."
-            if session.stopped
-            else "",
+            unfinished=f"The run was {session.stopped}." if session.stopped else "",
         )
     )
 
 
-def _write_plans(
-    folder: str, restricted: Restricted, frontier: Frontier
-) -> None:
+def _write_plans(folder: str, restricted: Restricted, frontier: Frontier) -> None:
     """Write every point's plan, and the problems they are for."""
     from nest.analysis.fit import with_devices
 

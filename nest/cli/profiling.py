@@ -36,40 +36,24 @@ DEVICES = ("auto", "cpu", "cuda")
 )
 @option("--tp N,…", "Tensor parallel degrees.", integers(), "tps", default="1")
 @option("--ep N,…", "Expert parallel degrees.", integers(), "eps", default="1")
-@option(
-    "--samples N,…", "Samples per data-parallel rank.", integers(), default="1"
-)
+@option("--samples N,…", "Samples per data-parallel rank.", integers(), default="1")
 @option(
     "--sequence-length N",
     f"Tokens per sample.  [default: the model's longest, at most "
     f"{DEFAULT_SEQUENCE_LENGTH}]",
     integer(),
 )
+@option("--device auto|cpu|cuda", "Where to run.", one_of(*DEVICES), default="auto")
 @option(
-    "--device auto|cpu|cuda", "Where to run.", one_of(*DEVICES), default="auto"
+    "--device-name NAME", "What clusters call the device.  [default: as far as known]"
 )
-@option(
-    "--device-name NAME",
-    "What clusters call the device.  [default: as far as known]",
-)
-@option(
-    "--dtype bf16|fp16|fp32",
-    "Data type.",
-    one_of(*DTYPE_BYTES),
-    default="bf16",
-)
+@option("--dtype bf16|fp16|fp32", "Data type.", one_of(*DTYPE_BYTES), default="bf16")
 @option(
     "--sequence-parallel/--no-sequence-parallel",
-    "Whether activations between layers are split over tp.  [default: they "
-    "are]",
+    "Whether activations between layers are split over tp.  [default: they are]",
     default=True,
 )
-@option(
-    "--warm-up N",
-    "Passes before the measured ones.",
-    integer(0, 1000),
-    default=2,
-)
+@option("--warm-up N", "Passes before the measured ones.", integer(0, 1000), default=2)
 @option(
     "--repeats N",
     "Measured passes, of which the median counts.",
@@ -103,9 +87,7 @@ def profile_command(
 
     check_output(output, "-o")
     shape = architecture(model)
-    length = sequence_length or min(
-        shape.max_sequence, DEFAULT_SEQUENCE_LENGTH
-    )
+    length = sequence_length or min(shape.max_sequence, DEFAULT_SEQUENCE_LENGTH)
     layers = layer_shapes(shape.towers, shape.head)
     if layers_text is not None:
         layers_by_kind = {layer.kind: layer for layer in layers}
@@ -142,10 +124,7 @@ def profile_command(
 @option("--model NAME", "Which model was profiled.", required=True)
 @option("--device NAME", "On which device.", required=True)
 @option(
-    "--dtype fp16|bf16",
-    "In which data type.",
-    one_of("fp16", "bf16"),
-    default="fp16",
+    "--dtype fp16|bf16", "In which data type.", one_of("fp16", "bf16"), default="fp16"
 )
 @option(
     "--algorithm N",
@@ -155,11 +134,7 @@ def profile_command(
 )
 @output_option("profile")
 def profile_csv_command(
-    paths: tuple[str, ...],
-    model: str,
-    device: str,
-    output: str,
-    **settings: Any,
+    paths: tuple[str, ...], model: str, device: str, output: str, **settings: Any
 ) -> int:
     """Import per-operator CSV files as Aceso's profiler writes them.
 
@@ -226,9 +201,7 @@ _COLUMNS: dict[str, tuple[int, Callable[[Entry], str]]] = {
     "kept_MiB": (
         2,
         lambda entry: (
-            ""
-            if entry.kept_bytes is None
-            else f"{entry.kept_bytes / 2**20:.1f}"
+            "" if entry.kept_bytes is None else f"{entry.kept_bytes / 2**20:.1f}"
         ),
     ),
 }

@@ -26,10 +26,7 @@ def add_talk(command: click.Command) -> None:
     """Add ``--quiet`` and ``--verbose`` to a command."""
     command.params += [
         _switch(
-            ("-q", "--quiet"),
-            "Print only errors on standard error.",
-            QUIET,
-            VERBOSE,
+            ("-q", "--quiet"), "Print only errors on standard error.", QUIET, VERBOSE
         ),
         _switch(
             ("-v", "--verbose"),
@@ -41,10 +38,7 @@ def add_talk(command: click.Command) -> None:
 
 
 def _switch(
-    flags: Sequence[str],
-    text: str,
-    switch: ContextVar[bool],
-    other: ContextVar[bool],
+    flags: Sequence[str], text: str, switch: ContextVar[bool], other: ContextVar[bool]
 ) -> click.Option:
     """Return an option that turns a switch on while the command runs."""
 
@@ -140,9 +134,7 @@ class StatusLine:
             return
         text = printable(text)
         period_s = self.TERMINAL_S if self._is_terminal else self.PIPE_S
-        self._next_s = elapsed_s + (
-            self.VERBOSE_S if self._is_verbose else period_s
-        )
+        self._next_s = elapsed_s + (self.VERBOSE_S if self._is_verbose else period_s)
         if self._is_terminal:
             width = columns_of(self._file) - 1
             self._file.write(f"\r\x1b[2K{text[:width]}")

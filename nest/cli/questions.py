@@ -45,12 +45,8 @@ def fit_command(request: FitRequest, files: Files) -> int:
     problem, has_offers = restricted.problem, bool(request.offer_options)
     clock = Deadline(request.time_limit)
     remedies = None
-    with ProgressLine(
-        problem.time_unit, limit_s=request.time_limit
-    ) as progress:
-        fit, stop = until_interrupted(
-            lambda: fit_problem(request, problem, progress)
-        )
+    with ProgressLine(problem.time_unit, limit_s=request.time_limit) as progress:
+        fit, stop = until_interrupted(lambda: fit_problem(request, problem, progress))
         if not has_offers and stop is None and fit.without_plan:
             remedies = remedies_within(
                 fit.trials[-1].problem, clock.remaining_s, progress
@@ -97,9 +93,7 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
     whole, plan = request.find_problem_and_plan(TALK)
     restricted = request.restricted(whole)
     problem = restricted.problem
-    with ProgressLine(
-        problem.time_unit, limit_s=request.time_limit
-    ) as progress:
+    with ProgressLine(problem.time_unit, limit_s=request.time_limit) as progress:
         explanation, stop = until_interrupted(
             lambda: explain_plan(request, problem, plan, progress)
         )

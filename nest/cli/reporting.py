@@ -104,10 +104,7 @@ def report_command(
 
 
 def _of_plans(
-    request: ReportRequest,
-    files: Files,
-    restricted: Restricted,
-    page: Paging,
+    request: ReportRequest, files: Files, restricted: Restricted, page: Paging
 ) -> int:
     """Write a page of plans from files."""
     from nest.present.pages.answers import answer_document, plan_rows
@@ -123,9 +120,7 @@ def _of_plans(
     rows += restricted_rows(request, restricted, fitting_plan)
     launch = ""
     if fitting_plan is not None:
-        rows, launch = launched(
-            request, restricted, fitting_plan, rows, best.name
-        )
+        rows, launch = launched(request, restricted, fitting_plan, rows, best.name)
     document = answer_document(
         "report",
         problem,
@@ -142,10 +137,7 @@ def _of_plans(
 
 
 def _end(
-    files: Files,
-    page: Paging,
-    document: Document,
-    parts: Sequence[RenderableType],
+    files: Files, page: Paging, document: Document, parts: Sequence[RenderableType]
 ) -> None:
     """Show the answer, say where the page is, and write its content."""
     from nest.present.table import show
@@ -171,10 +163,7 @@ def _answer(restricted: Restricted, path: str) -> Answer:
 
 
 def _solved(
-    request: ReportRequest,
-    files: Files,
-    restricted: Restricted,
-    page: Paging,
+    request: ReportRequest, files: Files, restricted: Restricted, page: Paging
 ) -> int:
     """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
@@ -201,17 +190,14 @@ def _solved(
             result, stopped = interrupt.result, interrupt
         if result.status is Status.INFEASIBLE:
             try:
-                remedies = remedies_within(
-                    restricted.problem, limit_s, progress
-                ).lines
+                remedies = remedies_within(restricted.problem, limit_s, progress).lines
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
     wish = page.wish(restricted.problem)
     rows = answered_rows(request, restricted, result, wish)
     rows += [("fits", text) for text in remedies]
     document = page.write_answers(
-        *("report", request, restricted, {name: limits}, [result], rows),
-        traces=traces,
+        *("report", request, restricted, {name: limits}, [result], rows), traces=traces
     )
     _end(files, page, document, screen(restricted.problem, rows))
     if stopped is not None:

@@ -12,11 +12,7 @@ from nest.cli.inputs import read_input
 from nest.cli.options import Files, takes
 from nest.errors import InvalidProblemError
 from nest.requests.settings import redeclared
-from nest.requests.solving import (
-    SeedRequest,
-    TimeLimitRequest,
-    WorkersRequest,
-)
+from nest.requests.solving import SeedRequest, TimeLimitRequest, WorkersRequest
 from nest.requests.values import RefusedValueError, one_of
 
 if TYPE_CHECKING:
@@ -86,11 +82,7 @@ class ScheduleRequest(
 )
 @takes(ScheduleRequest, "json_path")
 def schedule_command(
-    request: ScheduleRequest,
-    files: Files,
-    path: str,
-    cores: Cores,
-    solver: str,
+    request: ScheduleRequest, files: Files, path: str, cores: Cores, solver: str
 ) -> int:
     """Schedule the operators of a layer on the cores of a chip.
 
@@ -112,9 +104,7 @@ def schedule_command(
         try:
             check_runs(operators, cores)
         except InvalidProblemError as error:
-            raise InvalidProblemError(
-                f"{where}: $.passes.{name}: {error}"
-            ) from None
+            raise InvalidProblemError(f"{where}: $.passes.{name}: {error}") from None
     schedules = {
         name: schedule(
             operators,

@@ -12,13 +12,7 @@ from msgspec import structs
 from nest.cli.declare import option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import (
-    Paging,
-    Traces,
-    answered_rows,
-    commands_text,
-    paged,
-)
+from nest.cli.pages import Paging, Traces, answered_rows, commands_text, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
@@ -54,8 +48,7 @@ if TYPE_CHECKING:
 
 _LOSS = option(
     "--target-loss",
-    "Also solve without --target, and say how much longer its best plan "
-    "takes.",
+    "Also solve without --target, and say how much longer its best plan takes.",
 )
 _LAUNCH = option(
     "--launch",
@@ -93,8 +86,7 @@ _LOG = option(
 )
 _JOBS = option(
     "--jobs N",
-    "Runs of solvers that work at the same time, each in a process of its "
-    "own.",
+    "Runs of solvers that work at the same time, each in a process of its own.",
     integer(1, num_cpus()),
     default=1,
 )
@@ -120,8 +112,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     "csv_path",
     without=("problem",),
     time_limit=_LIMIT,
-    csv_path="Also write a row per solver and problem; '-' is standard "
-    "output.",
+    csv_path="Also write a row per solver and problem; '-' is standard output.",
 )
 def compare_command(
     request: CompareRequest,
@@ -144,9 +135,7 @@ def compare_command(
     if not texts and not request.given_job:
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
-    benchmark = next(
-        (name for name, is_given in options.items() if is_given), None
-    )
+    benchmark = next((name for name, is_given in options.items() if is_given), None)
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
         wrong = "--target-loss" if target_loss else page.run_option
@@ -174,9 +163,7 @@ def compare_command(
         )
     if texts:
         request = replace(request, problem=texts[0])
-    session = _prepared(
-        request, files, solvers, page=page, target_loss=target_loss
-    )
+    session = _prepared(request, files, solvers, page=page, target_loss=target_loss)
     _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
 
@@ -228,9 +215,7 @@ def solve_command(
     (result,) = session.results
     # Nobody can run a plan that does not fit the memory, or that no
     # framework can express.
-    unfit = (
-        result.over_memory_bytes is not None or session.no_launch is not None
-    )
+    unfit = result.over_memory_bytes is not None or session.no_launch is not None
     missing = result.plan is None and (
         files.output is not None or session.launching is not None
     )
@@ -342,9 +327,7 @@ def _prepared(
     request.check_problem_choice()
     check_solvers(solvers, request.time_limit)
     extra = parse_extra(request.option, solvers)
-    files.check(
-        request, writes={"--html": more["page"].path, **engine.writes_to}
-    )
+    files.check(request, writes={"--html": more["page"].path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
     if launching is not None:
@@ -407,10 +390,7 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 
 def _answer(
-    session: _Session,
-    cells: Cells,
-    progress: ProgressLine,
-    traces: Traces | None,
+    session: _Session, cells: Cells, progress: ProgressLine, traces: Traces | None
 ) -> None:
     """Run the solvers, and after them what else is asked."""
     from nest.analysis.compare import compare
@@ -418,9 +398,7 @@ def _answer(
 
     def on_cell(results: Sequence[SolveResult]) -> None:
         progress.clear()
-        session.results = tuple(
-            replace(x, options=cells[x.solver]) for x in results
-        )
+        session.results = tuple(replace(x, options=cells[x.solver]) for x in results)
         session.write()
 
     def run(restricted: Restricted, cells: Cells) -> Sequence[SolveResult]:
@@ -461,9 +439,7 @@ def _answer(
         session.write()
 
 
-def _search_faster(
-    session: _Session, cells: Cells, progress: ProgressLine
-) -> None:
+def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     """Search what the best solver gains without the default headroom."""
     from nest.analysis.compare import fastest
     from nest.analysis.safe import FREE_SHARE, faster_of
@@ -499,15 +475,11 @@ def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     untargeted = session.restricted.untargeted
     assert untargeted is not None
     (name, options), *_ = cells.items()
-    free = run_solver(
-        untargeted, name, replace(options, warm_start=None), progress
-    )
+    free = run_solver(untargeted, name, replace(options, warm_start=None), progress)
     session.loss = loss_of(session.results, free)
 
 
-def _make_robust(
-    session: _Session, cells: Cells, progress: ProgressLine
-) -> None:
+def _make_robust(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     """Look for the plan with the best guaranteed step time."""
     from nest.analysis.robust import robust_of
     from nest.solvers.run import run_solver
@@ -534,10 +506,7 @@ def _launch(session: _Session, *_: Any) -> None:
     assert session.launching is not None
     try:
         files = export(
-            session.restricted.problem,
-            result.plan,
-            target.name,
-            session.settings,
+            session.restricted.problem, result.plan, target.name, session.settings
         )
     except NestError as error:
         session.no_launch = str(error)
@@ -556,9 +525,7 @@ def _write_models(session: _Session, *_: Any) -> None:
 
 
 def _write_all(
-    session: _Session,
-    show: Callable[[_Session], None],
-    traces: Traces | None,
+    session: _Session, show: Callable[[_Session], None], traces: Traces | None
 ) -> None:
     """Write what is asked for in addition to the screen."""
     if session.files.json_path == "-":
@@ -584,12 +551,7 @@ def _show_table(session: _Session) -> None:
     """Print the comparison."""
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
-    from nest.present.screen import (
-        continued,
-        launch_text,
-        run_text,
-        unbroken,
-    )
+    from nest.present.screen import continued, launch_text, run_text, unbroken
     from nest.present.table import show
     from nest.solvers.registry import solver_class
 

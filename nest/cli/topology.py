@@ -28,9 +28,7 @@ def topology_group() -> None:
 
 _NETWORK = click.argument("text", metavar="NETWORK")
 
-_HOSTFILE = option(
-    "--hostfile FILE", "Write the host of every rank, one per line."
-)
+_HOSTFILE = option("--hostfile FILE", "Write the host of every rank, one per line.")
 _RANKFILE = option("--rankfile FILE", "Write host and device of every rank.")
 
 #: What the options of a network say where it is not that of a model.
@@ -90,9 +88,7 @@ def show_command(
     from nest.topology.plot import network_svg
 
     if plan is not None and files["plot"] is None:
-        raise InvalidOptionError(
-            "--plan: expected --plot too, got none; add it"
-        )
+        raise InvalidOptionError("--plan: expected --plot too, got none; add it")
     written.check(
         request,
         {"NETWORK": text, "--plan": plan},
@@ -119,11 +115,7 @@ def show_command(
 @option("--stride N", "Devices between ranks.", integer(), default=1)
 @takes(NetworkRequest, "json_path", **_HELPS)
 def bench_command(
-    request: NetworkRequest,
-    files: Files,
-    text: str,
-    ranks: int | None,
-    stride: int,
+    request: NetworkRequest, files: Files, text: str, ranks: int | None, stride: int
 ) -> int:
     """Show what collectives take on a network, by size.
 
@@ -151,9 +143,7 @@ def bench_command(
     if files.json_path != "-":
         what = f"{text}, {devices} devices"
         show(files.people, *bench_block(what, groups, rows))
-    files.write_json(
-        {"network": text, "ranks": size, "stride": stride, "rows": rows}
-    )
+    files.write_json({"network": text, "ranks": size, "stride": stride, "rows": rows})
     return 0
 
 
@@ -184,15 +174,8 @@ def price_command(_: Request, files: Files, path: str) -> int:
 @topology_group.command("order")
 @_HOSTFILE
 @_RANKFILE
-@takes(
-    OrderRequest,
-    "output",
-    "json_path",
-    output="Write the problem in this order.",
-)
-def order_command(
-    request: OrderRequest, written: Files, **files: str | None
-) -> int:
+@takes(OrderRequest, "output", "json_path", output="Write the problem in this order.")
+def order_command(request: OrderRequest, written: Files, **files: str | None) -> int:
     """Look for an order of the devices in which a plan is faster.
 
     The network of PROBLEM is a graph. What PLAN sends, how often and between
@@ -203,9 +186,7 @@ def order_command(
     from nest.present.network import order_block, order_document
     from nest.present.table import show
 
-    written.check(
-        request, writes={f"--{name}": path for name, path in files.items()}
-    )
+    written.check(request, writes={f"--{name}": path for name, path in files.items()})
     result = reorder(*request.find_problem_and_plan(TALK))
     graph = result.graph
     show(written.people, *order_block(result, graph))

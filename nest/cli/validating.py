@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 )
 @takes(ValidateRequest, "json_path", "html_path")
 def validate_command(
-    request: ValidateRequest,
-    files: Files,
-    details_path: str | None,
+    request: ValidateRequest, files: Files, details_path: str | None
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 

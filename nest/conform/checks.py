@@ -116,8 +116,7 @@ def _check_skips(candidate: Candidate) -> Finding:
             f"{t.name}: expected a reason of 1 to {_REASON_SIZE} characters, "
             f"got {t.detail[:40]!r}"
             for t in trials
-            if not 0 < len(t.detail) <= _REASON_SIZE
-            or t.detail == "it gives no reason"
+            if not 0 < len(t.detail) <= _REASON_SIZE or t.detail == "it gives no reason"
         ),
         f"{trials[0].name}: {trials[0].detail}",
     )
@@ -167,9 +166,7 @@ def _check_proofs(candidate: Candidate) -> Finding:
         proven += bound is not None or status is Status.INFEASIBLE
         if best is None:
             if result.step_quanta is not None:
-                wrong.append(
-                    f"{trial.name}: has a plan, but none fits: report it"
-                )
+                wrong.append(f"{trial.name}: has a plan, but none fits: report it")
             continue
         false = _false_proof(trial)
         if false is not None:
@@ -216,9 +213,7 @@ def _check_decides(candidate: Candidate) -> Finding:
         for t in trials
         if _false_proof(t) is not None
     ]
-    return _first(
-        wrong, f"{len(trials)} of {len(candidate.trials)} problems proven"
-    )
+    return _first(wrong, f"{len(trials)} of {len(candidate.trials)} problems proven")
 
 
 def _check_limits(candidate: Candidate) -> Finding:
@@ -301,8 +296,7 @@ def _check_workers(candidate: Candidate) -> Finding:
         one, two = trial.result, both.result
         if _value(one) != _value(two):
             return _failed(
-                f"{trial.name}: {_text(one)} with 1 worker, {_text(two)} "
-                f"with 2"
+                f"{trial.name}: {_text(one)} with 1 worker, {_text(two)} with 2"
             )
         return _passed(f"{trial.name}: the same with 1 and 2 workers")
     return _nothing("limits stopped it everywhere, or it had no plan")
@@ -329,9 +323,7 @@ def _check_options(candidate: Candidate) -> Finding:
     wrong, refused = [], 0
     for key in option_names:
         extra = {**candidate.options.extra, key: _BAD_VALUE}
-        trial = candidate.run(
-            reference, replace(candidate.options, extra=extra)
-        )
+        trial = candidate.run(reference, replace(candidate.options, extra=extra))
         refused += trial.result is None
         if trial.outcome is Outcome.ERROR and trial.result is not None:
             wrong.append(
@@ -353,9 +345,7 @@ def _check_warm_start(candidate: Candidate) -> Finding:
         plan = reference.plan
         if plan is None or able.beyond(plan) or not trial.outcome.ran:
             continue
-        again = candidate.run(
-            reference, replace(candidate.options, warm_start=plan)
-        )
+        again = candidate.run(reference, replace(candidate.options, warm_start=plan))
         step = None if again.result is None else again.result.step_quanta
         if step is None or step > (reference.optimum_quanta or 0):
             got = f"{step} quanta" if step else f"no plan ({again.detail})"
@@ -380,9 +370,7 @@ def _check_reports(candidate: Candidate) -> Finding:
     return _first(wrong, f"{count} reports, all true")
 
 
-def _untrue(
-    candidate: Candidate, trial: Trial, report: Progress
-) -> str | None:
+def _untrue(candidate: Candidate, trial: Trial, report: Progress) -> str | None:
     """Return what is wrong with a report, or ``None``."""
     able, best = candidate.capabilities, trial.reference.optimum_quanta
     bound = report.lower_bound_quanta
@@ -457,6 +445,4 @@ _CHECKS = {
 _MEANINGS = read_stored("nest.conform", "promises", dict[str, str])
 
 #: In the order of reports. The last ones look at all runs before them.
-CHECKS = tuple(
-    Promise(name, _MEANINGS[name], check) for name, check in _CHECKS.items()
-)
+CHECKS = tuple(Promise(name, _MEANINGS[name], check) for name, check in _CHECKS.items())

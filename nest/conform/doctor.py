@@ -15,12 +15,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import IO, Literal, NamedTuple
 
-from nest.util.versions import (
-    DISTRIBUTION,
-    machine,
-    nest_version,
-    package_version,
-)
+from nest.util.versions import DISTRIBUTION, machine, nest_version, package_version
 
 #: Of a check: fine; optional and not there; what nest cannot do without.
 State = Literal["ok", "missing", "broken"]
@@ -105,10 +100,7 @@ def _packages() -> Iterator[Finding]:
             continue
         text = "not installed" if version is None else version
         yield Finding(
-            name,
-            "broken",
-            f"{text} (wanted {bounds})",
-            f"pip install '{name}{bounds}'",
+            name, "broken", f"{text} (wanted {bounds})", f"pip install '{name}{bounds}'"
         )
 
 
@@ -161,11 +153,7 @@ def _engine(solver: str) -> Finding:
 
 def _others() -> Iterator[Finding]:
     """Yield the other solvers, those that can run in one line."""
-    from nest.solvers.registry import (
-        availability,
-        ignored_plugins,
-        solver_names,
-    )
+    from nest.solvers.registry import availability, ignored_plugins, solver_names
 
     ready = []
     for name in solver_names():
@@ -190,8 +178,7 @@ def _extras() -> Iterator[Finding]:
             continue
         there = {name: package_version(name) for name, _ in packages}
         text = ", ".join(
-            f"{name} {version or 'not installed'}"
-            for name, version in there.items()
+            f"{name} {version or 'not installed'}" for name, version in there.items()
         )
         if all(there.values()):
             yield Finding(f"extra {extra}", "ok", text)
@@ -220,8 +207,7 @@ def memory_bytes() -> tuple[int | None, int | None]:
             lines = dict(line.split(":", 1) for line in file)
         # KiB, whatever they say
         sizes = [
-            int(lines[name].split()[0]) * 1024
-            for name in ("MemAvailable", "MemTotal")
+            int(lines[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal")
         ]
         return sizes[0], sizes[1]
     except (OSError, KeyError, ValueError, IndexError):

@@ -18,10 +18,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 
 #: Those of ``nest/conform/data``.
-OWN = (
-    *("dag", "mixed", "per-layer", "artifact"),
-    *("tight-bound", "half-quanta"),
-)
+OWN = (*("dag", "mixed", "per-layer", "artifact"), *("tight-bound", "half-quanta"))
 
 #: Instances: one where memory binds, one where nothing fits.
 CLOSED = ("gpt2-large-a10gx2", "llama2-7b-a100-40gbx2")
@@ -38,9 +35,7 @@ class Optimum(Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-class Optima(
-    FileStruct, frozen=True, kw_only=True, tag="nest-conform-optima/1"
-):
+class Optima(FileStruct, frozen=True, kw_only=True, tag="nest-conform-optima/1"):
     """The optima of :data:`OWN` by name."""
 
     solvers: tuple[str, ...]
@@ -84,11 +79,7 @@ def own_problem(name: str) -> Problem:
 def _own(name: str) -> Reference:
     stored = files("nest.conform") / "data" / "optima.json"
     optimum = decode(
-        stored.read_bytes(),
-        str(stored),
-        Optima,
-        "list of optima",
-        InvalidProblemError,
+        stored.read_bytes(), str(stored), Optima, "list of optima", InvalidProblemError
     ).optima[name]
     problem = own_problem(name)
     if problem_hash(problem) != optimum.problem_hash:
@@ -102,6 +93,4 @@ def _own(name: str) -> Reference:
 
 def _closed(name: str) -> Reference:
     record = instances.best_known(name)
-    return Reference(
-        name, instances.problem(name), record.value_quanta, record.plan
-    )
+    return Reference(name, instances.problem(name), record.value_quanta, record.plan)

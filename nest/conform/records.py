@@ -83,11 +83,7 @@ class Report:
             "conforms": self.conforms,
             **provenance(),
             "checks": [
-                {
-                    "check": check.name,
-                    "state": str(check.state),
-                    "reason": check.reason,
-                }
+                {"check": check.name, "state": str(check.state), "reason": check.reason}
                 for check in self.checks
             ],
             "cells": [dict(cell) for cell in self.cells],

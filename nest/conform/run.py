@@ -145,17 +145,13 @@ class _Runner:
 
     def run_large(self) -> Trial | None:
         """Run it shortly on the large problem; None if the user stops it."""
-        limit_s = min(
-            LARGE_LIMIT_S, self.options.time_limit_s or LARGE_LIMIT_S
-        )
+        limit_s = min(LARGE_LIMIT_S, self.options.time_limit_s or LARGE_LIMIT_S)
         limited = replace(self.options, time_limit_s=limit_s)
         with suppress(KeyboardInterrupt):
             return self.run(large(), limited)
         return None
 
-    def run(
-        self, reference: Reference, options: SolveOptions | None = None
-    ) -> Trial:
+    def run(self, reference: Reference, options: SolveOptions | None = None) -> Trial:
         """Run it once and keep everything that it said."""
         if self.stopped is not None:
             raise self.stopped

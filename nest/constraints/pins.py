@@ -74,9 +74,7 @@ SETTINGS = {
         axis.name: PlanSetting(axis.field, axis.meaning, of_strategy=True)
         for axis in AXES
     },
-    "zero": PlanSetting(
-        "zero", "ZeRO stages", of_strategy=True, numbers=range(4)
-    ),
+    "zero": PlanSetting("zero", "ZeRO stages", of_strategy=True, numbers=range(4)),
     "recompute": PlanSetting(
         "recompute",
         "recompute choices",
@@ -84,9 +82,7 @@ SETTINGS = {
         words=RECOMPUTE,
         numbers=range(0),
     ),
-    "v": PlanSetting(
-        "virtual_stages", "chunks per stage", long="virtual_stages"
-    ),
+    "v": PlanSetting("virtual_stages", "chunks per stage", long="virtual_stages"),
 }
 
 _SHORT = {name: name for name in SETTINGS} | {
@@ -114,9 +110,7 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
         If there is no such setting.
     """
     settings: dict[str, tuple[Value, ...]] = {}
-    for assignment in (
-        assignment for text in texts for assignment in text.split(",")
-    ):
+    for assignment in (assignment for text in texts for assignment in text.split(",")):
         name, equals, values_text = assignment.strip().partition("=")
         if not (name and equals and values_text):
             raise InvalidOptionError(
@@ -127,9 +121,7 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
             raise UnknownNameError(option, name, _SHORT)
         name = _SHORT[name]
         values = tuple(
-            dict.fromkeys(
-                _read(option, name, text) for text in values_text.split("|")
-            )
+            dict.fromkeys(_read(option, name, text) for text in values_text.split("|"))
         )
         if option == "--forbid":
             values = tuple(dict.fromkeys((*settings.get(name, ()), *values)))
@@ -182,14 +174,11 @@ def _read(option: str, name: str, text: str) -> Value:
         *others, last = map(str, setting.numbers)
         expected = f"{', '.join(others)} or {last}"
     raise InvalidOptionError(
-        f"{option} {name}: expected {expected}, got {text!r}; correct the "
-        f"value"
+        f"{option} {name}: expected {expected}, got {text!r}; correct the value"
     )
 
 
-def describe(
-    pins: Restrictions, forbids: Restrictions, option: str = "--pin"
-) -> str:
+def describe(pins: Restrictions, forbids: Restrictions, option: str = "--pin") -> str:
     """Return the restrictions as on the command line; empty for none.
 
     ``option`` is the one that the pins come from.
@@ -197,9 +186,7 @@ def describe(
     options = []
     for name, restrictions in ((option, pins), ("--forbid", forbids)):
         if restrictions:
-            texts = (
-                _text(key, values) for key, values in restrictions.items()
-            )
+            texts = (_text(key, values) for key, values in restrictions.items())
             options.append(f"{name} {','.join(texts)}")
     return " ".join(options)
 
@@ -332,15 +319,10 @@ def _refuse_value(
     hint: str,
 ) -> None:
     largest = max(
-        (max_stages(problem, case) for case in batch_splits(problem)),
-        default=0,
+        (max_stages(problem, case) for case in batch_splits(problem)), default=0
     )
     # Where stages must be even, fewer may be no number of them either.
-    if (
-        name == "pp"
-        and problem.job.pipeline_parallel is None
-        and int(value) > largest
-    ):
+    if name == "pp" and problem.job.pipeline_parallel is None and int(value) > largest:
         layers = len(problem.graph.layers)
         raise InvalidOptionError(
             f"{option} pp={value}: expected at most {largest} stages "
@@ -356,10 +338,7 @@ def _refuse_value(
 
 
 def _hint_of_ranks(
-    problem: Problem,
-    pins: Restrictions,
-    forbids: Restrictions,
-    possible: Restrictions,
+    problem: Problem, pins: Restrictions, forbids: Restrictions, possible: Restrictions
 ) -> str:
     """Return which pins mean the data-parallel ranks that were named.
 
@@ -410,9 +389,7 @@ def _some(values: Sequence[Value]) -> str:
     return ", ".join(shown) or "none"
 
 
-def _apply(
-    problem: Problem, allowed: Mapping[str, tuple[Value, ...]]
-) -> Problem:
+def _apply(problem: Problem, allowed: Mapping[str, tuple[Value, ...]]) -> Problem:
     fields = {SETTINGS[name].field: values for name, values in allowed.items()}
     return replace(problem, job=replace(problem.job, **fields))
 
@@ -441,9 +418,7 @@ def _refuse(
             needed = rest
     named = {name: pins[name] for name in needed if name in pins}
     text = describe(
-        named,
-        {name: forbids[name] for name in needed if name not in pins},
-        option,
+        named, {name: forbids[name] for name in needed if name not in pins}, option
     )
     job, possible = problem.job, choices(problem)
     hint = ""
@@ -499,8 +474,6 @@ def _changes(
         )
         for other in others[:_SHOWN]:
             if _is_possible(_apply(problem, {**allowed, name: (other,)})):
-                changes.append(
-                    f"{_text(name, (other,))} for {_text(name, pinned)}"
-                )
+                changes.append(f"{_text(name, (other,))} for {_text(name, pinned)}")
                 break
     return f"write {' or '.join(changes)}" if changes else ""

@@ -119,9 +119,7 @@ def _step_terms(
     num_loads = 1 if rules.steady_state else scored.num_micro_batches
     step = {name: num_loads * value for name, value in blocks[slowest].items()}
     optimizer = without_network.blocks[syncing].sync
-    step["bubble"] = (
-        scored.step_quanta - num_loads * loads[slowest] - syncs[syncing]
-    )
+    step["bubble"] = scored.step_quanta - num_loads * loads[slowest] - syncs[syncing]
     step["gradient_sync"] = syncs[syncing] - optimizer
     step["optimizer"] = optimizer
     return Breakdown(step, tuple(blocks), slowest, num_loads)
@@ -145,9 +143,7 @@ def _recomputed(problem: Problem, plan: Plan) -> list[int]:
             assert term is not None
             terms.append(term)
         last = chunk == len(plan.stages) - 1
-        total[plan.block_of(chunk)] += model.rules.recomputed(
-            members, terms, last
-        )
+        total[plan.block_of(chunk)] += model.rules.recomputed(members, terms, last)
     return total
 
 
@@ -164,17 +160,13 @@ def without_collectives(problem: Problem, axis: str) -> Problem:
     """Return the problem without the layers' collectives of an axis."""
 
     def strip(cost: LayerCost) -> LayerCost:
-        computing = tuple(
-            call for call in cost.collectives if call.axis != axis
-        )
+        computing = tuple(call for call in cost.collectives if call.axis != axis)
         return replace(cost, collectives=computing)
 
     return _with_costs(problem, strip)
 
 
-def _with_costs(
-    problem: Problem, change: Callable[[LayerCost], LayerCost]
-) -> Problem:
+def _with_costs(problem: Problem, change: Callable[[LayerCost], LayerCost]) -> Problem:
     kinds = tuple(
         replace(kind, costs=tuple(change(cost) for cost in kind.costs))
         for kind in problem.graph.kinds

@@ -49,14 +49,10 @@ class GroupTable:
         key = (strategy.spread, block)
         if key not in self._number_of:
             groups = tuple(self.keys(strategy, block).values())
-            self._number_of[key] = self._numbers.setdefault(
-                groups, len(self._numbers)
-            )
+            self._number_of[key] = self._numbers.setdefault(groups, len(self._numbers))
         return self._number_of[key]
 
-    def fastest(
-        self, strategy: Strategy, blocks: Iterable[Block]
-    ) -> list[Block]:
+    def fastest(self, strategy: Strategy, blocks: Iterable[Block]) -> list[Block]:
         """Return some of blocks with as many replicas, that hold the least.
 
         For every other one of them there is one of these on which no
@@ -64,20 +60,14 @@ class GroupTable:
         """
         best_blocks: list[Block] = []
         for block in blocks:
-            if not any(
-                self._no_slower(strategy, x, block) for x in best_blocks
-            ):
+            if not any(self._no_slower(strategy, x, block) for x in best_blocks):
                 best_blocks = [
-                    x
-                    for x in best_blocks
-                    if not self._no_slower(strategy, block, x)
+                    x for x in best_blocks if not self._no_slower(strategy, block, x)
                 ]
                 best_blocks.append(block)
         return best_blocks
 
-    def _no_slower(
-        self, strategy: Strategy, block: Block, other: Block
-    ) -> bool:
+    def _no_slower(self, strategy: Strategy, block: Block, other: Block) -> bool:
         """Whether no collective is slower on a block than on another."""
         here, there = (self.keys(strategy, x).values() for x in (block, other))
         keys = zip(here, there, strict=True)

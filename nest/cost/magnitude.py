@@ -98,9 +98,7 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
             f"got up to {step_ns / NS_PER_S:.3g} s; correct the times, "
             f"bandwidths or sizes"
         )
-    while quantum_ps > max(1.0, fine_ps) and below(
-        quantum_ps // 10, MAX_TOTAL // 2
-    ):
+    while quantum_ps > max(1.0, fine_ps) and below(quantum_ps // 10, MAX_TOTAL // 2):
         quantum_ps //= 10
     return quantum_ps
 
@@ -161,8 +159,7 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
         kind.name: [
             max(values)
             for values in zip(
-                *(_layer_ns(problem, network, cost) for cost in kind.costs),
-                strict=True,
+                *(_layer_ns(problem, network, cost) for cost in kind.costs), strict=True
             )
         ]
         for kind in graph.kinds
@@ -174,8 +171,7 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
     # One device may send what all ranks of ``tp`` receive.
     batch *= max(cost.tp for kind in graph.kinds for cost in kind.costs)
     received = 4 * math.fsum(
-        slowest_message_ns(network, batch * _edge_bytes(edge))
-        for edge in graph.edges
+        slowest_message_ns(network, batch * _edge_bytes(edge)) for edge in graph.edges
     )
     slots = 1.0
     if not rules.steady_state:
@@ -208,9 +204,7 @@ def _layer_ns(
     optimizer = job.optimizer
     weights = cost.weight_bytes + cost.expert_weight_bytes
     grown = weights * (
-        1
-        + (optimizer.gradient_bytes + optimizer.state_bytes)
-        / optimizer.weight_bytes
+        1 + (optimizer.gradient_bytes + optimizer.state_bytes) / optimizer.weight_bytes
     )
     if max(job.zero) >= 2:
         # Two gathers and a scatter per micro-batch.
@@ -226,9 +220,7 @@ def _layer_ns(
 
 def _edge_bytes(edge: Edge) -> int:
     """Return the most bytes per sample that an end of an edge pays for."""
-    return max(
-        edge.bytes_per_sample, *edge.bytes_per_sample_by_tp.values(), 0
-    ) + max(
+    return max(edge.bytes_per_sample, *edge.bytes_per_sample_by_tp.values(), 0) + max(
         0,
         *edge.source_extra_bytes_by_tp.values(),
         *edge.target_extra_bytes_by_tp.values(),

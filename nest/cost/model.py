@@ -63,9 +63,7 @@ class CostModel:
         than 2**61 quanta.
     """
 
-    def __init__(
-        self, problem: Problem, network: Network | None = None
-    ) -> None:
+    def __init__(self, problem: Problem, network: Network | None = None) -> None:
         self.problem = problem
         self.index = problem.graph.index
         self.order = tuple(problem.graph.topological_order())
@@ -113,9 +111,7 @@ class CostModel:
 
     # Layers
 
-    def available(
-        self, layer: int, strategy: Strategy, micro_batch: int
-    ) -> str | None:
+    def available(self, layer: int, strategy: Strategy, micro_batch: int) -> str | None:
         """Return why a layer cannot run under a strategy, or ``None``."""
         return self.layers.why_not(layer, strategy, micro_batch)
 
@@ -135,8 +131,7 @@ class CostModel:
         one of them has smaller ones.
         """
         return self.layers.terms(
-            *(layer, strategy, micro_batch, block),
-            *(runtime or self.runtime, replicas),
+            *(layer, strategy, micro_batch, block), *(runtime or self.runtime, replicas)
         )
 
     # Devices

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nest.cost.schedules import (
-    SCHEDULES,
-    Schedule,
-    schedule_of,
-    timed_schedule,
-)
+from nest.cost.schedules import SCHEDULES, Schedule, schedule_of, timed_schedule
 from nest.cost.schedules.ordered import read_order
 from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD, Job
 from nest.ir.plan import Plan
@@ -48,9 +43,7 @@ def named_job(job: Job, name: str) -> Job | None:
     if not recompute or (name != "1f1b" and fixed not in job.chunk_counts):
         return None
     chunks = job.virtual_stages if name == "1f1b" else (1,)
-    return replace(
-        job, schedule=name, recompute=recompute, virtual_stages=chunks
-    )
+    return replace(job, schedule=name, recompute=recompute, virtual_stages=chunks)
 
 
 def planner_job(job: Job) -> Job:
@@ -109,9 +102,7 @@ def why_not_order(job: Job, plan: Plan) -> str | None:
     return None
 
 
-def why_not_split_passes(
-    job: Job, plan: Plan, num_micro_batches: int
-) -> str | None:
+def why_not_split_passes(job: Job, plan: Plan, num_micro_batches: int) -> str | None:
     """Return which chunk may not compute gradients of weights apart."""
     if not job.plans_order_passes:
         return None

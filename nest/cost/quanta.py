@@ -27,18 +27,14 @@ class Quanta(NamedTuple):
         except OverflowError as error:
             raise self._too_long(error, where) from error
 
-    def round_all(
-        self, times_ns: NDArray[np.float64], where: str
-    ) -> NDArray[np.int64]:
+    def round_all(self, times_ns: NDArray[np.float64], where: str) -> NDArray[np.int64]:
         """Round an array of times, as :meth:`round` would each."""
         try:
             return quantise_all(times_ns, self.quantum_ps)
         except OverflowError as error:
             raise self._too_long(error, where) from error
 
-    def _too_long(
-        self, error: OverflowError, where: str
-    ) -> InvalidProblemError:
+    def _too_long(self, error: OverflowError, where: str) -> InvalidProblemError:
         return InvalidProblemError(
             f"$.quantum_ps: expected a quantum that keeps every time "
             f"below 2**53 quanta, got {self.quantum_ps} ps, and "

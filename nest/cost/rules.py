@@ -222,10 +222,7 @@ class CostRules:
     ) -> str | None:
         """Return why ``dp`` ranks cannot share the work, or ``None``."""
         if micro_batch % dp:
-            return (
-                f"dp: expected a divisor of micro_batch {micro_batch}, "
-                f"got {dp}"
-            )
+            return f"dp: expected a divisor of micro_batch {micro_batch}, got {dp}"
         return None
 
     def why_not_stages(self, plan: Plan, num_micro_batches: int) -> str | None:
@@ -306,9 +303,7 @@ class CostRules:
         terms = pipeline.terms[chunk]
         return Loads(
             forward=sum(t.forward for t in terms) + change + received,
-            backward=sum(t.backward for t in terms)
-            + change_back
-            + received_back,
+            backward=sum(t.backward for t in terms) + change_back + received_back,
             weight_backward=sum(t.weight_backward for t in terms),
             pairable_forward=sum(t.pairable_forward for t in terms),
             pairable_backward=sum(t.pairable_backward for t in terms),
@@ -361,8 +356,7 @@ class CostRules:
         Their layers' activations and the tensors that pass them, in bytes.
         """
         return [
-            sum(t.kept_bytes for t in pipeline.terms[chunk])
-            + passing(pipeline, chunk)
+            sum(t.kept_bytes for t in pipeline.terms[chunk]) + passing(pipeline, chunk)
             for chunk in pipeline.chunks(block)
         ]
 
@@ -384,9 +378,7 @@ class CostRules:
         blocks: Sequence[BlockScore],
     ) -> int:
         """Return the step time in quanta."""
-        time = pipeline.schedule.pipeline_time(
-            stages, pipeline.split.num_micro_batches
-        )
+        time = pipeline.schedule.pipeline_time(stages, pipeline.split.num_micro_batches)
         return time + max(block.sync for block in blocks)
 
     def slowest(self, blocks: Sequence[BlockScore]) -> tuple[int, int]:
@@ -422,10 +414,7 @@ def receive(pipeline: Pipeline, chunk: int, sender: int) -> int:
     else:
         route = model.network.route(block, other)
     return model.transfers.receive(
-        route,
-        crossing.values(),
-        pipeline.plan.micro_batch,
-        model.shards(strategy),
+        route, crossing.values(), pipeline.plan.micro_batch, model.shards(strategy)
     )
 
 

@@ -57,8 +57,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
             device=_device(cluster.device, factors.device),
             others=tuple(
                 replace(
-                    device_range,
-                    device=_device(device_range.device, factors.device),
+                    device_range, device=_device(device_range.device, factors.device)
                 )
                 for device_range in cluster.others
             ),
@@ -67,9 +66,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
         replace(kind, costs=tuple(_cost(cost, factors) for cost in kind.costs))
         for kind in problem.graph.kinds
     )
-    return replace(
-        problem, cluster=cluster, graph=replace(problem.graph, kinds=kinds)
-    )
+    return replace(problem, cluster=cluster, graph=replace(problem.graph, kinds=kinds))
 
 
 def _device(device: Device, factor: float) -> Device:
@@ -113,8 +110,6 @@ def _cost(cost: LayerCost, factors: Factors) -> LayerCost:
     return replace(
         cost,
         **passes(cost),
-        by_device=tuple(
-            replace(x, **passes(x), **extra(x)) for x in cost.by_device
-        ),
+        by_device=tuple(replace(x, **passes(x), **extra(x)) for x in cost.by_device),
         activations=tuple(replace(x, **extra(x)) for x in cost.activations),
     )

@@ -30,9 +30,7 @@ from nest.units import format_bytes
 __all__ = ["BlockScore", "MemoryScore", "Score", "StageScore", "score"]
 
 
-def score(
-    problem: Problem, plan: Plan, model: CostModel | None = None
-) -> Score:
+def score(problem: Problem, plan: Plan, model: CostModel | None = None) -> Score:
     """Price a plan.
 
     Parameters
@@ -58,9 +56,7 @@ def score(
     model = model or CostModel(problem)
     pipeline = lay_out(problem, plan, model)
     chunks = range(len(plan.stages))
-    in_flight = [
-        model.rules.kept(pipeline, block) for block in range(plan.num_blocks)
-    ]
+    in_flight = [model.rules.kept(pipeline, block) for block in range(plan.num_blocks)]
     stages = tuple(_stage(pipeline, chunk, in_flight) for chunk in chunks)
     blocks = tuple(
         _block(pipeline, block, stages, in_flight[block])
@@ -68,9 +64,7 @@ def score(
     )
     if plan.virtual_stages == 1:
         stages = tuple(
-            stage
-            if stage.sync == block.sync
-            else replace(stage, sync=block.sync)
+            stage if stage.sync == block.sync else replace(stage, sync=block.sync)
             for stage, block in zip(stages, blocks, strict=True)
         )
     step = model.rules.step(pipeline, stages, blocks)
@@ -149,18 +143,14 @@ def _layer_terms(
     for layer, strategy in members:
         same = (model.layers.kinds[layer], strategy)
         if same not in known_terms:
-            terms = model.layer_terms(
-                layer, strategy, plan.micro_batch, where, runtime
-            )
+            terms = model.layer_terms(layer, strategy, plan.micro_batch, where, runtime)
             assert terms is not None
             known_terms[same] = terms
         layer_terms.append(known_terms[same])
     return layer_terms
 
 
-def _stage(
-    pipeline: Pipeline, chunk: int, in_flight: list[InFlight]
-) -> StageScore:
+def _stage(pipeline: Pipeline, chunk: int, in_flight: list[InFlight]) -> StageScore:
     """Return the terms of a stage, its sync before any hides."""
     model, terms = pipeline.model, pipeline.terms[chunk]
     block = pipeline.plan.block_of(chunk)
@@ -182,10 +172,7 @@ def _stage(
 
 
 def _block(
-    pipeline: Pipeline,
-    block: int,
-    stages: tuple[StageScore, ...],
-    in_flight: InFlight,
+    pipeline: Pipeline, block: int, stages: tuple[StageScore, ...], in_flight: InFlight
 ) -> BlockScore:
     """Add up the chunks of a block.
 
@@ -214,9 +201,7 @@ def _block(
     )
 
 
-def _violations(
-    pipeline: Pipeline, blocks: tuple[BlockScore, ...]
-) -> tuple[str, ...]:
+def _violations(pipeline: Pipeline, blocks: tuple[BlockScore, ...]) -> tuple[str, ...]:
     what = "stage" if pipeline.plan.virtual_stages == 1 else "block"
     violations = []
     for index, block in enumerate(blocks):
@@ -258,9 +243,7 @@ def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
     stage_of: dict[int, int] = {}
     strategy_of: dict[int, Strategy] = {}
     for number, stage in enumerate(plan.stages, 1):
-        for layer, strategy in zip(
-            stage.layers, stage.layer_strategies, strict=True
-        ):
+        for layer, strategy in zip(stage.layers, stage.layer_strategies, strict=True):
             position = index.get(str(layer))
             if position is None:
                 raise InvalidPlanError(
@@ -276,9 +259,7 @@ def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
             stage_of[position] = number
             strategy_of[position] = strategy
     missing = [
-        repr(layer.id)
-        for i, layer in enumerate(graph.layers)
-        if i not in stage_of
+        repr(layer.id) for i, layer in enumerate(graph.layers) if i not in stage_of
     ]
     if missing:
         raise InvalidPlanError(
@@ -295,9 +276,7 @@ def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
             )
     members: list[Members] = [[] for _ in plan.stages]
     for position in model.order:
-        members[stage_of[position] - 1].append(
-            (position, strategy_of[position])
-        )
+        members[stage_of[position] - 1].append((position, strategy_of[position]))
     return members
 
 
@@ -321,9 +300,7 @@ def _check_counts(
     if reason is not None:
         raise InvalidPlanError(f"{reason}; change the strategies")
     if model.rules.one_strategy:
-        different = {
-            s for stage in plan.stages for s in stage.layer_strategies
-        }
+        different = {s for stage in plan.stages for s in stage.layer_strategies}
         if len(different) > 1:
             raise InvalidPlanError(
                 f"stages: expected one strategy for all stages under preset "

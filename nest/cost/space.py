@@ -21,15 +21,7 @@ from nest.cost.orders import plan_schedule, why_not_order, why_not_split_passes
 from nest.cost.rules import get_rules
 from nest.cost.schedules import LISTED
 from nest.ir.job import SHARED, Job, OverlapNeed
-from nest.ir.plan import (
-    COST_AXES,
-    OVERLAP,
-    RECOMPUTE,
-    Overlap,
-    Plan,
-    Stage,
-    Strategy,
-)
+from nest.ir.plan import COST_AXES, OVERLAP, RECOMPUTE, Overlap, Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.units import ceil_div
 
@@ -105,9 +97,7 @@ ALWAYS: frozenset[Overlap] = frozenset(("tp", "cp", "ep"))
 def runtime_of(plan: Plan) -> Runtime:
     """Return how a plan runs its stages."""
     return Runtime(
-        plan.virtual_stages,
-        frozenset(plan.overlap),
-        plan.distributed_optimizer,
+        plan.virtual_stages, frozenset(plan.overlap), plan.distributed_optimizer
     )
 
 
@@ -165,8 +155,7 @@ def runtimes(problem: Problem) -> list[Runtime]:
         for distributed in sorted({False, job.distributed_optimizer})
         for size in range(len(names) + 1)
         for overlap in combinations(names, size)
-        if "gradients" in overlap
-        or "gradients" not in overlap_needs(problem, overlap)
+        if "gradients" in overlap or "gradients" not in overlap_needs(problem, overlap)
     ]
 
 
@@ -192,15 +181,12 @@ def leading_runtimes(problem: Problem) -> list[Runtime]:
     )
 
 
-def why_not_runtime(
-    problem: Problem, plan: Plan, num_micro_batches: int
-) -> str | None:
+def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str | None:
     """Return which counting rule forbids how a plan runs, or ``None``."""
     job, virtual = problem.job, plan.virtual_stages
     if virtual not in job.chunk_counts:
         return (
-            f"virtual_stages: expected one of {list(job.chunk_counts)}, "
-            f"got {virtual}"
+            f"virtual_stages: expected one of {list(job.chunk_counts)}, got {virtual}"
         )
     reason = why_not_order(problem.job, plan)
     if reason is not None:
@@ -217,10 +203,7 @@ def why_not_runtime(
     for name in plan.overlap:
         if name not in job.overlap:
             allowed = [str(x) for x in OVERLAP if x in job.overlap] or "none"
-            return (
-                f"overlap: expected what the job allows ({allowed}), "
-                f"got {name!r}"
-            )
+            return f"overlap: expected what the job allows ({allowed}), got {name!r}"
     if plan.distributed_optimizer:
         if not job.distributed_optimizer:
             return (
@@ -284,24 +267,17 @@ def _split_rules(problem: Problem) -> Iterator[SplitRule]:
     yield SplitRule(
         "samples",
         partial(fills_batches, job),
-        lambda: (
-            f"replicas * micro_batch to divide the global batch "
-            f"{job.global_batch}"
-        ),
+        lambda: f"replicas * micro_batch to divide the global batch {job.global_batch}",
     )
     if not job.idle_devices:
         yield SplitRule(
             "replicas",
             lambda replicas: num_devices % replicas == 0,
-            lambda: (
-                f"a divisor of the {num_devices} devices, as none may idle"
-            ),
+            lambda: f"a divisor of the {num_devices} devices, as none may idle",
         )
 
 
-def why_not_split(
-    problem: Problem, replicas: int, micro_batch: int
-) -> str | None:
+def why_not_split(problem: Problem, replicas: int, micro_batch: int) -> str | None:
     """Return which counting rule forbids ``(R, B)``, or ``None``."""
     numbers = {
         "micro_batch": micro_batch,
@@ -317,9 +293,7 @@ def why_not_split(
     return None
 
 
-def make_split(
-    problem: Problem, replicas: int, micro_batch: int
-) -> BatchSplit:
+def make_split(problem: Problem, replicas: int, micro_batch: int) -> BatchSplit:
     """Return the case of a legal ``(R, B)``."""
     return BatchSplit(
         replicas,
@@ -355,9 +329,7 @@ def batch_splits(problem: Problem) -> list[BatchSplit]:
     ]
 
 
-def why_not_stages(
-    problem: Problem, plan: Plan, num_micro_batches: int
-) -> str | None:
+def why_not_stages(problem: Problem, plan: Plan, num_micro_batches: int) -> str | None:
     """Return which rule of job or preset forbids the stages, or ``None``."""
     allowed = problem.job.pipeline_parallel
     if allowed is not None and plan.num_blocks not in allowed:
@@ -397,9 +369,7 @@ class Breach(NamedTuple):
         return f"{self.place}: expected {self.expected}, got {self.value}"
 
 
-def breaches(
-    problem: Problem, plan: Plan, num_micro_batches: int
-) -> Iterator[Breach]:
+def breaches(problem: Problem, plan: Plan, num_micro_batches: int) -> Iterator[Breach]:
     """Yield what the stages of a plan have that the job's rules forbid.
 
     Those of ``uniform``, ``even_layers``, ``one_stage``, ``idle_devices``,
@@ -417,8 +387,7 @@ def breaches(
                         "uniform",
                         f"stage {index}",
                         f"{field}={getattr(strategy, field)}",
-                        f"{field}={value} as in stage 1, as all stages share "
-                        f"it",
+                        f"{field}={value} as in stage 1, as all stages share it",
                     )
                     break
         for where, zero, allowed in _zero_rules(problem, plan, stage):
@@ -427,8 +396,7 @@ def breaches(
                     "zero_with",
                     f"stage {index}",
                     f"zero={zero}",
-                    f"zero to be one of {list(allowed)} with several "
-                    f"{_SEVERAL[where]}",
+                    f"zero to be one of {list(allowed)} with several {_SEVERAL[where]}",
                 )
                 break
         for strategy in stage.layer_strategies:
@@ -482,9 +450,7 @@ def _overlap_breach(
         "no-full-recompute": f"{without} with it",
         "gradients": "it without",
     }[lacks]
-    return Breach(
-        "overlap_needs", "overlap", got, f"{name} only {_NEEDED[lacks]}"
-    )
+    return Breach("overlap_needs", "overlap", got, f"{name} only {_NEEDED[lacks]}")
 
 
 def _overlaps_alone(problem: Problem, plan: Plan) -> Iterator[Breach]:
@@ -540,11 +506,9 @@ def _zero_rules(
     """Yield where ``zero_with`` has a rule, with ZeRO stage and rule."""
     for where, allowed in problem.job.zero_with.items():
         for strategy in stage.layer_strategies:
-            count = {
-                "r": plan.replicas,
-                "pp": plan.num_blocks,
-                "cp": strategy.cp,
-            }[where]
+            count = {"r": plan.replicas, "pp": plan.num_blocks, "cp": strategy.cp}[
+                where
+            ]
             if count > 1:
                 yield where, strategy.zero, allowed
 
@@ -641,11 +605,7 @@ def why_not_strategy(
     if reason is not None:
         return reason
     limits = [(axis.name, getattr(job, axis.field)) for axis in AXES]
-    for field, allowed in (
-        *limits,
-        ("zero", job.zero),
-        ("recompute", job.recompute),
-    ):
+    for field, allowed in (*limits, ("zero", job.zero), ("recompute", job.recompute)):
         value = getattr(strategy, field)
         if allowed is not None and value not in allowed:
             return f"{field}: expected one of {list(allowed)}, got {value!r}"
@@ -657,8 +617,7 @@ def why_not_strategy(
         else:
             why = "as the job decides it for all plans"
         return (
-            f"sequence_parallel: expected {expected}, {why}, got "
-            f"{str(split).lower()}"
+            f"sequence_parallel: expected {expected}, {why}, got {str(split).lower()}"
         )
     with_others = job.zero_with.get("cp", job.zero)
     if strategy.cp > 1 and strategy.zero not in with_others:
@@ -669,8 +628,7 @@ def why_not_strategy(
     asks = why_sharded(problem, strategy)
     if asks is not None and not is_sharded(strategy):
         return (
-            f"expected {_SHARDED} with several {_SEVERAL[asks]}, got "
-            f"{_shown(strategy)}"
+            f"expected {_SHARDED} with several {_SEVERAL[asks]}, got {_shown(strategy)}"
         )
     return None
 
@@ -692,10 +650,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
         strategy
         for *degrees, samples in sorted(keys)
         for strategy in _expand(
-            problem,
-            micro_batch,
-            samples,
-            dict(zip(COST_AXES, degrees, strict=True)),
+            problem, micro_batch, samples, dict(zip(COST_AXES, degrees, strict=True))
         )
     ]
     return sorted(allowed, key=lambda s: (s.devices, s))
@@ -751,9 +706,7 @@ def stage_counts(
     Of blocks, where there are so many ``virtual_stages`` in each.
     """
     allowed = problem.job.pipeline_parallel
-    limit = min(
-        len(problem.graph.layers) // virtual_stages, max_stages(problem, case)
-    )
+    limit = min(len(problem.graph.layers) // virtual_stages, max_stages(problem, case))
     repeated: tuple[int, ...] = ()
     if problem.job.even_layers:
         repeated = tuple(repeated_kinds(problem).values())
@@ -838,9 +791,7 @@ def families(
         with_others = job.zero_with.get("pp", job.zero)
         apart = "pp" in job.sharded_with
         staged = [
-            s
-            for s in group
-            if s.zero in with_others and (is_sharded(s) or not apart)
+            s for s in group if s.zero in with_others and (is_sharded(s) or not apart)
         ]
         if len(staged) < len(group) and fit[:1] == [1]:
             result.append(Family(tuple(group), (1,)))

@@ -129,9 +129,7 @@ class WeightSizes(NamedTuple):
         """Bytes of the whole tensors while the layer runs, if sharded."""
         if not sharded:
             return 0
-        return sum(
-            getattr(size, field) if size.ranks > 1 else 0 for size in self
-        )
+        return sum(getattr(size, field) if size.ranks > 1 else 0 for size in self)
 
 
 class Held(NamedTuple):
@@ -255,8 +253,7 @@ class LayerPrices:
         self._paired_axes = schedule.paired_axes
         graph = problem.graph
         costs = {
-            kind.name: {cost.key: cost for cost in kind.costs}
-            for kind in graph.kinds
+            kind.name: {cost.key: cost for cost in kind.costs} for kind in graph.kinds
         }
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self.kinds = [layer.kind for layer in graph.layers]
@@ -281,25 +278,19 @@ class LayerPrices:
         samples = self.rules.samples_per_rank(strategy, micro_batch)
         return self._costs[layer].get((*strategy.degrees, samples))
 
-    def weight_bytes(
-        self, layer: int, strategy: Strategy, micro_batch: int
-    ) -> int:
+    def weight_bytes(self, layer: int, strategy: Strategy, micro_batch: int) -> int:
         """Return the dense weights of an available layer, unsharded."""
         cost = self.cost(layer, strategy, micro_batch)
         assert cost is not None
         return cost.weight_bytes
 
-    def why_not(
-        self, layer: int, strategy: Strategy, micro_batch: int
-    ) -> str | None:
+    def why_not(self, layer: int, strategy: Strategy, micro_batch: int) -> str | None:
         """Return why a layer cannot run under a strategy, or ``None``."""
         if self._is_available(layer, strategy, micro_batch):
             return None
         return self._obstacle(layer, strategy, micro_batch)
 
-    def _obstacle(
-        self, layer: int, strategy: Strategy, micro_batch: int
-    ) -> str | None:
+    def _obstacle(self, layer: int, strategy: Strategy, micro_batch: int) -> str | None:
         reason = why_not_strategy(self.problem, strategy, micro_batch)
         if reason is not None:
             return reason
@@ -309,9 +300,7 @@ class LayerPrices:
         if cost is None:
             degrees = "".join(
                 f"{axis}={str(degree).lower()}, "
-                for axis, degree in zip(
-                    COST_AXES, strategy.degrees, strict=True
-                )
+                for axis, degree in zip(COST_AXES, strategy.degrees, strict=True)
                 if degree is not False
             )
             samples = self.rules.samples_per_rank(strategy, micro_batch)
@@ -372,9 +361,7 @@ class LayerPrices:
         )
         if key not in self._terms:
             self._terms[key] = (
-                self._price(
-                    *(layer, strategy, micro_batch, block, runtime, replicas)
-                )
+                self._price(*(layer, strategy, micro_batch, block, runtime, replicas))
                 if self._is_available(layer, strategy, micro_batch)
                 else None
             )
@@ -397,9 +384,7 @@ class LayerPrices:
             overlap,
         )
 
-    def _is_available(
-        self, layer: int, strategy: Strategy, micro_batch: int
-    ) -> bool:
+    def _is_available(self, layer: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether a layer can run under a strategy."""
         key = (self.kinds[layer], strategy, micro_batch)
         if key not in self._available:
@@ -407,9 +392,7 @@ class LayerPrices:
             self._available[key] = reason is None
         return self._available[key]
 
-    def _groups_of(
-        self, strategy: Strategy, block: Block | None
-    ) -> GroupKeys | None:
+    def _groups_of(self, strategy: Strategy, block: Block | None) -> GroupKeys | None:
         if block is None:
             return None
         return self.groups.keys(strategy, self.rules.groups_at(block))
@@ -485,12 +468,7 @@ class LayerPrices:
         weights = self.quanta.round(times.weights_ns(fraction), where)
         if strategy.zero < 2:
             return Passes(
-                forward,
-                backward + recomputed,
-                weights,
-                there,
-                back,
-                recomputed,
+                forward, backward + recomputed, weights, there, back, recomputed
             )
 
         sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
@@ -508,9 +486,7 @@ class LayerPrices:
             scatter = self.quanta.round(scatter_ns, where)
             backward += gather + scatter
             weights += scatter
-        return Passes(
-            forward, backward + recomputed, weights, there, back, recomputed
-        )
+        return Passes(forward, backward + recomputed, weights, there, back, recomputed)
 
     def _held(
         self,
@@ -525,10 +501,7 @@ class LayerPrices:
         Sharded over so many replicas too.
         """
         distributed = runtime.distributed_optimizer
-        key = (
-            *(self.kinds[layer], strategy, micro_batch),
-            *(distributed, replicas),
-        )
+        key = (*(self.kinds[layer], strategy, micro_batch), *(distributed, replicas))
         if key not in self._known_held:
             cost = self.cost(layer, strategy, micro_batch)
             assert cost is not None
@@ -553,9 +526,7 @@ class LayerPrices:
             )
         return self._known_held[key]
 
-    def _times(
-        self, layer: int, cost: LayerCost, block: Block | None
-    ) -> ComputeTimes:
+    def _times(self, layer: int, cost: LayerCost, block: Block | None) -> ComputeTimes:
         """Return the times on the slowest devices of a block, pass by pass.
 
         Without a block on the fastest of all: no block has smaller ones.
@@ -616,31 +587,18 @@ class LayerPrices:
             the gradients in the backward one, if they overlap.
         """
         used = tuple(
-            None if groups is None else groups[call.axis]
-            for call in cost.collectives
+            None if groups is None else groups[call.axis] for call in cost.collectives
         )
-        compute_ns = {
-            "forward": times.forward_ns,
-            "backward": times.backward_ns,
-        }
-        host_ns = {
-            "forward": times.forward_host_ns,
-            "backward": times.backward_host_ns,
-        }
+        compute_ns = {"forward": times.forward_ns, "backward": times.backward_ns}
+        host_ns = {"forward": times.forward_host_ns, "backward": times.backward_host_ns}
         key = (
             *(where, cost.key, *compute_ns.values(), *host_ns.values()),
             *(used, overlap, gather_ns, scatter_ns),
         )
         if key not in self._known_passes:
             fractions = self.problem.job.overlap
-            traffic_ns = {
-                "forward": gather_ns,
-                "backward": gather_ns + scatter_ns,
-            }
-            moved_ns, apart_ns = (
-                dict(traffic_ns),
-                dict.fromkeys(traffic_ns, 0.0),
-            )
+            traffic_ns = {"forward": gather_ns, "backward": gather_ns + scatter_ns}
+            moved_ns, apart_ns = (dict(traffic_ns), dict.fromkeys(traffic_ns, 0.0))
             exposed = 1.0 - fractions.get("weights", 0.0)
             shown_ns = {
                 phase: time_ns + exposed * traffic_ns[phase]
@@ -687,19 +645,13 @@ class LayerPrices:
         return self._collectives[key]
 
     def gather_ns(
-        self,
-        sizes: WeightSizes,
-        groups: GroupKeys | None,
-        names: tuple[str, str],
+        self, sizes: WeightSizes, groups: GroupKeys | None, names: tuple[str, str]
     ) -> float:
         """All-gather of the weights over the ranks that share them."""
         return self.call_ns(_gather(sizes, names), groups)
 
     def scatter_ns(
-        self,
-        sizes: WeightSizes,
-        groups: GroupKeys | None,
-        names: tuple[str, str],
+        self, sizes: WeightSizes, groups: GroupKeys | None, names: tuple[str, str]
     ) -> float:
         """Reduce-scatter of the gradients over the same ranks."""
         return self.call_ns(_scatter(sizes, names), groups)

@@ -80,9 +80,7 @@ class Transfers:
             )
         ]
 
-    def edge_ends(
-        self, tp: int, micro_batch: int
-    ) -> list[tuple[int, int, int, int]]:
+    def edge_ends(self, tp: int, micro_batch: int) -> list[tuple[int, int, int, int]]:
         """Return (source, target, bytes at the source, bytes at the target).
 
         Activation and gradient of a micro-batch, ``2 (X + extra)``, for the
@@ -106,26 +104,18 @@ class Transfers:
         """Quanta that a message costs whatever its size."""
         return self._quanta.round(link.alpha_ns, "a message")
 
-    def tensor(
-        self, link: Link, size_bytes: int, samples: int, shards: int
-    ) -> int:
+    def tensor(self, link: Link, size_bytes: int, samples: int, shards: int) -> int:
         """Quanta that one tensor adds to a message, ``X / (shards β)``.
 
         ``X = size_bytes * samples``, times as many receivers as share a
         sender. The quotient of whole numbers is rounded once.
         """
-        part_bytes = (
-            size_bytes * samples * link.receivers / (shards * link.senders)
-        )
+        part_bytes = size_bytes * samples * link.receivers / (shards * link.senders)
         time_ns = part_bytes / link.beta * NS_PER_S
         return self._quanta.round(time_ns, "an edge")
 
     def receive(
-        self,
-        route: Route,
-        sizes_bytes: Iterable[int],
-        samples: int,
-        shards: int,
+        self, route: Route, sizes_bytes: Iterable[int], samples: int, shards: int
     ) -> int:
         """Quanta of a message with several tensors, on its slowest link.
 
@@ -153,10 +143,7 @@ class Transfers:
 
 
 def passing_bytes(
-    entering: Collection[int],
-    leaving: dict[int, int],
-    samples: int,
-    shards: int,
+    entering: Collection[int], leaving: dict[int, int], samples: int, shards: int
 ) -> int:
     """Return what tensors that only pass a stage take, per micro-batch.
 

@@ -232,9 +232,7 @@ class Score(Tabular):
             return None
         return max(
             end + block.sync
-            for end, block in zip(
-                self.timeline.block_ends, self.blocks, strict=True
-            )
+            for end, block in zip(self.timeline.block_ends, self.blocks, strict=True)
         )
 
     @property

@@ -115,11 +115,7 @@ class Arguments:
         shown = self.names.get(name, name)
         if line is None and name in self.options:
             line = self.options[name].line
-        return (
-            f"{self.where}:{line}: {shown}"
-            if line
-            else (f"{self.where}: {shown}")
-        )
+        return f"{self.where}:{line}: {shown}" if line else (f"{self.where}: {shown}")
 
     def location_of_value(self, name: str) -> str:
         """Return the same with the line of the first value."""
@@ -135,12 +131,7 @@ class Arguments:
         )
 
     def check(
-        self,
-        holds: bool,
-        name: str,
-        expected: str,
-        got: object,
-        remedy: str = "",
+        self, holds: bool, name: str, expected: str, got: object, remedy: str = ""
     ) -> None:
         """Refuse an option unless a condition holds."""
         if not holds:
@@ -186,9 +177,7 @@ class Arguments:
                 )
         return tuple(token.text for token in self.options[name].values)
 
-    def text(
-        self, name: str, values_known: Sequence[str] | None = None
-    ) -> str | None:
+    def text(self, name: str, values_known: Sequence[str] | None = None) -> str | None:
         """Return the only value of an option."""
         values = self.texts(name)
         if values is None:
@@ -293,18 +282,14 @@ def near(name: str, candidates: Iterable[str]) -> str | None:
     """
     names = sorted(candidates)
     begins = (
-        one
-        for one in names
-        if one.startswith(name) or name.startswith(f"{one}-")
+        one for one in names if one.startswith(name) or name.startswith(f"{one}-")
     )
     return similar_name(name, names) or next(begins, None)
 
 
 def similar_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the name that is spelt nearly so, ``None`` if there is none."""
-    return next(
-        iter(get_close_matches(name, candidates, n=1, cutoff=0.85)), None
-    )
+    return next(iter(get_close_matches(name, candidates, n=1, cutoff=0.85)), None)
 
 
 def ignored_note(

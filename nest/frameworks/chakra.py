@@ -31,12 +31,7 @@ from nest.frameworks.chakra_format import (
 )
 from nest.frameworks.chakra_replay import PREFIX, duration_ps, read, replay
 from nest.ir.io import problem_hash
-from nest.simulation.events import (
-    MOST_TRACED,
-    Simulation,
-    check_passes,
-    kind_of,
-)
+from nest.simulation.events import MOST_TRACED, Simulation, check_passes, kind_of
 from nest.units import ceil_div, quanta_to_ns
 
 NAME = "chakra"
@@ -147,9 +142,7 @@ def _in_us(node: Node, end_ps: int) -> Node:
     """
     start_ps = end_ps - duration_ps(node)
     start_us = start_ps // _PS_PER_US
-    return node._replace(
-        start_us=start_us, duration_us=end_ps // _PS_PER_US - start_us
-    )
+    return node._replace(start_us=start_us, duration_us=end_ps // _PS_PER_US - start_us)
 
 
 class _Writer:
@@ -426,23 +419,16 @@ def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
     def add(kind: str, group: str, size_bytes: int, time_ns: float) -> None:
         if time_ns:
             share = shares.get((kind, group), (0, Fraction(0)))
-            shares[kind, group] = (
-                share[0] + size_bytes,
-                share[1] + Fraction(time_ns),
-            )
+            shares[kind, group] = (share[0] + size_bytes, share[1] + Fraction(time_ns))
 
     optimizer = model.problem.job.optimizer
     for chunk in pipeline.chunks(block):
         for layer, strategy in pipeline.members[chunk]:
-            cost = model.layers.cost(
-                layer, strategy, pipeline.plan.micro_batch
-            )
+            cost = model.layers.cost(layer, strategy, pipeline.plan.micro_batch)
             assert cost is not None
             sizes = weight_sizes(cost, strategy, optimizer)
             whole_bytes = sum(size.weight_bytes for size in sizes)
-            own_ns = model.rules.layer_sync_ns(
-                model.network, where, whole_bytes
-            )
+            own_ns = model.rules.layer_sync_ns(model.network, where, whole_bytes)
             if own_ns is not None:
                 add("all-reduce", "sync", whole_bytes, own_ns)
                 continue
@@ -486,9 +472,7 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
     step_ps = max(node_ends[-1] for node_ends in ends)
     if step_ps != simulation.step * quantum_ps:
         raise refuse(
-            f"{PREFIX}: step",
-            f"{simulation.step * quantum_ps} ps",
-            f"{step_ps} ps",
+            f"{PREFIX}: step", f"{simulation.step * quantum_ps} ps", f"{step_ps} ps"
         )
     for block, (trace, node_ends) in enumerate(zip(traces, ends, strict=True)):
         name = f"{PREFIX}.{block}.et"

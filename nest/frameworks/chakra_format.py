@@ -97,11 +97,7 @@ def _message(name: str) -> Any:
         If the package for the format is missing.
     """
     try:
-        from google.protobuf import (
-            descriptor_pb2,
-            descriptor_pool,
-            message_factory,
-        )
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
         raise NestError(
             f"--to chakra: expected the package protobuf, got no such "
@@ -158,9 +154,7 @@ def encode(trace: Trace) -> bytes:
             duration_micros=node.duration_us,
         )
         _put(message, node.attributes)
-        records.append(
-            _delimited(message.SerializeToString(deterministic=True))
-        )
+        records.append(_delimited(message.SerializeToString(deterministic=True)))
     return b"".join(records)
 
 
@@ -196,9 +190,7 @@ def decode(data: bytes, where: str) -> Trace:
         raise refuse(where, "metadata and nodes", "an empty file")
     head = _parse(METADATA, first, f"{where}: metadata")
     if head.version != VERSION:
-        raise refuse(
-            f"{where}: metadata", f"version {VERSION}", f"{head.version!r}"
-        )
+        raise refuse(f"{where}: metadata", f"version {VERSION}", f"{head.version!r}")
     attributes = _attributes(head, f"{where}: metadata")
     kinds = {code: kind for kind, code in KINDS.items()}
     nodes = []
@@ -231,9 +223,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
         start, length, shift = at, 0, 0
         while True:
             if at == size or shift > 28:
-                raise refuse(
-                    where, f"the length of a record at byte {start}", "none"
-                )
+                raise refuse(where, f"the length of a record at byte {start}", "none")
             byte = data[at]
             length |= (byte & 127) << shift
             at, shift = at + 1, shift + 7
@@ -241,9 +231,7 @@ def _records(data: bytes, where: str) -> Iterator[bytes]:
                 break
         if at + length > size:
             raise refuse(
-                where,
-                f"a record of {length} bytes at byte {at}",
-                f"{size - at} bytes",
+                where, f"a record of {length} bytes at byte {at}", f"{size - at} bytes"
             )
         yield data[at : at + length]
         at += length

@@ -28,9 +28,7 @@ def read(files: Mapping[str, bytes]) -> list[Trace]:
     for name in names:
         if name not in files:
             raise refuse(
-                "files",
-                f"{PREFIX}.0.et to {PREFIX}.{len(files) - 1}.et",
-                f"no {name}",
+                "files", f"{PREFIX}.0.et to {PREFIX}.{len(files) - 1}.et", f"no {name}"
             )
     traces = [decode(files[name], name) for name in names]
     for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
@@ -54,9 +52,7 @@ def _check_nodes(name: str, nodes: Sequence[Node]) -> None:
             raise refuse(where, "an id of its own", str(node.number))
         for needed_id in (*node.ctrl_deps, *node.data_deps):
             if needed_id not in seen:
-                raise refuse(
-                    where, "to wait for nodes before it", f"node {needed_id}"
-                )
+                raise refuse(where, "to wait for nodes before it", f"node {needed_id}")
         needed = ["is_cpu_op", "phase", "duration_ps"]
         if node.kind in ("send", "receive"):
             needed += ["comm_src", "comm_dst", "comm_tag", "comm_size"]
@@ -70,10 +66,7 @@ def _check_nodes(name: str, nodes: Sequence[Node]) -> None:
 
 def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
     """Refuse messages that are not sent once and received once."""
-    sides: dict[str, dict[tuple[Value, ...], str]] = {
-        "send": {},
-        "receive": {},
-    }
+    sides: dict[str, dict[tuple[Value, ...], str]] = {"send": {}, "receive": {}}
     for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
         for index, node in enumerate(trace.nodes, 1):
             if node.kind not in sides:
@@ -82,9 +75,7 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
             end = "comm_src" if node.kind == "send" else "comm_dst"
             where = f"{name}: node {index}"
             if node.attributes[end] != block:
-                raise refuse(
-                    f"{where}: {end}", str(block), str(node.attributes[end])
-                )
+                raise refuse(f"{where}: {end}", str(block), str(node.attributes[end]))
             if key in sides[node.kind]:
                 raise refuse(
                     where,
@@ -96,17 +87,13 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
         for key, where in sides[kind].items():
             if key not in sides[other]:
                 raise refuse(
-                    where,
-                    f"a node that {other}s the same tag and bytes",
-                    "none",
+                    where, f"a node that {other}s the same tag and bytes", "none"
                 )
 
 
 def _message(node: Node) -> tuple[Value, ...]:
     attributes = node.attributes
-    return tuple(
-        attributes[f"comm_{name}"] for name in ("src", "dst", "tag", "size")
-    )
+    return tuple(attributes[f"comm_{name}"] for name in ("src", "dst", "tag", "size"))
 
 
 def replay(traces: Sequence[Trace]) -> list[list[int]]:
@@ -149,9 +136,7 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
                 ends_by_id[node.number] = end
                 block_ends.append(end)
                 moved = True
-    for block, (block_ends, trace) in enumerate(
-        zip(ends, traces, strict=True)
-    ):
+    for block, (block_ends, trace) in enumerate(zip(ends, traces, strict=True)):
         if len(block_ends) < len(trace.nodes):
             raise refuse(
                 f"{PREFIX}.{block}.et: node {len(block_ends) + 1}",

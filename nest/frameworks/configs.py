@@ -91,8 +91,7 @@ class Config:
             what = getattr(error, "problem", None) or str(error)
             what = " ".join(what.split())
             raise InvalidPlanError(
-                f"{location}: expected YAML, got a syntax error ({what}); "
-                f"correct it"
+                f"{location}: expected YAML, got a syntax error ({what}); correct it"
             ) from None
         for key, value in (overrides or {}).items():
             with refusing(f"--say {key}", InvalidPlanError):
@@ -171,9 +170,7 @@ class Config:
         """Return a value; its line is that of the key."""
         entry = self._entries[key]
         if key in through:
-            raise self.refuse(
-                key, "a value", f"{entry.value}, which is itself"
-            )
+            raise self.refuse(key, "a value", f"{entry.value}, which is itself")
         if len(through) > _MAX_CHAIN:
             raise self.refuse(
                 through[0],

@@ -160,9 +160,7 @@ def present(arguments: Arguments) -> Arguments:
     return arguments.with_tokens(tokens)
 
 
-def read(
-    files: Mapping[str, str], model: Architecture
-) -> tuple[Launch, Groups]:
+def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module, and refuse what could not run.
 
     Raises
@@ -270,10 +268,7 @@ def batches(
     micro_key, total_key = "train_micro_batch_size_per_gpu", "train_batch_size"
     micro, total = config.get(micro_key), config.get(total_key)
     steps = config.get("gradient_accumulation_steps")
-    for path, ours, theirs in (
-        (micro_key, micro, samples),
-        (total_key, total, batch),
-    ):
+    for path, ours, theirs in ((micro_key, micro, samples), (total_key, total, batch)):
         if None not in (ours, theirs) and ours != theirs:
             raise config.refuse(path, f"{theirs} as in the arguments", ours)
     micro, total = micro or samples, total or batch
@@ -324,9 +319,7 @@ def _state_bytes(config: KeyedFile) -> int:
     kind = optimizer.get("type", "Adam")
     moments = _MOMENTS.get(str(kind).lower())
     if moments is None:
-        raise config.refuse(
-            "optimizer.type", f"one of {', '.join(_MOMENTS)}", kind
-        )
+        raise config.refuse("optimizer.type", f"one of {', '.join(_MOMENTS)}", kind)
     if str(kind).lower() == "sgd":
         options = optimizer.get("params")
         if not (isinstance(options, dict) and options.get("momentum")):
@@ -351,8 +344,7 @@ def read_pair(
     if arguments.has("--no-pipeline-parallel") != (stages == 1):
         raise arguments.refuse(
             "--no-pipeline-parallel",
-            f"{'it' if stages == 1 else 'no such argument'} with "
-            f"{stages} stages",
+            f"{'it' if stages == 1 else 'no such argument'} with {stages} stages",
             "the opposite",
         )
     location = arguments.location("--tensor-model-parallel-size")
@@ -376,9 +368,7 @@ def read_pair(
     )
     stated = arguments.integer_or_none("--zero-stage", 0)
     if stated not in (None, launch.zero):
-        raise arguments.refuse(
-            "--zero-stage", f"{launch.zero} as in {FILE}", stated
-        )
+        raise arguments.refuse("--zero-stage", f"{launch.zero} as in {FILE}", stated)
     if not arguments.has("--deepspeed"):
         raise arguments.refuse("--deepspeed", "it", "none")
     arguments.text("--deepspeed-config")
@@ -410,9 +400,7 @@ def _launch(
     samples, batch = batches(config, data, samples, batch)
     zero = config.get("zero_optimization.stage")
     if zero > 1 and len(chunks) > 1:
-        raise config.refuse(
-            "zero_optimization.stage", "0 or 1 with a pipeline", zero
-        )
+        raise config.refuse("zero_optimization.stage", "0 or 1 with a pipeline", zero)
     overlap = config.get("zero_optimization.overlap_comm") and data > 1
     launch = Launch(
         tp=tp,

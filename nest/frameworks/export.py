@@ -54,11 +54,7 @@ class ExportModule(Protocol):
         """Return how ranks are numbered, the fastest axis first."""
 
     def write(
-        self,
-        launch: Launch,
-        model: Architecture,
-        settings: Settings,
-        heading: str,
+        self, launch: Launch, model: Architecture, settings: Settings, heading: str
     ) -> dict[str, str]:
         """Return the files of a launch, without hosts."""
 
@@ -84,9 +80,7 @@ def target_of(name: str) -> ExportModule:
     return cast("ExportModule", import_module(TARGETS[name]))
 
 
-def as_run_by(
-    problem: Problem, target: str
-) -> tuple[Problem, tuple[str, ...]]:
+def as_run_by(problem: Problem, target: str) -> tuple[Problem, tuple[str, ...]]:
     """Return a problem with the schedule and memory of a target.
 
     As :func:`nest.constraints.targets.for_target` has them: its own schedule
@@ -115,13 +109,9 @@ def as_run_by(
     virtual = job.virtual_stages
     if schedule not in ("1f1b", job.schedule):
         virtual = (1,)
-    if schedule != job.schedule and not FIXED_CHUNKS.keys().isdisjoint(
-        job.schedules
-    ):
+    if schedule != job.schedule and not FIXED_CHUNKS.keys().isdisjoint(job.schedules):
         virtual = (1,)
-    there = replace(
-        job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual
-    )
+    there = replace(job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual)
     pairs = [("schedule", job.schedule_text, schedule)] + [
         (
             f"optimizer.{field}",
@@ -268,10 +258,7 @@ def check(
     """
     written, groups = module.read(files, model)
     reason = differences(
-        module.stated(launch),
-        written,
-        groups_of_plan(problem, plan, launch),
-        groups,
+        module.stated(launch), written, groups_of_plan(problem, plan, launch), groups
     )
     if reason is not None:
         raise InvalidPlanError(
@@ -292,9 +279,7 @@ def write_folder(folder: str | Path, files: Mapping[str, str | bytes]) -> None:
         umask = os.umask(0)
         os.umask(umask)
         temporary = Path(
-            tempfile.mkdtemp(
-                dir=path.resolve().parent, prefix=f".{path.name}."
-            )
+            tempfile.mkdtemp(dir=path.resolve().parent, prefix=f".{path.name}.")
         )
         try:
             for name, content in files.items():

@@ -99,8 +99,7 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
         match = re.fullmatch(r"(\S+)\s+slots=([1-9]\d{0,6})", text)
         if match is None:
             raise InvalidPlanError(
-                f"{HOSTS}:{row}: expected 'name slots=N', got {line!r}; "
-                f"correct it"
+                f"{HOSTS}:{row}: expected 'name slots=N', got {line!r}; correct it"
             )
         world += int(match[2])
     if RANK_MAP not in files:
@@ -128,8 +127,7 @@ def read_map(text: str, where: str) -> tuple[int, ...]:
         type(device) is not int or device < 0 for device in devices
     ):
         raise InvalidPlanError(
-            f"{where}: expected a list of devices, got something else; "
-            f"correct it"
+            f"{where}: expected a list of devices, got something else; correct it"
         )
     if len(set(devices)) != len(devices):
         raise InvalidPlanError(

@@ -139,9 +139,7 @@ def build(
     choices = _choices(launch, model, site, freedom.layers_per_node)
     has_none = _has_no_sequences(target)
     any_sequences = freedom.any_sequences and not has_none and launch.tp > 1
-    if any_sequences or (
-        launch.tp == 1 and choices.sequence_parallel and has_none
-    ):
+    if any_sequences or (launch.tp == 1 and choices.sequence_parallel and has_none):
         choices = replace(choices, sequence_parallel=(False, True))
     elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
@@ -155,9 +153,7 @@ def build(
             gradient_bytes=launch.gradient_bytes,
             state_bytes=launch.state_bytes,
         ),
-        overlap={
-            name: overlap[name] for name in OVERLAP if name in launch.overlap
-        },
+        overlap={name: overlap[name] for name in OVERLAP if name in launch.overlap},
         distributed_optimizer=launch.distributed_optimizer,
     )
     problem = with_quantum(replace(problem, job=job))
@@ -169,10 +165,7 @@ def build(
 
 
 def placed(
-    launch: Launch,
-    num_devices: int,
-    devices: Sequence[int],
-    mesh_inside: bool = False,
+    launch: Launch, num_devices: int, devices: Sequence[int], mesh_inside: bool = False
 ) -> Launch:
     """Return a launch with the replicas that put its ranks on devices.
 

@@ -213,17 +213,12 @@ class KeyedFile:
             meant = similar_name(name, table.siblings(path))
             if meant is not None and path not in table.unsupported:
                 raise self.refuse(
-                    path,
-                    "a key that is known",
-                    name,
-                    f"did you mean {meant!r}?",
+                    path, "a key that is known", name, f"did you mean {meant!r}?"
                 )
             ignored.append(path)
         return tuple(ignored)
 
-    def _entries(
-        self, every_section: bool = False
-    ) -> Iterator[tuple[str, Any]]:
+    def _entries(self, every_section: bool = False) -> Iterator[tuple[str, Any]]:
         """Yield all keys with their values.
 
         Sections that have no key in the table are yielded as a whole, unless

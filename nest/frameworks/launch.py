@@ -21,15 +21,7 @@ from nest.frameworks.layers import Chunk, Placement, chunks_of, with_ends
 from nest.frameworks.schedule_csv import cells_of
 from nest.ir.base import Struct
 from nest.ir.job import ANY_ORDER, Job, Schedule
-from nest.ir.plan import (
-    OVERLAP,
-    Overlap,
-    PassLists,
-    Plan,
-    Recompute,
-    Stage,
-    Strategy,
-)
+from nest.ir.plan import OVERLAP, Overlap, PassLists, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 
 #: Groups of devices, by what they are for.
@@ -154,9 +146,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
         )
 
 
-def even_chunks(
-    layers: int, count: int, mtp: int = 0
-) -> tuple[Chunk, ...] | None:
+def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | None:
     """Return chunks of equally many blocks, ``None`` if they do not divide.
 
     The last one has the modules for multi-token prediction.
@@ -226,9 +216,7 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         micro_batch=plan.micro_batch,
         global_batch=job.global_batch,
         sequence_length=job.sequence_length,
-        overlap=tuple(
-            name for name in OVERLAP if name in hidden and occurs[name]
-        ),
+        overlap=tuple(name for name in OVERLAP if name in hidden and occurs[name]),
         sequence_parallel=job.splits_sequence(first) and first.tp > 1,
         dtype=job.dtype,
         weight_bytes=job.optimizer.weight_bytes,
@@ -266,9 +254,7 @@ def _zero_stage(first: Strategy, sharded: bool, distributed: bool) -> int:
 
 
 def check_memory(
-    launch: Launch,
-    state_bytes: int = 12,
-    gradient_bytes: tuple[int, ...] = (2, 4),
+    launch: Launch, state_bytes: int = 12, gradient_bytes: tuple[int, ...] = (2, 4)
 ) -> None:
     """Refuse what a framework does not keep per weight.
 
@@ -341,9 +327,7 @@ def as_run(launch: Launch) -> Launch:
     )
 
 
-def _check_alike(
-    first: Strategy, strategy: Strategy, stage_number: int
-) -> None:
+def _check_alike(first: Strategy, strategy: Strategy, stage_number: int) -> None:
     for field in Strategy.__struct_fields__:
         expected, got = getattr(first, field), getattr(strategy, field)
         if expected != got:
@@ -377,8 +361,7 @@ def rank_map_of(launch: Launch, stride: int, mesh: Mesh) -> tuple[int, ...]:
         "replicas": stride,
     }
     offsets = [
-        range(0, size * strides[name], strides[name])
-        for name, size in reversed(mesh)
+        range(0, size * strides[name], strides[name]) for name, size in reversed(mesh)
     ]
     return tuple(map(sum, product(*offsets)))
 
@@ -394,9 +377,7 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     replicas = range(0, stride * plan.replicas, stride)
     sizes = [stage.devices for stage in plan.stages[: plan.num_blocks]]
     starts = list(accumulate(sizes, initial=0))[:-1]
-    groups: dict[str, set[tuple[int, ...]]] = {
-        name: set() for name in GROUP_NAMES
-    }
+    groups: dict[str, set[tuple[int, ...]]] = {name: set() for name in GROUP_NAMES}
     for start, t in product(starts, range(tp)):
         # For each replica, the devices with the weights of one tp rank.
         data = [
@@ -426,8 +407,7 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     # Stages of a pipeline are in their order.
     return {
         name: frozenset(
-            group if name == "pp" else tuple(sorted(group))
-            for group in members
+            group if name == "pp" else tuple(sorted(group)) for group in members
         )
         for name, members in groups.items()
     }
@@ -536,9 +516,7 @@ def differences(
     if written is None:
         return None
     for name in sorted({*groups, *written}):
-        different = groups.get(name, frozenset()) ^ written.get(
-            name, frozenset()
-        )
+        different = groups.get(name, frozenset()) ^ written.get(name, frozenset())
         if different:
             return (
                 f"{name} groups: expected the plan's devices, got others "

@@ -30,14 +30,7 @@ from nest.frameworks.settings import Settings
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 
 NAME = "maxtext"
 FILE = "config.yml"
@@ -184,10 +177,7 @@ def _batch(run: Launch) -> dict[str, Any]:
         cut = {"gradient_accumulation_steps": run.micro_batches}
         samples = run.replicas * run.micro_batch
     each, rest = divmod(samples, run.world)
-    return {
-        "per_device_batch_size": samples / run.world if rest else each,
-        **cut,
-    }
+    return {"per_device_batch_size": samples / run.world if rest else each, **cut}
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
@@ -203,8 +193,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
         document = parse_yaml(files[FILE])
     if not isinstance(document, dict):
         raise InvalidPlanError(
-            f"{FILE}: expected keys with values, got something else; "
-            f"correct it"
+            f"{FILE}: expected keys with values, got something else; correct it"
         )
     config = KeyedFile(document, FILE, TABLE)
     config.check_written()
@@ -258,9 +247,7 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
         )
     if stages > 1 and micro % stages:
         raise config.refuse(
-            "num_pipeline_microbatches",
-            f"a multiple of the {stages} stages",
-            micro,
+            "num_pipeline_microbatches", f"a multiple of the {stages} stages", micro
         )
     gradient_bytes = {name: size for size, name in _GRADIENTS.items()}
     return (
@@ -287,9 +274,7 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
     )
 
 
-def _check_split(
-    config: KeyedFile, model: Architecture, tp: int, ep: int
-) -> None:
+def _check_split(config: KeyedFile, model: Architecture, tp: int, ep: int) -> None:
     """Refuse degrees that do not divide the model."""
     block = model.towers[0].runs[0].block
     for key, count in (
@@ -297,9 +282,7 @@ def _check_split(
         ("base_mlp_dim", block.mlp.hidden),
     ):
         if count % tp:
-            raise config.refuse(
-                key, f"a multiple of the {tp} tensor ranks", count
-            )
+            raise config.refuse(key, f"a multiple of the {tp} tensor ranks", count)
     if ep > 1 and (not block.mlp.experts or block.mlp.experts % ep):
         raise config.refuse(
             "ici_expert_parallelism",
@@ -319,9 +302,7 @@ def _read_batch(config: KeyedFile, world: int, stages: int) -> tuple[int, int]:
     if stages == 1:
         return round(samples) * steps, steps
     if steps > 1:
-        raise config.refuse(
-            "gradient_accumulation_steps", "1 with a pipeline", steps
-        )
+        raise config.refuse("gradient_accumulation_steps", "1 with a pipeline", steps)
     micro = config.get("num_pipeline_microbatches")
     if micro is None:
         raise config.refuse("num_pipeline_microbatches", "a value", "none")
@@ -339,9 +320,7 @@ def _read_model(config: KeyedFile) -> Architecture:
     mlp = Mlp(hidden=width, gated=True)
     if experts > 1:
         if config.get("base_moe_mlp_dim") not in (None, width):
-            raise config.refuse(
-                "base_moe_mlp_dim", f"base_mlp_dim {width}", "another"
-            )
+            raise config.refuse("base_moe_mlp_dim", f"base_mlp_dim {width}", "another")
         per_token = config.get("num_experts_per_tok")
         if per_token is None:
             raise config.refuse("num_experts_per_tok", "a value", "none")
@@ -358,9 +337,7 @@ def _read_model(config: KeyedFile) -> Architecture:
         mlp=mlp,
     )
     vocabulary = config.get("vocab_size")
-    run = RepeatedBlock(
-        block=block, count=config.get("base_num_decoder_layers")
-    )
+    run = RepeatedBlock(block=block, count=config.get("base_num_decoder_layers"))
     return Architecture(
         name="",
         towers=(Tower(runs=(run,), vocabulary=vocabulary),),

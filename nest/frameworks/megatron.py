@@ -217,9 +217,7 @@ def array(heading: str, flags: Flags, settings: str = "") -> str:
     return "\n".join((f"# {heading}", f"{settings}ARGS=(", *lines, ")", ""))
 
 
-def read_array(
-    text: str, where: str, settings: Collection[str] = ()
-) -> Arguments:
+def read_array(text: str, where: str, settings: Collection[str] = ()) -> Arguments:
     """Read what :func:`array` writes, and nothing else.
 
     Raises
@@ -237,8 +235,7 @@ def read_array(
     arguments = Arguments(script.variables.get("ARGS", ()), where)
     for token in arguments.unknown:
         raise InvalidPlanError(
-            f"{where}:{token.line}: expected values, got {token.unknown}; "
-            f"write it out"
+            f"{where}:{token.line}: expected values, got {token.unknown}; write it out"
         )
     return arguments
 
@@ -278,9 +275,7 @@ class Reading(NamedTuple):
     pipelines_inside: bool = False
 
 
-def read(
-    files: Mapping[str, str], model: Architecture
-) -> tuple[Launch, Groups]:
+def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module, and refuse what could not run.
 
     Parameters
@@ -354,8 +349,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     arguments.check(
         rest == 0,
         "--global-batch-size",
-        f"a multiple of --micro-batch-size * data parallel = {samples} * "
-        f"{data}",
+        f"a multiple of --micro-batch-size * data parallel = {samples} * {data}",
         batch,
     )
     chunks, virtual = _chunks(arguments, model.layers, modules, stages)
@@ -505,14 +499,11 @@ def _check_split(
     )
 
 
-def _zero(
-    arguments: Arguments, data: int, cp: int, ep: int
-) -> tuple[int, int]:
+def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
     """Return the ZeRO stage, and over how many instances it is replicated."""
     zero = int(arguments.has("--use-distributed-optimizer"))
     strategy = arguments.text(
-        "--data-parallel-sharding-strategy",
-        ("no_shard", "optim", *_SHARDING.values()),
+        "--data-parallel-sharding-strategy", ("no_shard", "optim", *_SHARDING.values())
     )
     checkpoint = arguments.text("--ckpt-format")
     if arguments.has("--use-megatron-fsdp"):
@@ -551,13 +542,9 @@ def _zero(
     return zero, instances
 
 
-def _recompute(
-    arguments: Arguments, layers: int, predicting: int
-) -> Recompute:
+def _recompute(arguments: Arguments, layers: int, predicting: int) -> Recompute:
     """Return the recompute choice of all layers."""
-    granularity = arguments.text(
-        "--recompute-granularity", ("selective", "full")
-    )
+    granularity = arguments.text("--recompute-granularity", ("selective", "full"))
     modules = arguments.texts("--recompute-modules")
     method = arguments.text("--recompute-method", ("uniform", "block"))
     count = arguments.integer_or_none("--recompute-num-layers")
@@ -669,11 +656,7 @@ def _precision(arguments: Arguments) -> dict[str, Any]:
     narrow = arguments.has("--grad-reduce-in-bf16")
     wide = arguments.has("--accumulate-allreduce-grads-in-fp32")
     arguments.check(
-        not (half and brain),
-        "--fp16",
-        "one data type",
-        "--bf16 too",
-        "keep one",
+        not (half and brain), "--fp16", "one data type", "--bf16 too", "keep one"
     )
     arguments.check(
         not (narrow and wide),
@@ -683,11 +666,7 @@ def _precision(arguments: Arguments) -> dict[str, Any]:
         "keep one",
     )
     arguments.check(
-        half or brain,
-        "--bf16",
-        "--bf16 or --fp16",
-        "none, which is fp32",
-        "add one",
+        half or brain, "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
     )
     gradient_bytes = 4 if wide or (brain and not narrow) else 2
     return {
@@ -741,11 +720,7 @@ def _check_supported(arguments: Arguments) -> None:
     for name, why in MEGATRON.unsupported.items():
         option = f"--{name}"
         arguments.check(
-            arguments.texts(option) is None,
-            option,
-            "no such argument",
-            "it",
-            why,
+            arguments.texts(option) is None, option, "no such argument", "it", why
         )
     backend = arguments.text("--attention-backend")
     arguments.check(
@@ -796,10 +771,7 @@ def _chunks(
         virtual = counts[0] // each
     virtual = virtual or 1
     arguments.check(
-        virtual == 1 or stages > 1,
-        _VIRTUAL,
-        "more than one pipeline stage",
-        "one",
+        virtual == 1 or stages > 1, _VIRTUAL, "more than one pipeline stage", "one"
     )
     arguments.check(
         not any(count % virtual for count in counts),
@@ -814,11 +786,7 @@ def _chunks(
 
 
 def _counts(
-    arguments: Arguments,
-    layers: int,
-    stages: int,
-    first: int | None,
-    last: int | None,
+    arguments: Arguments, layers: int, stages: int, first: int | None, last: int | None
 ) -> list[int]:
     """Return the layers of every stage, all its chunks together."""
     fixed = [count for count in (first, last) if count is not None]
@@ -830,9 +798,7 @@ def _counts(
             f"{' and '.join(map(str, fixed))} on the first or the last one"
         )
     arguments.check(
-        middle >= 0
-        and rest >= 0
-        and (rest % middle == 0 if middle else rest == 0),
+        middle >= 0 and rest >= 0 and (rest % middle == 0 if middle else rest == 0),
         "--pipeline-model-parallel-size",
         expected,
         stages,
@@ -851,20 +817,14 @@ def _read_layout(
     """Read a pipeline layout, such as ``Et*7|(t*9|)*2t*7,mL``."""
     letters = [
         _letters(arguments, text, stage)
-        for stage, text in enumerate(
-            _without_groups(arguments, layout).split("|"), 1
-        )
+        for stage, text in enumerate(_without_groups(arguments, layout).split("|"), 1)
     ]
     joined = "".join(letters)
     homes = [stage for stage, text in enumerate(letters, 1) if "m" in text]
     empty = letters.index("") + 1 if "" in letters else 0
     predicting = f"--mtp-num-layers {modules} times m"
     for holds, expected, got in (
-        (
-            re.fullmatch(r"E[tm]*L", joined),
-            "one E first and one L last",
-            repr(layout),
-        ),
+        (re.fullmatch(r"E[tm]*L", joined), "one E first and one L last", repr(layout)),
         ("mt" not in joined, "every m behind every t", repr(layout)),
         (
             joined.count("t") == layers,

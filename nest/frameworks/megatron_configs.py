@@ -172,9 +172,7 @@ def format_of(config: Config) -> Format:
         return _MEGATRON
     if {"model", "train"} <= sections.keys():
         return _BRIDGE
-    if {"model", "trainer"} <= sections.keys() and (
-        "trainer.strategy" not in sections
-    ):
+    if {"model", "trainer"} <= sections.keys() and ("trainer.strategy" not in sections):
         return _NEMO
     names = [name for name in sections if "." not in name]
     raise InvalidPlanError(
@@ -352,9 +350,7 @@ def _by_option(tokens: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
     return options
 
 
-def _words(
-    config: Config, name: str, key: Key, entry: Entry
-) -> Iterator[Word]:
+def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
     """Yield what a key says, as words of a launch line."""
     value, line = entry.value, entry.line
     if entry.unknown and (key.has_meanings or key.option in _SWITCHED):
@@ -393,12 +389,8 @@ def _meaning(config: Config, name: str, key: Key, value: Any) -> Meaning:
         # True is 1 to Python, and 16 is not "16".
         if candidate == value and type(candidate) is type(value):
             return meaning
-    known_values = dict.fromkeys(
-        _text(candidate) for candidate, _ in key.meanings
-    )
-    raise config.refuse(
-        name, f"one of {', '.join(known_values)}", _text(value)
-    )
+    known_values = dict.fromkeys(_text(candidate) for candidate, _ in key.meanings)
+    raise config.refuse(name, f"one of {', '.join(known_values)}", _text(value))
 
 
 def _listed(
@@ -411,10 +403,7 @@ def _listed(
         yield Word(",".join(map(_text, value)), line)
     elif key.option == "--pipeline-model-parallel-layout":
         raise config.refuse(
-            name,
-            "a text such as Et*8|t*8L",
-            "a list",
-            f"pass --say {name}=TEXT",
+            name, "a text such as Et*8|t*8L", "a list", f"pass --say {name}=TEXT"
         )
     else:
         for item in value:
@@ -435,10 +424,7 @@ def _nemo_fp8(config: Config) -> dict[str, _Source]:
     for name, text in (("fp8_hybrid", "hybrid"), ("fp8_e4m3", "e4m3")):
         enabled = config.get(f"model.{name}")
         if enabled is not None and enabled.value is True:
-            tokens = (
-                Word("--fp8-format", enabled.line),
-                Word(text, enabled.line),
-            )
+            tokens = (Word("--fp8-format", enabled.line), Word(text, enabled.line))
             return {"--fp8-format": _Source(f"model.{name}", tokens)}
     raise config.refuse(
         "model.fp8",
@@ -486,8 +472,7 @@ def _check_required(
                 key,
                 "a value",
                 "none",
-                f"add it, or pass --say {key}=VALUE"
-                + " or --model NAME" * shape,
+                f"add it, or pass --say {key}=VALUE" + " or --model NAME" * shape,
             )
 
 
@@ -513,8 +498,7 @@ def _world(config: Config, layout: Format) -> Count | None:
         count = nodes.value
         location = f" and {config.location(layout.nodes)} {count}"
     return Count(
-        each.value * count,
-        f"{config.location(layout.devices)} {each.value}{location}",
+        each.value * count, f"{config.location(layout.devices)} {each.value}{location}"
     )
 
 
@@ -526,10 +510,7 @@ def _check_checkpoints(config: Config, arguments: Arguments) -> None:
     """
     method = "model.activations_checkpoint_method"
     granularity = "model.activations_checkpoint_granularity"
-    if (
-        config.get(method)
-        and "--recompute-granularity" not in arguments.options
-    ):
+    if config.get(method) and "--recompute-granularity" not in arguments.options:
         raise config.refuse(
             granularity,
             f"a value with {method}",
@@ -539,9 +520,7 @@ def _check_checkpoints(config: Config, arguments: Arguments) -> None:
         )
 
 
-def _as_nemo_keeps(
-    config: Config, reading: Reading, notes: Sequence[str]
-) -> Launched:
+def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> Launched:
     """Return a launch with what NeMo keeps per weight.
 
     With ``megatron_amp_O2`` that is what Megatron-LM keeps; without, weights
@@ -551,9 +530,7 @@ def _as_nemo_keeps(
     key = "model.megatron_amp_O2"
     entry = config.get(key)
     if entry is not None and not isinstance(entry.value, bool):
-        raise config.refuse(
-            key, "true or false", entry.unknown or _text(entry.value)
-        )
+        raise config.refuse(key, "true or false", entry.unknown or _text(entry.value))
     if entry is not None and entry.value:
         return Launched(reading, tuple(notes))
     launch = reading.launch

@@ -73,8 +73,7 @@ def comparable(model: Architecture, sequence_length: int) -> Architecture:
         towers=tuple(towers),
         head=model.head,
         max_sequence=max(
-            model.towers[0].learned_positions or model.max_sequence,
-            sequence_length,
+            model.towers[0].learned_positions or model.max_sequence, sequence_length
         ),
     )
 
@@ -107,9 +106,7 @@ def check_shape(
         )
 
 
-def check_tensor_split(
-    arguments: Arguments, model: Architecture, tp: int
-) -> None:
+def check_tensor_split(arguments: Arguments, model: Architecture, tp: int) -> None:
     """Refuse a model that a tensor parallel degree does not divide.
 
     Raises
@@ -143,8 +140,7 @@ def why_not(model: Architecture) -> str | None:
     attentions = {block.attention for block in blocks}
     mlps = {block.mlp for block in blocks}
     bare = {
-        replace(block, name="", mlp=blocks[0].mlp, dropout=False)
-        for block in blocks
+        replace(block, name="", mlp=blocks[0].mlp, dropout=False) for block in blocks
     }
     attention = blocks[0].attention
     checks = (
@@ -172,8 +168,7 @@ def why_not(model: Architecture) -> str | None:
         ),
         ("gates in all MLPs or in none", len({m.gated for m in mlps}) == 1),
         (
-            "biases in all linear layers, in none, or of queries, keys and "
-            "values only",
+            "biases in all linear layers, in none, or of queries, keys and values only",
             all(_biases(attention, mlp) in _TP_BIASES for mlp in mlps)
             and len({mlp.biases for mlp in mlps}) == 1,
         ),
@@ -182,10 +177,7 @@ def why_not(model: Architecture) -> str | None:
             attention.key_value_rank
             or attention.value_size in (0, attention.head_size),
         ),
-        (
-            "dropout in all blocks or in none",
-            len({b.dropout for b in blocks}) == 1,
-        ),
+        ("dropout in all blocks or in none", len({b.dropout for b in blocks}) == 1),
     )
     for expected, holds in checks:
         if not holds:
@@ -208,8 +200,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
     reason = why_not(model)
     if reason is not None:
         raise InvalidPlanError(
-            f"model: {reason}, got {model.name}; Megatron's arguments say no "
-            f"other"
+            f"model: {reason}, got {model.name}; Megatron's arguments say no other"
         )
     model = comparable(model, sequence_length)
     tower = model.towers[0]
@@ -251,8 +242,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
     flag(
-        "--position-embedding-type",
-        "rope" if attention.rotary else "learned_absolute",
+        "--position-embedding-type", "rope" if attention.rotary else "learned_absolute"
     )
     flag("--vocab-size", tower.vocabulary)
     flag("--untie-embeddings-and-output-weights", when=not model.head.tied)
@@ -293,9 +283,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     """
     layers = arguments.needed("--num-layers")
     if layers > MOST_LAYERS:
-        raise arguments.refuse(
-            "--num-layers", f"at most {MOST_LAYERS}", layers
-        )
+        raise arguments.refuse("--num-layers", f"at most {MOST_LAYERS}", layers)
     hidden = arguments.needed("--hidden-size")
     heads = arguments.needed("--num-attention-heads")
     length = arguments.needed("--seq-length")
@@ -303,9 +291,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     assert positions is not None
     if positions < length:
         raise arguments.refuse(
-            "--max-position-embeddings",
-            f"at least --seq-length {length}",
-            positions,
+            "--max-position-embeddings", f"at least --seq-length {length}", positions
         )
     gated = arguments.has("--swiglu")
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
@@ -341,9 +327,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         for has_experts, several in groupby(where)
     )
     tower = Tower(
-        runs=runs,
-        learned_positions=0 if rotary else positions,
-        modules=modules,
+        runs=runs, learned_positions=0 if rotary else positions, modules=modules
     )
     vocabulary = _vocabulary(arguments, tower)
     return (
@@ -416,8 +400,7 @@ def _read_attention(
         return Attention(
             heads=heads,
             kv_heads=heads,
-            head_size=(arguments.integer("--qk-head-dim", default=128))
-            + rotary_size,
+            head_size=(arguments.integer("--qk-head-dim", default=128)) + rotary_size,
             value_size=arguments.integer("--v-head-dim", default=128),
             rotary=rotary,
             query_key_norm=norm,
@@ -430,9 +413,7 @@ def _read_attention(
     if size is None:
         if hidden % heads:
             raise arguments.refuse(
-                "--num-attention-heads",
-                f"a divisor of --hidden-size {hidden}",
-                heads,
+                "--num-attention-heads", f"a divisor of --hidden-size {hidden}", heads
             )
         size = hidden // heads
     groups = arguments.integer_or_none("--num-query-groups")
@@ -442,9 +423,7 @@ def _read_attention(
         kv_heads = groups or 1
     if heads % kv_heads:
         raise arguments.refuse(
-            "--num-query-groups",
-            f"a divisor of the {heads} attention heads",
-            kv_heads,
+            "--num-query-groups", f"a divisor of the {heads} attention heads", kv_heads
         )
     return Attention(
         heads=heads,
@@ -463,14 +442,10 @@ def _read_experts(
     experts = arguments.integer_or_none("--num-experts")
     topk = arguments.integer("--moe-router-topk", default=2)
     width = arguments.integer("--moe-ffn-hidden-size", default=dense.hidden)
-    shared = arguments.integer(
-        "--moe-shared-expert-intermediate-size", default=0
-    )
+    shared = arguments.integer("--moe-shared-expert-intermediate-size", default=0)
     pattern = arguments.text("--moe-layer-freq")
     arguments.has("--moe-grouped-gemm")
-    arguments.text(
-        "--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")
-    )
+    arguments.text("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex"))
     if experts is None:
         return None, [False] * layers
     assert topk is not None
@@ -490,9 +465,7 @@ def _read_experts(
     return sparse, _frequency(arguments, pattern, layers)
 
 
-def _frequency(
-    arguments: Arguments, pattern: str | None, layers: int
-) -> list[bool]:
+def _frequency(arguments: Arguments, pattern: str | None, layers: int) -> list[bool]:
     """Return which blocks have experts: every n-th, or a list expression."""
     if pattern is None:
         return [True] * layers
@@ -514,8 +487,6 @@ def _frequency(
             break
     if len(has_experts) != layers:
         raise arguments.refuse(
-            "--moe-layer-freq",
-            f"--num-layers {layers} entries",
-            len(has_experts),
+            "--moe-layer-freq", f"--num-layers {layers} entries", len(has_experts)
         )
     return has_experts

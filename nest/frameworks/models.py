@@ -39,9 +39,7 @@ def model_of(
             )
         return named
     for model in zoo.ARCHITECTURES:
-        if _is_named(problem, model) and not _why_not(
-            problem, placement, model
-        ):
+        if _is_named(problem, model) and not _why_not(problem, placement, model):
             return model
     raise InvalidOptionError(
         f"--model: expected the model of {problem.name}, got none, and the "
@@ -59,9 +57,7 @@ def _is_named(problem: Problem, model: Architecture) -> bool:
     return problem.name.startswith(f"{model.name}-")
 
 
-def _why_not(
-    problem: Problem, placement: Placement, model: Architecture
-) -> str | None:
+def _why_not(problem: Problem, placement: Placement, model: Architecture) -> str | None:
     """Return why a model does not fit a problem, or ``None``."""
     if model.layers != placement.layers:
         return (

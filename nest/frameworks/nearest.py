@@ -122,9 +122,7 @@ def nearest(
             except InvalidPlanError as error:
                 refusal = error
                 continue
-            return Nearest(
-                targeted, candidate, changes, files, before, verdict
-            )
+            return Nearest(targeted, candidate, changes, files, before, verdict)
     raise InvalidPlanError(
         f"--nearest: expected a plan that fits and that {target} can run, "
         f"got none ({refusal or 'too little memory, or no such split'}); "
@@ -187,13 +185,9 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
             equal = even_cut(placement, stages)
             if equal is not None:
                 fitting = [
-                    x
-                    for x in choices_there
-                    if x.devices * stages <= split.devices
+                    x for x in choices_there if x.devices * stages <= split.devices
                 ]
-                groups[not same_batches].extend(
-                    _with_each(here, equal, fitting)
-                )
+                groups[not same_batches].extend(_with_each(here, equal, fitting))
     yield from groups
 
 
@@ -205,9 +199,7 @@ def _with_each(
         yield replace(
             plan,
             virtual_stages=plan.virtual_stages,
-            stages=tuple(
-                Stage.of(layers, [strategy] * len(layers)) for layers in cut
-            ),
+            stages=tuple(Stage.of(layers, [strategy] * len(layers)) for layers in cut),
         )
 
 

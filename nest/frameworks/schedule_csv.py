@@ -44,9 +44,7 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
     return {FILE: csv_text(cells), "README": readme}
 
 
-def cells_of(
-    schedule: Schedule, num_blocks: int, num_micro_batches: int
-) -> PassLists:
+def cells_of(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> PassLists:
     """Return the cells of every row; two paired passes share one."""
     return tuple(
         tuple(_cells(schedule, block, num_blocks, num_micro_batches))
@@ -85,9 +83,7 @@ def with_passes(
         text, where, plan.num_blocks, plan.virtual_stages, num_micro_batches
     )
     try:
-        return replace(
-            plan, placement=placement, order=order, problem_hash=None
-        )
+        return replace(plan, placement=placement, order=order, problem_hash=None)
     except ValueError as error:
         raise InvalidPlanError(f"{where}: {error}") from None
 

@@ -179,8 +179,7 @@ def in_variables(text: str, lines: Sequence[str]) -> list[str]:
     named = {
         argument: variable
         for argument, variable in pairs
-        if arguments[argument] == variables[variable] == 1
-        and variable not in computed
+        if arguments[argument] == variables[variable] == 1 and variable not in computed
     }
     return [
         f"{named[name]}={value}" if value and name in named else line
@@ -244,14 +243,10 @@ def unread(arguments: Arguments, tokens: Sequence[Word]) -> tuple[str, ...]:
     InvalidPlanError
         If one is nearly that of an argument that is read.
     """
-    return ignored_note(
-        arguments.where, unread_names(arguments, tokens), "argument"
-    )
+    return ignored_note(arguments.where, unread_names(arguments, tokens), "argument")
 
 
-def unread_names(
-    arguments: Arguments, tokens: Sequence[Word] = ()
-) -> tuple[str, ...]:
+def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str, ...]:
     """Return the arguments that nest ignores, as the file calls them.
 
     Options of the launcher, before the program, are none of them.
@@ -401,9 +396,7 @@ def _counted(
                     f"{variable[1] if variable else 'NAME'}=VALUE"
                     + (", NAME being its variable" * (variable is None))
                 )
-            notes = (
-                f"{location}: {got}; counted is {counts['nodes'][1].location}",
-            )
+            notes = (f"{location}: {got}; counted is {counts['nodes'][1].location}",)
         each = counts["each"][1]
         nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
         locations = " and ".join(filter(None, (each.location, nodes.location)))
@@ -490,9 +483,7 @@ def check_devices(
     )
 
 
-def check_world(
-    stated: Count | None, arguments: Arguments, world: int
-) -> None:
+def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
     """Refuse devices that a file states and that are not those of a cluster.
 
     Raises
@@ -559,8 +550,7 @@ def notes_of(
     notes = [*arguments.assumed]
     if absent:
         notes.append(
-            f"not in the {arguments.what}, so {title}'s defaults: "
-            f"{', '.join(absent)}"
+            f"not in the {arguments.what}, so {title}'s defaults: {', '.join(absent)}"
         )
     if "--rampup-batch-size" in arguments.options:
         location = arguments.location("--rampup-batch-size")

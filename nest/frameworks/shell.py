@@ -471,9 +471,7 @@ class _Reader:
             special = set("*?[(\\") & set(pattern_word.text)
             return None if special else value.text == pattern_word.text
         pattern = "".join(
-            re.sub(r"([*?[])", r"[\1]", piece.text)
-            if piece.quoted
-            else piece.text
+            re.sub(r"([*?[])", r"[\1]", piece.text) if piece.quoted else piece.text
             for piece in raw
         )
         return fnmatchcase(value.text, pattern)
@@ -491,17 +489,13 @@ class _Reader:
             self._command()
         return True
 
-    def _call(
-        self, name: str, arguments: Sequence[Word], line: int
-    ) -> bool | None:
+    def _call(self, name: str, arguments: Sequence[Word], line: int) -> bool | None:
         function = self.functions[name]
         if self.runs is None and function.start in self.calls:
             return None  # What it may set is set on a condition already.
         self.count += 1
         if len(self.calls) >= _DEPTH or self.count > _CALLS:
-            raise self.budget.refuse(
-                line, "functions that end", f"{name} again"
-            )
+            raise self.budget.refuse(line, "functions that end", f"{name} again")
         before = self.at, self.arguments, self.goes_on
         self.at, self.arguments = function.start, tuple(arguments)
         self.hidden.append({})
@@ -566,9 +560,7 @@ class _Reader:
         """Keep a variable until the function ends."""
         self.hidden[-1].setdefault(name, self.variables.get(name))
 
-    def _start(
-        self, words: list[RawWord], before: Sequence[RawWord]
-    ) -> bool | None:
+    def _start(self, words: list[RawWord], before: Sequence[RawWord]) -> bool | None:
         """Take in a command, with assignments that count for it alone."""
         plain = plain_text(words[0])
         line = words[0][0].line
@@ -596,9 +588,7 @@ class _Reader:
             self.variables = saved
         return self._builtin(plain, expanded, line)
 
-    def _builtin(
-        self, name: str | None, words: list[Word], line: int
-    ) -> bool | None:
+    def _builtin(self, name: str | None, words: list[Word], line: int) -> bool | None:
         """Take in a command whose words are known."""
         values = words[1:]
         texts = [_clean(word).text for word in values]
@@ -631,9 +621,7 @@ class _Reader:
             self.commands.append(Command(line, tuple(map(_clean, words))))
         return True if name in ("echo", "export", "set") else None
 
-    def _leave(
-        self, name: str, texts: Sequence[str], line: int
-    ) -> bool | None:
+    def _leave(self, name: str, texts: Sequence[str], line: int) -> bool | None:
         """Take in what ends a script or function, or shifts its arguments."""
         if name == "exit":
             if self.runs:
@@ -666,11 +654,7 @@ class _Reader:
             variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
             if variable is not None:
                 value = self._lookup(variable[1], word.line)
-                one = (
-                    value[0]
-                    if value
-                    else self._missing(variable[1], word.line)
-                )
+                one = value[0] if value else self._missing(variable[1], word.line)
                 yield from words_in(one._replace(line=word.line))
             elif text != "\\":
                 yield word._replace(text=text)
@@ -735,9 +719,7 @@ class _Reader:
         name, line = assignment[1], raw[0].line
         before = self.variables.get(name, ())
         if assignment[2]:
-            value = self._with_element(
-                name, assignment[2], self._joined(rest, line)
-            )
+            value = self._with_element(name, assignment[2], self._joined(rest, line))
             if assignment[3] or value is None:
                 why = f"${name}, set element by element"
                 value = (_unknown(why, line),)
@@ -905,9 +887,7 @@ class _Reader:
                 return value if rest else value[:1] or (Word("", line),)
             return () if rest else (self._missing(name, line),)
         if match := re.match(r"(:?)([-=+?])(.*)", rest, re.DOTALL):
-            empty = not value or (
-                match[1] != "" and value[0][0::2] == ("", "")
-            )
+            empty = not value or (match[1] != "" and value[0][0::2] == ("", ""))
             return self._with_default(name, value, empty, match, line)
         index = re.fullmatch(r"\[([^][]+)\]", rest)
         element = index and self._element(value, index[1], line)

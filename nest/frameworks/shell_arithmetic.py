@@ -136,9 +136,7 @@ class Arithmetic:
 
     def _assignment(self) -> int:
         name = self._here()
-        sign = (
-            self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
-        )
+        sign = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
         plain = sign == "="
         compound = sign[-1:] == "=" and sign[:-1] in _ALL
         compound = compound and sign not in _ALL
@@ -153,9 +151,7 @@ class Arithmetic:
     def _read(self, name: str) -> int:
         if not self.counts:
             return 0
-        return (
-            self.written[name] if name in self.written else self.look_up(name)
-        )
+        return self.written[name] if name in self.written else self.look_up(name)
 
     def _write(self, name: str, value: int) -> int:
         if self.counts:
@@ -224,9 +220,7 @@ class Arithmetic:
             return self._write(name, self._do(sign[0], self._read(name), 1))
         if sign := self._take("!", "~", "+", "-"):
             value = self._unary()
-            return {"!": int(not value), "~": ~value, "-": -value}.get(
-                sign, value
-            )
+            return {"!": int(not value), "~": ~value, "-": -value}.get(sign, value)
         if self._take("("):
             value = self._comma()
             self._needed(")")

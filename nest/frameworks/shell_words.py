@@ -72,13 +72,10 @@ class Budget:
         self.where = where
         self.work = MAX_WORK
 
-    def refuse(
-        self, line: int, expected: str, got: object
-    ) -> InvalidOptionError:
+    def refuse(self, line: int, expected: str, got: object) -> InvalidOptionError:
         """Return the error about one line."""
         return InvalidOptionError(
-            f"{self.where}:{line}: expected {expected}, got {got}; correct "
-            f"the script"
+            f"{self.where}:{line}: expected {expected}, got {got}; correct the script"
         )
 
     def spend(self, work: int, line: int) -> None:
@@ -86,18 +83,14 @@ class Budget:
         self.work -= work
         if self.work < 0:
             raise self.refuse(
-                line,
-                f"a script that expands to at most {MAX_WORK} characters",
-                "more",
+                line, f"a script that expands to at most {MAX_WORK} characters", "more"
             )
 
     def limit(self, length: int, line: int) -> None:
         """Refuse a word that is too long, before it is made."""
         if length > MAX_WORD:
             raise self.refuse(
-                line,
-                f"words and variables of at most {MAX_WORD} characters",
-                length,
+                line, f"words and variables of at most {MAX_WORD} characters", length
             )
         self.spend(length, line)
 
@@ -158,9 +151,7 @@ class Lexer:
                 plain = plain_text(word)
                 if self._peek() in ("<", ">") and (plain or "").isdecimal():
                     continue  # Of what is redirected.
-                compares = plain != "]]" and (
-                    compares or (begins and plain == "[[")
-                )
+                compares = plain != "]]" and (compares or (begins and plain == "[["))
                 begins = begins and plain in _OPENING | _BRANCHES
                 begins = begins or plain in _BRANCHES
                 yield word
@@ -210,9 +201,7 @@ class Lexer:
                 match = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option)
                 if match:
                     value = match[2] or ("" if value[:1] == "-" else value)
-                    self.directives[match[1]] = Word(
-                        value.removeprefix("="), line
-                    )
+                    self.directives[match[1]] = Word(value.removeprefix("="), line)
 
     def _here_document(self) -> None:
         self._take(2)
@@ -332,9 +321,7 @@ class Lexer:
             elif here in "'\"":
                 while self._peek() != here:
                     if self.position >= len(self.text):
-                        raise self.budget.refuse(
-                            line, f"a closing {here}", "none"
-                        )
+                        raise self.budget.refuse(line, f"a closing {here}", "none")
                     if self._take() == "\\" and here == '"':
                         self._take()
                 self._take()

@@ -146,8 +146,7 @@ def write(
     values: dict[str, dict[str, Any]] = {
         "model": {"name": name, "flavor": flavor},
         "training": {
-            "local_batch_size": run.samples
-            * (run.micro_batches if piped else 1),
+            "local_batch_size": run.samples * (run.micro_batches if piped else 1),
             "global_batch_size": run.global_batch,
             "seq_len": run.sequence_length,
             "dtype": "float32",
@@ -234,9 +233,7 @@ class Reading(NamedTuple):
     flavor: str
 
 
-def read(
-    files: Mapping[str, str], model: Architecture
-) -> tuple[Launch, Groups]:
+def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module, and refuse what could not run.
 
     Raises
@@ -413,8 +410,7 @@ def read_foreign(
         if f"{name}/{flavor}" not in models:
             raise job.refuse(
                 "model.flavor",
-                f"a flavor that is known ({', '.join(sorted(models))}) or "
-                f"--model",
+                f"a flavor that is known ({', '.join(sorted(models))}) or --model",
                 f"{name}/{flavor}",
             )
         model = architecture(models[f"{name}/{flavor}"])
@@ -426,9 +422,7 @@ def read_foreign(
     return replace(launch, overlap=overlap), model, notes
 
 
-def _fsdp_overlap(
-    text: str, where: str, launch: Launch
-) -> tuple[Overlap, ...]:
+def _fsdp_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
     """Return what FSDP overlaps: of an export, what its plan does."""
     comment = re.search(rf"^# {_OVERLAP}(.*)$", text, re.MULTILINE)
     if comment is None:
@@ -480,9 +474,7 @@ def _split_points(job: KeyedFile, layers: int) -> None:
         whole = modules_of((Chunk(True, layers, True),))[0]
         starts = [0, *(whole.index(p) if p in whole else 0 for p in points)]
         if sorted(set(starts)) != starts:
-            raise job.refuse(
-                f"parallelism.{_POINTS}", "layers in order", points
-            )
+            raise job.refuse(f"parallelism.{_POINTS}", "layers in order", points)
         ends = [*starts[1:], len(whole)]
         split["module_fqns_per_model_part"] = [
             whole[first:last] for first, last in zip(starts, ends, strict=True)
@@ -491,9 +483,7 @@ def _split_points(job: KeyedFile, layers: int) -> None:
         local = job.get(_LOCAL_BATCH)
         if type(count) is not int or count < 1 or local % count:
             raise job.refuse(
-                f"parallelism.{_COUNT}",
-                f"a divisor of the batch {local}",
-                count,
+                f"parallelism.{_COUNT}", f"a divisor of the batch {local}", count
             )
         split["pipeline_parallel_microbatch_size"] = local // count
 
@@ -552,9 +542,7 @@ def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
     path = "parallelism.expert_tensor_parallel_degree"
     if ep > 1 and job.get(path) != tp:
         raise job.refuse(
-            path,
-            f"tensor_parallel_degree {tp}, as plans split experts",
-            job.get(path),
+            path, f"tensor_parallel_degree {tp}, as plans split experts", job.get(path)
         )
     if ranks % ep:
         raise job.refuse(
@@ -604,9 +592,7 @@ def _asynchronous(job: KeyedFile, tp: int) -> bool:
     enabled: bool = job.get("parallelism.enable_async_tensor_parallel")
     if enabled and not job.get("compile.enable"):
         raise job.refuse(
-            "compile.enable",
-            "true with asynchronous tensor parallelism",
-            "false",
+            "compile.enable", "true with asynchronous tensor parallelism", "false"
         )
     return enabled and tp > 1
 
@@ -633,9 +619,7 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
         return local, batch
     samples = job.get(_MICRO_BATCH)
     if local % samples:
-        raise job.refuse(
-            _MICRO_BATCH, f"a divisor of {_LOCAL_BATCH} {local}", samples
-        )
+        raise job.refuse(_MICRO_BATCH, f"a divisor of {_LOCAL_BATCH} {local}", samples)
     if batch != local * data:
         # Accumulation flushes the pipeline, which plans do not.
         raise job.refuse(
@@ -646,9 +630,7 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
     return samples, batch
 
 
-def _chunks(
-    job: KeyedFile, layers: int, stages: int
-) -> tuple[tuple[Chunk, ...], int]:
+def _chunks(job: KeyedFile, layers: int, stages: int) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
     model_parts = job.get(_PARTS)
     if model_parts is None:
@@ -659,9 +641,7 @@ def _chunks(
         isinstance(names, list) and all(isinstance(x, str) for x in names)
         for names in model_parts
     ):
-        raise job.refuse(
-            _PARTS, "lists of names", json.dumps(model_parts)[:80]
-        )
+        raise job.refuse(_PARTS, "lists of names", json.dumps(model_parts)[:80])
     expected = modules_of((Chunk(True, layers, True),))[0]
     got = [name for names in model_parts for name in names]
     if got != expected:
@@ -680,9 +660,7 @@ def _chunks(
         raise job.refuse(_PARTS, "norm and output together", "them apart")
     if len(model_parts) % stages or (stages == 1 and len(model_parts) > 1):
         raise job.refuse(
-            _PARTS,
-            f"a multiple of {stages} stages",
-            f"{len(model_parts)} parts",
+            _PARTS, f"a multiple of {stages} stages", f"{len(model_parts)} parts"
         )
     chunks = tuple(
         Chunk(

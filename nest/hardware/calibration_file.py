@@ -14,11 +14,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 
 from nest.errors import NestError
-from nest.hardware.calibration import (
-    Calibration,
-    CalibrationFile,
-    calibrated_family,
-)
+from nest.hardware.calibration import Calibration, CalibrationFile, calibrated_family
 from nest.hardware.fabric import MachineRun
 from nest.ir.io import decode, read_bytes
 from nest.ir.plan import OVERLAP
@@ -91,8 +87,7 @@ def read_calibration(path: str | Path) -> CalibrationFile:
         expected = _wrong(place.rsplit(".", 1)[-1], place, value)
         if expected:
             raise InvalidCalibrationError(
-                f"{where}: {place}: expected {expected}, got {value:g}; "
-                f"correct it"
+                f"{where}: {place}: expected {expected}, got {value:g}; correct it"
             )
     return calibration
 
@@ -112,11 +107,7 @@ def _wrong(field: str, place: str, value: float) -> str:
     """Return what was expected of a number, empty if it is that."""
     maximum = 1.0 if "overlap" in place else _MOST.get(field, math.inf)
     positive = field in _DIVISORS
-    if (
-        math.isfinite(value)
-        and 0 <= value <= maximum
-        and (value or not positive)
-    ):
+    if math.isfinite(value) and 0 <= value <= maximum and (value or not positive):
         return ""
     if not positive and maximum == 1:
         return "a number from 0 to 1"
@@ -201,11 +192,7 @@ def own_runs_for(
     if calibration is None or calibration.own_runs is None:
         return None
     families = {machine.calibration_family for machine, _ in machines}
-    return (
-        calibration.own_runs
-        if families == {calibration.own_runs.family}
-        else None
-    )
+    return calibration.own_runs if families == {calibration.own_runs.family} else None
 
 
 def calibration_for(

@@ -57,9 +57,7 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     return decode_cluster(data, str(path))
 
 
-def decode_cluster(
-    data: bytes, where: str
-) -> tuple[Cluster, list[MachineRun]]:
+def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[MachineRun]]:
     """Return the cluster that a text describes, see :func:`read_cluster`.
 
     Raises
@@ -67,9 +65,7 @@ def decode_cluster(
     InvalidProblemError
         If the text, a machine or the cluster is not valid.
     """
-    document = without_units(
-        decode(data, where, dict, "cluster", InvalidProblemError)
-    )
+    document = without_units(decode(data, where, dict, "cluster", InvalidProblemError))
     sites: dict[str, Machine] = {}
     filled = {"name": Path(where).stem, **document}
     filled["device"] = _device(document.get("device"), f"{where}: $", sites)
@@ -79,10 +75,7 @@ def decode_cluster(
             for index, entry in enumerate(others)
         ]
     cluster = convert(
-        {"topology": _room(document), **filled},
-        where,
-        Cluster,
-        InvalidProblemError,
+        {"topology": _room(document), **filled}, where, Cluster, InvalidProblemError
     )
     machines = [
         (_joined(sites[device.name], cluster), end - first)
@@ -105,10 +98,7 @@ def decode_cluster(
 def _range(device_range: Any, where: str, sites: dict[str, Machine]) -> Any:
     if not isinstance(device_range, Mapping):
         return device_range
-    return {
-        **device_range,
-        "device": _device(device_range.get("device"), where, sites),
-    }
+    return {**device_range, "device": _device(device_range.get("device"), where, sites)}
 
 
 def _device(entry: Any, where: str, sites: dict[str, Machine]) -> Device:
@@ -186,9 +176,7 @@ def _room(document: Mapping[str, Any]) -> Hierarchy:
     if isinstance(count, int) and 0 < count <= MAX_TERM:
         fan_out = count
     return Hierarchy(
-        levels=(
-            Level(fan_out=fan_out, bandwidth_bytes_per_s=1.0, latency_ns=0.0),
-        )
+        levels=(Level(fan_out=fan_out, bandwidth_bytes_per_s=1.0, latency_ns=0.0),)
     )
 
 

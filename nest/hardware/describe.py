@@ -37,9 +37,7 @@ FAMILIES = (
 )
 
 #: Words for links inside a node or a rack, which the device has by itself.
-_NODE_WORDS = (
-    r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|pcie"
-)
+_NODE_WORDS = r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|pcie"
 
 #: One link of NVLink 2 and 3 (2 and 3 have 6 and 12 per device), in one
 #: direction.
@@ -51,22 +49,16 @@ _UNIT = {"G": 1e9 / 8, "T": 1e12 / 8}
 _PER_DEVICE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b"
 )
-_PORTS = re.compile(
-    r"\b(\d{1,6})\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE
-)
+_PORTS = re.compile(r"\b(\d{1,6})\s*[x×]\s*(?:(?!GPU|[ABHLV]\d)[^,;:+]){0,40}?" + _RATE)
 _PER_NODE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b"
 )
 _OMNI_PATH = re.compile(r"\b(\d{1,6}) omni-?path 100", re.IGNORECASE)
-_NOT_FOR_TRAINING = re.compile(
-    r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)"
-)
+_NOT_FOR_TRAINING = re.compile(r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)")
 
 
 def machine_for(
-    hardware: str,
-    interconnect: str | None = None,
-    devices_per_node: int | None = None,
+    hardware: str, interconnect: str | None = None, devices_per_node: int | None = None
 ) -> Machine:
     """Return the machine that a report describes.
 
@@ -89,9 +81,7 @@ def machine_for(
         If a link has no bandwidth.
     """
     device = device_spec(hardware)
-    default = next(
-        spec for spec in machine_specs() if spec.device == device.name
-    )
+    default = next(spec for spec in machine_specs() if spec.device == device.name)
     base = build_machine(default, device)
     text = interconnect or ""
     node, network = base.node, base.network
@@ -109,8 +99,7 @@ def machine_for(
         node_rate = min(node_rate, int(links.group(1)) * NVLINK_BYTES_PER_S)
     if rate == 0 or node_rate == 0:
         raise InvalidOptionError(
-            f"interconnect: expected a bandwidth above 0, got {text!r}; "
-            f"correct it"
+            f"interconnect: expected a bandwidth above 0, got {text!r}; correct it"
         )
     return replace(
         base,

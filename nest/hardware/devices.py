@@ -6,14 +6,7 @@ import re
 from functools import cache
 
 from nest.errors import UnknownNameError
-from nest.ir.base import (
-    Count,
-    FileStruct,
-    PositiveReal,
-    PositiveReals,
-    Size,
-    Struct,
-)
+from nest.ir.base import Count, FileStruct, PositiveReal, PositiveReals, Size, Struct
 from nest.ir.cluster import Device
 from nest.util.stored import read_stored
 
@@ -149,14 +142,10 @@ def device_spec(name: str) -> DeviceSpec:
         return exact
     tokens = _words(name)
     matching = [
-        spec
-        for spec in device_specs()
-        if f" {_words(spec.family).strip()} " in tokens
+        spec for spec in device_specs() if f" {_words(spec.family).strip()} " in tokens
     ]
     if not matching:
-        raise UnknownNameError(
-            "hardware", name, [spec.name for spec in device_specs()]
-        )
+        raise UnknownNameError("hardware", name, [spec.name for spec in device_specs()])
     sizes = re.findall(r" (\d+) ?gi?b ", tokens)
     for spec in matching:
         if any(f" {size}gb " in _words(spec.name) for size in sizes):

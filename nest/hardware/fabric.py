@@ -24,16 +24,12 @@ def mixed_cluster(machines: Sequence[MachineRun]) -> Cluster:
     """
     others, first = [], 0
     for machine, count in machines:
-        device_range = DeviceRange(
-            first=first, count=count, device=machine.device
-        )
+        device_range = DeviceRange(first=first, count=count, device=machine.device)
         if machine.device != machines[0][0].device:
             others.append(device_range)
         first += count
     return Cluster(
-        name="+".join(
-            f"{machine.name}-{count}" for machine, count in machines
-        ),
+        name="+".join(f"{machine.name}-{count}" for machine, count in machines),
         num_devices=first,
         device=machines[0][0].device,
         others=tuple(others),
@@ -86,10 +82,7 @@ def _nodes(machines: Sequence[MachineRun]) -> Iterator[tuple[Machine, int]]:
 
 
 def _inside(
-    machine: Machine,
-    name: str,
-    devices: Sequence[str],
-    nodes: list[NetworkNode],
+    machine: Machine, name: str, devices: Sequence[str], nodes: list[NetworkNode]
 ) -> list[NetworkLink]:
     """Return the links inside a node; adds its switch, if it has one."""
     level = calibrated(machine.node)
@@ -116,9 +109,7 @@ def _inside(
     ]
 
 
-def _link(
-    device: str, switch: str, bandwidth: float, latency_ns: float
-) -> NetworkLink:
+def _link(device: str, switch: str, bandwidth: float, latency_ns: float) -> NetworkLink:
     """Return a link to a switch: half of a path between two devices."""
     return NetworkLink(
         source=device,

@@ -102,9 +102,7 @@ class LinkCalibrationFile(
 @cache
 def stored_link_calibration() -> LinkCalibrationFile:
     """Return the calibration that comes with the package."""
-    return read_stored(
-        "nest.hardware", "link_calibration", LinkCalibrationFile
-    )
+    return read_stored("nest.hardware", "link_calibration", LinkCalibrationFile)
 
 
 def calibrated(level: Level) -> Level:
@@ -142,8 +140,7 @@ def reached(level: Level, fitted: LinkCalibration) -> Level:
         ),
         group_fractions=tuple(
             GroupFraction(
-                members=m,
-                fraction=level.fraction(m) * (1 - fitted.group_loss / m),
+                members=m, fraction=level.fraction(m) * (1 - fitted.group_loss / m)
             )
             for m in _listed(level.fan_out)
             if level.group_fractions or fitted.group_loss

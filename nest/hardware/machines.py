@@ -194,8 +194,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
             bandwidth_bytes_per_s=device.link_bytes_per_s,
             latency_ns=link_spec(device.link).latency_ns,
             peer_bandwidth_bytes_per_s=(
-                spec.peer_fraction
-                and spec.peer_fraction * device.link_bytes_per_s
+                spec.peer_fraction and spec.peer_fraction * device.link_bytes_per_s
             ),
             group_fractions=spec.group_fractions,
         ),
@@ -216,8 +215,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
 def machines() -> tuple[Machine, ...]:
     """Return all stored machines."""
     return tuple(
-        build_machine(spec, device_spec(spec.device))
-        for spec in machine_specs()
+        build_machine(spec, device_spec(spec.device)) for spec in machine_specs()
     )
 
 
@@ -282,8 +280,7 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
     match = _CLUSTER.fullmatch(text.strip())
     if match is None:
         raise InvalidOptionError(
-            f"cluster: expected <machine>x<devices> such as h100x64, got "
-            f"{text!r}"
+            f"cluster: expected <machine>x<devices> such as h100x64, got {text!r}"
         )
     count = whole_number(match["count"] or match["first"]) or 0
     nodes = whole_number(match["nodes"] or "1") or 0

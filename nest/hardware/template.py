@@ -61,11 +61,7 @@ def cluster_text(site: Machine, template: ClusterTemplate) -> str:
         "#   - {first: 0, count: 8, device: {machine: a100}}",
     ]
     own_network = template.name is not None or any(
-        (
-            template.node_size,
-            template.node_bytes_per_s,
-            template.network_bytes_per_s,
-        )
+        (template.node_size, template.node_bytes_per_s, template.network_bytes_per_s)
     )
     network = _network(site, template)
     if own_network:
@@ -118,9 +114,7 @@ def _device(site: Machine, template: ClusterTemplate) -> Mapping[str, str]:
         )
         for name, value in stated.items():
             figures[name] = _number(value or getattr(device, name))
-        figures["reserve_bytes"] = (
-            f"{device.reserve_bytes}  # what no plan can use"
-        )
+        figures["reserve_bytes"] = f"{device.reserve_bytes}  # what no plan can use"
         figures["peak_flops"] = _flow(peaks)
     price = template.price_usd_per_hour
     if price is not None:
@@ -140,14 +134,10 @@ def _network(site: Machine, template: ClusterTemplate) -> list[str]:
             peer_bandwidth_bytes_per_s=None if peer is None else peer * times,
         )
     if template.network_bytes_per_s is not None:
-        network = replace(
-            network, bandwidth_bytes_per_s=template.network_bytes_per_s
-        )
+        network = replace(network, bandwidth_bytes_per_s=template.network_bytes_per_s)
     node = replace(node, fan_out=template.node_size or node.fan_out)
     changed = replace(site, node=node, network=network)
-    topology = msgspec.to_builtins(
-        changed.cluster(template.num_devices).topology
-    )
+    topology = msgspec.to_builtins(changed.cluster(template.num_devices).topology)
     lines = ["topology:"]
     for name, value in topology.items():
         if name != "levels":
@@ -174,7 +164,5 @@ def _number(value: float) -> str:
     if abs(value) < 1e6:
         return repr(float(value))
     return next(
-        text
-        for digits in range(1, 18)
-        if float(text := f"{value:.{digits}e}") == value
+        text for digits in range(1, 18) if float(text := f"{value:.{digits}e}") == value
     )

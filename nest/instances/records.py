@@ -131,11 +131,7 @@ class BestKnown(Struct, frozen=True, kw_only=True):
         if self.infeasible:
             return None
         return max(
-            (
-                p.bound_quanta
-                for p in self.proofs
-                if p.bound_quanta is not None
-            ),
+            (p.bound_quanta for p in self.proofs if p.bound_quanta is not None),
             default=None,
         )
 
@@ -151,9 +147,7 @@ class BestKnown(Struct, frozen=True, kw_only=True):
             return "closed"
         has_plan = self.value_quanta is not None
         return (
-            "closed"
-            if has_plan and self.bound_quanta == self.value_quanta
-            else "open"
+            "closed" if has_plan and self.bound_quanta == self.value_quanta else "open"
         )
 
     @property
@@ -178,9 +172,7 @@ class BestKnown(Struct, frozen=True, kw_only=True):
         return "loose" if proof.bound_quanta >= self.value_quanta else None
 
 
-class BestKnownFile(
-    FileStruct, frozen=True, kw_only=True, tag="nest-best-known/1"
-):
+class BestKnownFile(FileStruct, frozen=True, kw_only=True, tag="nest-best-known/1"):
     """What is known of all instances, by name."""
 
     instances: dict[str, BestKnown]

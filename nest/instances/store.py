@@ -77,9 +77,7 @@ def known() -> Mapping[str, BestKnown]:
     return read_best_known()
 
 
-def known_about(
-    name: str, records: Mapping[str, BestKnown] | None = None
-) -> BestKnown:
+def known_about(name: str, records: Mapping[str, BestKnown] | None = None) -> BestKnown:
     """Return what is known of an instance, by default to the package.
 
     Raises

@@ -260,9 +260,7 @@ def with_certificate(
     return _updated(records, name, new, where)
 
 
-def _checked(
-    problem: Problem, data: bytes, where: str, limit_s: float | None
-) -> str:
+def _checked(problem: Problem, data: bytes, where: str, limit_s: float | None) -> str:
     """Return what ``nest-check`` prints of a certificate that it accepts."""
     root = Path(__file__).parents[2]
     with tempfile.TemporaryDirectory() as folder:
@@ -315,9 +313,7 @@ def _scored(problem: Problem, plan: Plan, where: str) -> int:
     return verdict.step_quanta
 
 
-def _with_value(
-    record: BestKnown, plan: Plan, quanta: int, by: str
-) -> BestKnown:
+def _with_value(record: BestKnown, plan: Plan, quanta: int, by: str) -> BestKnown:
     """Return what is known after a plan that fits: the better one stays."""
     if record.value_quanta is not None and record.value_quanta <= quanta:
         return record
@@ -358,10 +354,7 @@ def _with_unlimited_plan(
 
 def _has_plan(cell: _Cell) -> bool:
     """Whether an answer has a plan that it says fits."""
-    return cell.plan is not None and cell.status in (
-        Status.OPTIMAL,
-        Status.FEASIBLE,
-    )
+    return cell.plan is not None and cell.status in (Status.OPTIMAL, Status.FEASIBLE)
 
 
 def _with_proof(record: BestKnown, proof: Proof, where: str) -> BestKnown:
@@ -369,9 +362,7 @@ def _with_proof(record: BestKnown, proof: Proof, where: str) -> BestKnown:
     return replace(record, proofs=_better(record.proofs, proof))
 
 
-def _with_unlimited_proof(
-    record: BestKnown, proof: Proof, where: str
-) -> BestKnown:
+def _with_unlimited_proof(record: BestKnown, proof: Proof, where: str) -> BestKnown:
     """Return what is known after a proof about plans that need not fit."""
     if proof.bound_quanta is None:
         raise NestError(
@@ -380,9 +371,7 @@ def _with_unlimited_proof(
         )
     beyond = record.unlimited or Unlimited()
     best = _better(tuple(filter(None, [beyond.proof])), proof)
-    beyond = replace(
-        beyond, proof=max(best, key=lambda p: p.bound_quanta or 0)
-    )
+    beyond = replace(beyond, proof=max(best, key=lambda p: p.bound_quanta or 0))
     return replace(record, unlimited=beyond)
 
 

@@ -117,27 +117,19 @@ def check_integer(field: str, value: int, minimum: int) -> None:
     if value < minimum:
         raise ValueError(f"{field}: expected >= {minimum}, got {value}")
     if value > MAX_TERM:
-        raise ValueError(
-            f"{field}: expected <= 2**53, got {value}; check its unit"
-        )
+        raise ValueError(f"{field}: expected <= 2**53, got {value}; check its unit")
 
 
 def check_real(field: str, value: float, *, positive: bool = False) -> None:
     """Raise ``ValueError`` unless the value is finite and in range."""
     sign = "> 0" if positive else ">= 0"
     if not math.isfinite(value) or value < 0 or (positive and value == 0):
-        raise ValueError(
-            f"{field}: expected a finite number {sign}, got {value}"
-        )
+        raise ValueError(f"{field}: expected a finite number {sign}, got {value}")
     if value > 1e21:
-        raise ValueError(
-            f"{field}: expected <= 1e21, got {value:g}; check its unit"
-        )
+        raise ValueError(f"{field}: expected <= 1e21, got {value:g}; check its unit")
     # The inverse of what divides stays finite, with any number of bytes.
     if positive and value < 1e-21:
-        raise ValueError(
-            f"{field}: expected >= 1e-21, got {value:g}; check its unit"
-        )
+        raise ValueError(f"{field}: expected >= 1e-21, got {value:g}; check its unit")
 
 
 def check_distinct(field: str, values: tuple[object, ...]) -> None:
@@ -148,8 +140,7 @@ def check_distinct(field: str, values: tuple[object, ...]) -> None:
     for value in values:
         if value in seen:
             raise ValueError(
-                f"{field}: expected distinct values, got {value!r} twice; "
-                f"remove one"
+                f"{field}: expected distinct values, got {value!r} twice; remove one"
             )
         seen.add(value)
 
@@ -157,9 +148,7 @@ def check_distinct(field: str, values: tuple[object, ...]) -> None:
 def check_fraction(field: str, value: float) -> None:
     """Raise ``ValueError`` unless ``0 <= value <= 1``."""
     if not 0 <= value <= 1:
-        raise ValueError(
-            f"{field}: expected a fraction from 0 to 1, got {value}"
-        )
+        raise ValueError(f"{field}: expected a fraction from 0 to 1, got {value}")
 
 
 def each(check: Check) -> Check:

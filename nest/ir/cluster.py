@@ -148,14 +148,10 @@ class Level(Struct, frozen=True, kw_only=True):
     @property
     def least_fraction(self) -> float:
         """What of the bandwidth any number of members reaches together."""
-        return min(
-            (group.fraction for group in self.group_fractions), default=1
-        )
+        return min((group.fraction for group in self.group_fractions), default=1)
 
 
-class Hierarchy(
-    Struct, frozen=True, kw_only=True, tag_field="kind", tag="hierarchy"
-):
+class Hierarchy(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hierarchy"):
     """A tree network: levels from the device up.
 
     Attributes
@@ -189,9 +185,7 @@ class Hierarchy(
     def capacities(self) -> tuple[int, ...]:
         """Devices below one switch of each level."""
         fan_outs = [level.fan_out for level in self.levels]
-        return tuple(
-            math.prod(fan_outs[: i + 1]) for i in range(len(fan_outs))
-        )
+        return tuple(math.prod(fan_outs[: i + 1]) for i in range(len(fan_outs)))
 
     @property
     def text(self) -> str:
@@ -448,9 +442,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     def hbm_bytes_per_s(self, ranges: Ranges | None = None) -> float | None:
         """Return the memory bandwidth of the slowest of some devices."""
-        bandwidths = [
-            self.types[i].hbm_bytes_per_s for i in self.types_in(ranges)
-        ]
+        bandwidths = [self.types[i].hbm_bytes_per_s for i in self.types_in(ranges)]
         return min((b for b in bandwidths if b is not None), default=None)
 
     def peak_flops(self, dtype: str) -> float | None:
@@ -470,9 +462,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             others=tuple(
                 replace(
                     device_range,
-                    count=min(
-                        device_range.count, num_devices - device_range.first
-                    ),
+                    count=min(device_range.count, num_devices - device_range.first),
                 )
                 for device_range in self.others
                 if device_range.first < num_devices
@@ -500,13 +490,9 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
                 chosen_runs.append((first, first + taken, device))
         ranges, position = [], 0
         for first, end, device in chosen_runs:
-            ranges.append(
-                DeviceRange(first=position, count=end - first, device=device)
-            )
+            ranges.append(DeviceRange(first=position, count=end - first, device=device))
             position += end - first
-        chosen = [
-            d for first, end, _ in chosen_runs for d in range(first, end)
-        ]
+        chosen = [d for first, end, _ in chosen_runs for d in range(first, end)]
         return replace(
             self,
             num_devices=position,
@@ -520,9 +506,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
         return self._with_devices(
             lambda device: replace(
                 device,
-                price_usd_per_hour=prices.get(
-                    device.name, device.price_usd_per_hour
-                ),
+                price_usd_per_hour=prices.get(device.name, device.price_usd_per_hour),
             )
         )
 
@@ -540,9 +524,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
         def change(device: Device) -> Device:
             limit = max(memory_bytes, device.reserve_bytes)
-            return replace(
-                device, memory_bytes=min(device.memory_bytes, limit)
-            )
+            return replace(device, memory_bytes=min(device.memory_bytes, limit))
 
         return self._with_devices(change)
 

@@ -93,9 +93,7 @@ def read_file(path: str | Path) -> bytes:
         real_path = os.path.realpath(path)
         if not real_path.startswith(("/dev/", "/proc/")):
             raise MalformedError(
-                "a file",
-                "a named pipe",
-                "name a file, or '-' for standard input",
+                "a file", "a named pipe", "name a file, or '-' for standard input"
             )
     with open(path, "rb") as file:
         return read_limited(file)
@@ -118,10 +116,7 @@ def text_of(data: bytes, language: str = "text") -> str:
     expected = f"{language} in UTF-8"
     if data.startswith(_BYTE_ORDER_MARKS):
         raise MalformedError(
-            expected,
-            "the byte order mark of UTF-16 or UTF-32",
-            "save it as UTF-8",
-            1,
+            expected, "the byte order mark of UTF-16 or UTF-32", "save it as UTF-8", 1
         )
     try:
         text = data.decode("utf-8-sig")
@@ -160,9 +155,7 @@ def parse_json(text: str, expected: str = "JSON") -> Any:
         message says in which line.
     """
     try:
-        return json.loads(
-            text, object_pairs_hook=_distinct, parse_constant=_constant
-        )
+        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_constant)
     except _TwiceError:
         _refusetwice(text)
     except _ConstantError:
@@ -227,9 +220,7 @@ def _refusetwice(text: str) -> NoReturn:
         elif match[2]:
             key, positions = json.loads(match[1]), open_objects[-1]
             if key in positions:
-                lines = [
-                    line_at(text, x) for x in (positions[key], match.start())
-                ]
+                lines = [line_at(text, x) for x in (positions[key], match.start())]
                 raise twice(key, *lines)
             positions[key] = match.start()
     raise AssertionError("no key is there twice")
@@ -238,9 +229,7 @@ def _refusetwice(text: str) -> NoReturn:
 def twice(key: str, first: int, line: int) -> MalformedError:
     """Return the error about a key that is given twice."""
     where = "in the same line" if first == line else f"in line {first} too"
-    return MalformedError(
-        f"key {key!r} once", f"it {where}", "remove one", line
-    )
+    return MalformedError(f"key {key!r} once", f"it {where}", "remove one", line)
 
 
 def too_deep(language: str, line: int | None = None) -> MalformedError:

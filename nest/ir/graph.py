@@ -20,9 +20,7 @@ from nest.ir.base import (
 )
 from nest.ir.plan import Recompute, check_sequence_parallel
 
-CollectiveKind = Literal[
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all"
-]
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Axis = Literal["dp", "tp", "cp", "ep"]
 Phase = Literal["forward", "backward"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveKind)
@@ -233,22 +231,15 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sequence_parallel(self.sequence_parallel, self.tp)
-        check_distinct(
-            "activations", tuple(a.recompute for a in self.activations)
-        )
+        check_distinct("activations", tuple(a.recompute for a in self.activations))
         if self.by_device:
-            check_distinct(
-                "by_device", tuple(times.device for times in self.by_device)
-            )
+            check_distinct("by_device", tuple(times.device for times in self.by_device))
         _check_part(self.weight_backward_ns, self.backward_ns)
 
     @property
     def key(self) -> tuple[int, ...]:
         """The key: a strategy's degrees, and samples."""
-        return (
-            *(self.tp, self.cp, self.ep),
-            *(self.sequence_parallel, self.samples),
-        )
+        return (*(self.tp, self.cp, self.ep), *(self.sequence_parallel, self.samples))
 
     def on(self, device: str) -> ComputeTimes:
         """Return the times on a type of device."""
@@ -298,9 +289,7 @@ class Layer(Struct, frozen=True, kw_only=True):
     kind: str
 
 
-SizesByDegree = Annotated[
-    dict[int, int], each(check_count), entries(check_size)
-]
+SizesByDegree = Annotated[dict[int, int], each(check_count), entries(check_size)]
 
 
 class Edge(Struct, frozen=True, kw_only=True):
@@ -362,9 +351,7 @@ class Graph(Struct, frozen=True, kw_only=True):
         for edge in self.edges:
             for end in (edge.source, edge.target):
                 if str(end) not in index:
-                    raise ValueError(
-                        f"edges: expected ids of layers, got {end!r}"
-                    )
+                    raise ValueError(f"edges: expected ids of layers, got {end!r}")
             pair = (str(edge.source), str(edge.target))
             if pair in seen:
                 raise ValueError(
@@ -411,8 +398,7 @@ class Graph(Struct, frozen=True, kw_only=True):
             cycle = [*nodes[first:], *nodes[: first + 1]]
             names = " -> ".join(repr(self.layers[i].id) for i in cycle)
             raise ValueError(
-                f"edges: expected no cycle, got {names}; remove one of its "
-                f"edges"
+                f"edges: expected no cycle, got {names}; remove one of its edges"
             ) from None
         ready: list[int] = []
         order = []

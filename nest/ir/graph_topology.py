@@ -86,9 +86,7 @@ class NetworkLink(Struct, frozen=True, kw_only=True):
     latency_ns: Annotated[float, _check_latency] = 0.0
 
 
-class GraphTopology(
-    Struct, frozen=True, kw_only=True, tag_field="kind", tag="graph"
-):
+class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="graph"):
     """Any network of devices and switches.
 
     Attributes
@@ -137,8 +135,7 @@ class GraphTopology(
         for name, count in Counter(node.id for node in self.nodes).items():
             if count > 1:
                 raise ValueError(
-                    f"nodes: expected distinct ids, got {name!r} twice; "
-                    f"rename one"
+                    f"nodes: expected distinct ids, got {name!r} twice; rename one"
                 )
         if not any(node.kind == "device" for node in self.nodes):
             raise ValueError("nodes: expected at least one device, got none")
@@ -188,8 +185,7 @@ class GraphTopology(
                 )
             if kinds[name] != "device":
                 raise ValueError(
-                    f"{field}: expected devices, got the switch {name!r}; "
-                    f"remove it"
+                    f"{field}: expected devices, got the switch {name!r}; remove it"
                 )
             if count > 1:
                 raise ValueError(
@@ -199,8 +195,7 @@ class GraphTopology(
         for name, kind in kinds.items():
             if kind == "device" and name not in counts:
                 raise ValueError(
-                    f"{field}: expected every device, got none for {name!r}; "
-                    f"add it"
+                    f"{field}: expected every device, got none for {name!r}; add it"
                 )
 
     def _check_nesting(self) -> None:
@@ -307,11 +302,7 @@ class GraphTopology(
             self,
             launch_ns=0.0 if part is None else self.launch_ns,
             links=tuple(
-                replace(
-                    link,
-                    bandwidth_bytes_per_s=FAST_BYTES_PER_S,
-                    latency_ns=0.0,
-                )
+                replace(link, bandwidth_bytes_per_s=FAST_BYTES_PER_S, latency_ns=0.0)
                 if link.bandwidth_bytes_per_s in speeds
                 else link
                 for link in self.links
@@ -359,9 +350,7 @@ class GraphTopology(
 
 
 def _reached(
-    start: str,
-    neighbors: Mapping[str, list[str]],
-    forwards: Mapping[str, bool],
+    start: str, neighbors: Mapping[str, list[str]], forwards: Mapping[str, bool]
 ) -> set[str]:
     """Return the nodes that messages reach from a node."""
     reached, remaining = {start}, [start]

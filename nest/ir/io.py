@@ -16,13 +16,7 @@ import msgspec
 
 from nest.errors import InvalidPlanError, InvalidProblemError, NestError
 from nest.ir.cluster import ALGORITHMS, TOPOLOGIES
-from nest.ir.documents import (
-    MalformedError,
-    parse_json,
-    read_file,
-    refusing,
-    text_of,
-)
+from nest.ir.documents import MalformedError, parse_json, read_file, refusing, text_of
 from nest.ir.graph import AXES, COLLECTIVES, PHASES
 from nest.ir.graph_topology import NODE_KINDS
 from nest.ir.job import (
@@ -104,9 +98,7 @@ def problem_hash(problem: Problem) -> str:
     # problem built in Python and its file have one hash.
     same = msgspec.json.decode(msgspec.json.encode(problem), type=Problem)
     canonical = json.dumps(
-        msgspec.to_builtins(same, str_keys=True),
-        sort_keys=True,
-        separators=(",", ":"),
+        msgspec.to_builtins(same, str_keys=True), sort_keys=True, separators=(",", ":")
     )
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -122,8 +114,7 @@ def read_bytes(
     try:
         if path.is_dir():
             raise error_type(
-                f"{path}: expected a {what}, got a directory; name a file in "
-                f"it"
+                f"{path}: expected a {what}, got a directory; name a file in it"
             )
         with refusing(str(path), error_type):
             return read_file(path)
@@ -134,9 +125,7 @@ def read_bytes(
         ) from error
 
 
-def read_text(
-    path: str | Path, error_type: type[NestError], what: str = "file"
-) -> str:
+def read_text(path: str | Path, error_type: type[NestError], what: str = "file") -> str:
     """Return the text in a file; see :func:`read_bytes`."""
     data = read_bytes(path, error_type, what)
     with refusing(str(path), error_type):
@@ -186,9 +175,7 @@ def decode(
     return record
 
 
-def _decode_json(
-    text: str, expected: str, record_type: type[T]
-) -> tuple[T, Any]:
+def _decode_json(text: str, expected: str, record_type: type[T]) -> tuple[T, Any]:
     """Return the record, and the same as plain values."""
     try:
         record = msgspec.json.decode(text, type=record_type)
@@ -198,17 +185,12 @@ def _decode_json(
     except (msgspec.DecodeError, RecursionError) as error:
         parse_json(text, expected)  # says in which line
         raise MalformedError(
-            expected,
-            f"malformed text ({error})",
-            "check that the file is complete",
+            expected, f"malformed text ({error})", "check that the file is complete"
         ) from None
 
 
 def convert(
-    document: object,
-    where: str,
-    record_type: type[T],
-    error_type: type[NestError],
+    document: object, where: str, record_type: type[T], error_type: type[NestError]
 ) -> T:
     """Return a record of plain values, as :func:`decode` reads it."""
     try:
@@ -217,9 +199,7 @@ def convert(
         raise error_type(_describe(where, error, record_type)) from error
 
 
-def _describe(
-    where: str, error: msgspec.ValidationError, record_type: Any
-) -> str:
+def _describe(where: str, error: msgspec.ValidationError, record_type: Any) -> str:
     """Turn a validation error into 'where: place: expected, got'."""
     text, _, place = str(error).rpartition(" - at ")
     if not text:

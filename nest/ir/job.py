@@ -227,9 +227,7 @@ class Job(Struct, frozen=True, kw_only=True):
     expert_parallel: Counts | None = None
     zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
     recompute: Distinct[Recompute] = ("none",)
-    sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = (
-        False
-    )
+    sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = False
     uneven_batches: bool = False
     gradient_sync_overlap: Fraction = 0.0
     virtual_stages: Counts = (1,)
@@ -256,10 +254,7 @@ class Job(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         fixed = max(FIXED_CHUNKS.get(x, 1) for x in self.schedules)
-        if "1f1b" not in self.schedules and self.virtual_stages not in (
-            (1,),
-            (fixed,),
-        ):
+        if "1f1b" not in self.schedules and self.virtual_stages not in ((1,), (fixed,)):
             raise ValueError(
                 f"virtual_stages: expected [{fixed}] with schedule "
                 f"{self.schedule_text!r}, got {list(self.virtual_stages)}; "
@@ -300,9 +295,7 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def same_devices(self) -> bool:
         """Whether all stages of a plan have as many devices."""
-        return "devices" in self.uniform or {"dp", "tp", "cp"} <= {
-            *self.uniform
-        }
+        return "devices" in self.uniform or {"dp", "tp", "cp"} <= {*self.uniform}
 
     @property
     def plans_split_sequences(self) -> bool:

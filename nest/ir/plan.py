@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import field
 
-from nest.ir.base import (
-    Count,
-    Distinct,
-    FileStruct,
-    LayerId,
-    Struct,
-    check_distinct,
-)
+from nest.ir.base import Count, Distinct, FileStruct, LayerId, Struct, check_distinct
 from nest.ir.views import Row, Tabular
 
 Recompute = Literal["none", "selective", "full"]
@@ -152,9 +145,7 @@ class Stage(Struct, frozen=True, kw_only=True):
                 "strategy: expected either strategy or strategies, got "
                 + ("neither" if self.strategy is None else "both")
             )
-        if self.strategies is not None and len(self.strategies) != len(
-            self.layers
-        ):
+        if self.strategies is not None and len(self.strategies) != len(self.layers):
             raise ValueError(
                 f"strategies: expected one per layer "
                 f"({len(self.layers)}), got {len(self.strategies)}"
@@ -167,9 +158,7 @@ class Stage(Struct, frozen=True, kw_only=True):
                 )
 
     @classmethod
-    def of(
-        cls, layers: Sequence[LayerId], strategies: Sequence[Strategy]
-    ) -> Stage:
+    def of(cls, layers: Sequence[LayerId], strategies: Sequence[Strategy]) -> Stage:
         """Return the stage of layers with a strategy each."""
         same_strategy = len(set(strategies)) == 1
         return cls(

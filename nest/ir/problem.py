@@ -55,9 +55,7 @@ class OwnRuns(Struct, frozen=True, kw_only=True):
                         f"the same as [{j}][{i}], got {value}"
                     )
             if row[i] < 0:
-                raise ValueError(
-                    f"covariance[{i}][{i}]: expected >= 0, got {row[i]}"
-                )
+                raise ValueError(f"covariance[{i}][{i}]: expected >= 0, got {row[i]}")
 
 
 #: The quantum of a problem that does not state one, in ps. Files leave out
@@ -65,9 +63,7 @@ class OwnRuns(Struct, frozen=True, kw_only=True):
 DEFAULT_QUANTUM_PS = 1000
 
 
-class Problem(
-    FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/1"
-):
+class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/1"):
     """Everything that determines which plans exist and what they cost.
 
     Attributes

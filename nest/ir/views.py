@@ -67,19 +67,14 @@ def html_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(
-        "<tr>"
-        + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names)
-        + "</tr>"
+        "<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>"
         for row in rows[:MOST_ROWS]
     )
     more = len(rows) - MOST_ROWS
     if more > 0:
         body += f'<tr><td colspan="{len(names)}">{more} more rows</td></tr>'
     table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-    return (
-        f"<table><caption>{escape(caption)}</caption>"
-        f"{table if rows else ''}</table>"
-    )
+    return f"<table><caption>{escape(caption)}</caption>{table if rows else ''}</table>"
 
 
 def _cell(value: Any) -> str:

@@ -31,9 +31,7 @@ _STRING_TAG = "tag:yaml.org,2002:str"
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def parse_yaml(
-    text: str, expected: str = "YAML", *, aliases: bool = True
-) -> Any:
+def parse_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> Any:
     """Return what a YAML text says.
 
     Only plain values are made: no tags; dates stay text, as do integers that
@@ -80,9 +78,7 @@ def malformed_yaml(
     )
 
 
-def check_yaml(
-    text: str, expected: str = "YAML", *, aliases: bool = True
-) -> None:
+def check_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> None:
     """Look at what a parser meets, before anything is made of it.
 
     Raises
@@ -148,10 +144,7 @@ def _check_alias(
         raise MalformedError("no alias", f"*{anchor}", "write it out", line)
     if anchor in open_anchors:
         raise MalformedError(
-            "values",
-            f"*{anchor} inside what it stands for",
-            "write it out",
-            line,
+            "values", f"*{anchor} inside what it stands for", "write it out", line
         )
 
 
@@ -197,10 +190,7 @@ def _integer(loader: Any, node: yaml.ScalarNode) -> int | str:
         return text
     if len(text) > MAX_DIGITS:
         raise MalformedError(
-            f"at most {MAX_DIGITS} digits",
-            text,
-            "correct the number",
-            _line_of(node),
+            f"at most {MAX_DIGITS} digits", text, "correct the number", _line_of(node)
         )
     return int(text)
 

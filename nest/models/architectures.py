@@ -76,10 +76,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 + tower.modules * module_weights(tower.last)
                 for tower in self.towers
             )
-            + sum(
-                head_weights(self.head, tower.hidden)
-                for tower in head_towers(self)
-            )
+            + sum(head_weights(self.head, tower.hidden) for tower in head_towers(self))
         )
 
     @property
@@ -204,8 +201,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
             *fitting, last = (str(n) for n in powers if not tensor_reasons(n))
             choices = f"{', '.join(fitting)} or {last}" if fitting else last
             return (
-                f"tp: expected {reasons[0]} of {self.name}, got {tp}; "
-                f"choose {choices}"
+                f"tp: expected {reasons[0]} of {self.name}, got {tp}; choose {choices}"
             )
         for block in shapes:
             mixer = block.mixer
@@ -217,10 +213,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 )
         counts = sorted({block.mlp.experts for block in shapes} - {0})
         if ep > 1 and not counts:
-            return (
-                f"ep: expected 1, as {self.name} has no experts, got "
-                f"{ep}; choose 1"
-            )
+            return f"ep: expected 1, as {self.name} has no experts, got {ep}; choose 1"
         for experts in counts:
             if experts % ep:
                 fits = max(
@@ -327,16 +320,12 @@ def _why_not_tensor(block: Block, tp: int) -> str | None:
             return f"a divisor of the {attention.heads} attention heads"
         kv_heads = attention.kv_heads
         if kv_heads % tp and tp % kv_heads:
-            return (
-                f"a divisor or a multiple of the {kv_heads} key and value "
-                f"heads"
-            )
+            return f"a divisor or a multiple of the {kv_heads} key and value heads"
     if block.mlp.hidden % tp:
         return f"a divisor of the {block.mlp.hidden} columns of the MLP"
     if block.mlp.shared_hidden % tp:
         return (
-            f"a divisor of the {block.mlp.shared_hidden} columns of the "
-            f"shared experts"
+            f"a divisor of the {block.mlp.shared_hidden} columns of the shared experts"
         )
     return None
 
@@ -348,8 +337,5 @@ def _why_not_mixer(mixer: Mixer, tp: int) -> str | None:
     for linear in mixer.linears:
         units = linear.units
         if units and units % tp and tp % units:
-            return (
-                f"a divisor or a multiple of the {units} groups of "
-                f"{mixer.kind}"
-            )
+            return f"a divisor or a multiple of the {units} groups of {mixer.kind}"
     return None

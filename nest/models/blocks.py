@@ -466,10 +466,7 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
         *("activation_weights", "latent"),
     ),
     Block: ("mixer", "norm_vectors", "shared", "vectors"),
-    Tower: (
-        *("embedding_size", "convolutions", "patch_bias", "follows"),
-        "modules",
-    ),
+    Tower: (*("embedding_size", "convolutions", "patch_bias", "follows"), "modules"),
     Head: (
         *("predictions", "transform_size", "transform_bias"),
         *("transform_vectors", "vectors"),
@@ -497,8 +494,7 @@ def unusual(*shapes: Tower | Block | Head) -> str | None:
             structs.append(block.cross_attention)
     for struct in structs:
         usual = {
-            field.name: field.default
-            for field in msgspec.structs.fields(type(struct))
+            field.name: field.default for field in msgspec.structs.fields(type(struct))
         }
         for name in _UNUSUAL[type(struct)]:
             if getattr(struct, name) != usual[name]:

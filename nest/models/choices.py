@@ -7,12 +7,7 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from nest.constraints.targets import (
-    ANY,
-    Framework,
-    optimizer_of,
-    stated_schedules,
-)
+from nest.constraints.targets import ANY, Framework, optimizer_of, stated_schedules
 from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError
 from nest.hardware import Machine
@@ -259,8 +254,7 @@ def choose(
     degrees = tuple(
         Degrees(*key)
         for key in product(tps, cps, eps, samples)
-        if model.why_not_split(*key[:3], length, sequence_parallel is True)
-        is None
+        if model.why_not_split(*key[:3], length, sequence_parallel is True) is None
     )
     if not degrees:
         raise InvalidOptionError(
@@ -279,9 +273,7 @@ def choose(
         sequence_parallel=sequence_parallel,
         dtype=_dtype(site, request.dtype),
         virtual_stages=virtual_stages,
-        optimizer=optimizer_of(
-            framework, request.gradients, request.optimizer
-        ),
+        optimizer=optimizer_of(framework, request.gradients, request.optimizer),
         schedule=schedule,
         overlap=request.overlap or {},
         distributed_optimizer=bool(request.distributed_optimizer),
@@ -293,9 +285,7 @@ CHUNKS_OF_ANY_ORDER = (2, 4)
 
 
 def _schedule(
-    request: Request,
-    target: Framework,
-    named: Mapping[str, Collection[int]],
+    request: Request, target: Framework, named: Mapping[str, Collection[int]]
 ) -> tuple[Schedules, tuple[Recompute, ...], tuple[int, ...]]:
     """Return schedules, and their recompute choices and virtual stages."""
     stated = request.schedule or "1f1b"
@@ -334,10 +324,7 @@ def _stated_split(stated: Sequence[bool]) -> bool | tuple[bool, ...]:
 
 
 def _usual_split(
-    model: Architecture,
-    length: int,
-    tps: Sequence[int],
-    usual: Sequence[int] | None,
+    model: Architecture, length: int, tps: Sequence[int], usual: Sequence[int] | None
 ) -> bool | tuple[bool, ...]:
     """Return whether sequences are split over all ``tps``.
 
@@ -345,10 +332,7 @@ def _usual_split(
     another one does not.
     """
     uneven = {
-        tp
-        for tokens in model.lengths(length).values()
-        for tp in tps
-        if tokens % tp
+        tp for tokens in model.lengths(length).values() for tp in tps if tokens % tp
     }
     if uneven and usual is not None and uneven.isdisjoint(usual):
         return (False, True)
@@ -493,9 +477,7 @@ def _with_named(
             shares.update(size // dp for dp in degrees if size % dp == 0)
     if "b" not in named:
         for dp in degrees:
-            whole = {
-                dp * share for share in samples if batch % (dp * share) == 0
-            }
+            whole = {dp * share for share in samples if batch % (dp * share) == 0}
             if whole.isdisjoint(micro_batches):
                 sizes |= whole
     return tuple(sorted(sizes)), tuple(sorted(shares))

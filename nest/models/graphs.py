@@ -120,9 +120,7 @@ def build_problem(
 
 
 @contextlib.contextmanager
-def in_range(
-    name: str, remedy: str = "check the shape of the model"
-) -> Iterator[None]:
+def in_range(name: str, remedy: str = "check the shape of the model") -> Iterator[None]:
     """Refuse a model that makes a figure of its graph out of range."""
     try:
         yield
@@ -175,9 +173,7 @@ def problem_of(
             overlap=choices.overlap,
             distributed_optimizer=choices.distributed_optimizer,
             one_stage=MTP_KINDS if several else (),
-            model_flops_per_sample=float(
-                model.model_flops(choices.sequence_length)
-            ),
+            model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
         ),
     )
 
@@ -191,8 +187,7 @@ def _mixed_problem(
     """
     site, _ = parts[0]
     first, *others = (
-        build_problem(model, machine, count, choices)
-        for machine, count in parts
+        build_problem(model, machine, count, choices) for machine, count in parts
     )
     graph = first.graph
     for other in others:
@@ -254,9 +249,7 @@ def build_graph(
         model,
         choices,
         execution,
-        lambda counted: layer_cost(
-            counted.parts, counted.split, site, execution
-        ),
+        lambda counted: layer_cost(counted.parts, counted.split, site, execution),
     )
 
 
@@ -301,9 +294,7 @@ def graph_of(
     costs: dict[str, list[LayerCost]] = {}
     for counted in count_kinds(model, choices, execution):
         costs.setdefault(counted.kind, []).append(
-            replace(
-                price(counted), sequence_parallel=counted.sequence_parallel
-            )
+            replace(price(counted), sequence_parallel=counted.sequence_parallel)
         )
     nodes = _nodes(model, choices)
     return Graph(
@@ -427,9 +418,7 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
     return nodes
 
 
-def _kind_name(
-    model: Architecture, tower: Tower, parts: tuple[_Part, ...]
-) -> str:
+def _kind_name(model: Architecture, tower: Tower, parts: tuple[_Part, ...]) -> str:
     """Return ``decoder``, or ``dense+2-sparse`` for unequal blocks.
 
     The tower's name comes first if another tower has blocks of that name.
@@ -450,18 +439,13 @@ def _kind_name(
 
 
 def _count_splits(
-    node: _GraphNode,
-    model: Architecture,
-    choices: Choices,
-    execution: Execution,
+    node: _GraphNode, model: Architecture, choices: Choices, execution: Execution
 ) -> Iterator[Counted]:
     """Count a graph node under every split."""
     lengths = model.lengths(choices.sequence_length)
     for tp, cp, ep, samples in choices.degrees:
         for stated, sequence_parallel in choices.splits(tp).items():
-            if stated and model.why_not_split(
-                tp, cp, ep, choices.sequence_length
-            ):
+            if stated and model.why_not_split(tp, cp, ep, choices.sequence_length):
                 continue
             parts = []
             for part in node.parts:

@@ -92,9 +92,7 @@ def attention_weights(block: Block, attention: Attention, tp: int = 1) -> int:
     if attention.query_key_norm:
         normed = {"head": 2, "heads": heads + kv_heads, "nothing": 0}
         weights += (
-            attention.norm_vectors
-            * normed[attention.norm_over]
-            * attention.head_size
+            attention.norm_vectors * normed[attention.norm_over] * attention.head_size
         )
     if attention.gate_bias:
         weights += attention.gate // tp
@@ -247,9 +245,7 @@ def embedding_weights(tower: Tower, vocabulary: int | None = None) -> int:
         if tower.embedding_size:
             weights += hidden * (size + (1 if tower.narrow else 0))
     if tower.patch_values:
-        weights += hidden * (
-            tower.patch_values + (1 if tower.patch_bias else 0)
-        )
+        weights += hidden * (tower.patch_values + (1 if tower.patch_bias else 0))
     weights += sum(map(convolution_weights, tower.convolutions))
     if tower.embedding_norm:
         weights += inside * norm_vectors(first)

@@ -123,16 +123,12 @@ def schedule_part(
     useful = around[0] + steps.ticks < known_ticks
     useful &= around[1] + steps.channel_ticks < known_ticks
     steps = steps.where(useful)
-    search = _Search(
-        group, masks, steps, around[0][useful], rest, how.deadline
-    )
+    search = _Search(group, masks, steps, around[0][useful], rest, how.deadline)
     min_ticks = int(max(after[0] for after in rest))
     try:
         # What is too long is seen sooner by a limit that is lower.
         for share in SHARES:
-            limit = min_ticks + -(
-                -(known_ticks - min_ticks) * share // SHARES[-1]
-            )
+            limit = min_ticks + -(-(known_ticks - min_ticks) * share // SHARES[-1])
             shorter = search.below(limit)
             if shorter is not None:
                 return shorter, length_ticks(group, shorter)

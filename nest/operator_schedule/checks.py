@@ -43,8 +43,7 @@ def check_cores(cores: Cores) -> None:
     for field, count in zip(Cores._fields, cores, strict=True):
         if type(count) is not int or count < 0:
             raise InvalidProblemError(
-                f"cores.{field}: expected a whole number >= 0, got {count}; "
-                f"correct it"
+                f"cores.{field}: expected a whole number >= 0, got {count}; correct it"
             )
 
 
@@ -103,9 +102,7 @@ def _check_ticks(operator: Operator, where: str) -> None:
                 f"{where}: {ticks_field}: expected a whole number >= 1, got "
                 f"{ticks}; correct it or use engine 'none'"
             )
-        if type(channel_ticks) is not int or not (
-            0 <= channel_ticks <= (ticks or 0)
-        ):
+        if type(channel_ticks) is not int or not (0 <= channel_ticks <= (ticks or 0)):
             raise InvalidProblemError(
                 f"{where}: {channel_field}: expected a whole number from 0 "
                 f"to its {ticks_field}, {ticks or 0}, got {channel_ticks}; "
@@ -139,7 +136,5 @@ def _check_order(operators: Sequence[Operator]) -> None:
                 f"{', '.join(waiting)}; remove an entry of after"
             )
         waiting = {
-            name: after - ready
-            for name, after in waiting.items()
-            if name not in ready
+            name: after - ready for name, after in waiting.items() if name not in ready
         }

@@ -51,8 +51,7 @@ def decode_layer(data: bytes, where: str = "layer") -> Layer:
         at = f"{where}: $.passes.{name}"
         if not operators:
             raise InvalidProblemError(
-                f"{at}: expected at least one operator, got none; remove the "
-                f"pass"
+                f"{at}: expected at least one operator, got none; remove the pass"
             )
         try:
             check_operators(operators)

@@ -32,9 +32,7 @@ class Packed(NamedTuple):
     starts: tuple[int, ...] | None
 
 
-def shortest_block(
-    group: JobGroup, block: int, most_ticks: int
-) -> Packed | None:
+def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | None:
     """Return the shortest schedule of a block, if that is short enough.
 
     Branch and bound: jobs are started in the order of their starts, each as
@@ -60,9 +58,7 @@ def shortest_block(
     index_of = {i: index for index, i in enumerate(members)}
     jobs = [
         group.jobs[i]._replace(
-            after=tuple(
-                index_of[j] for j in group.jobs[i].after if block >> j & 1
-            )
+            after=tuple(index_of[j] for j in group.jobs[i].after if block >> j & 1)
         )
         for i in members
     ]
@@ -77,9 +73,7 @@ def shortest_block(
 class _Search:
     """Depth first; what is better than ``best`` is looked for."""
 
-    def __init__(
-        self, jobs: list[Job], cores: Cores, limit_ticks: int
-    ) -> None:
+    def __init__(self, jobs: list[Job], cores: Cores, limit_ticks: int) -> None:
         self._jobs = jobs
         self._cores = cores
         self._ticks = [job.single.ticks if job.single else 0 for job in jobs]
@@ -89,9 +83,7 @@ class _Search:
         for i in range(len(jobs) - 1, -1, -1):
             for j in jobs[i].after:
                 self._next[j].append(i)
-                self._ways[j] = max(
-                    self._ways[j], self._ticks[j] + self._ways[i]
-                )
+                self._ways[j] = max(self._ways[j], self._ticks[j] + self._ways[i])
         self._started = 0
         self._seen: dict[int, list[tuple[int, ...]]] = {}
         self._now = [0] * len(jobs)
@@ -154,9 +146,7 @@ class _Search:
                 return False
         return True
 
-    def _heads(
-        self, begun: int, now: int, free: tuple[Free, Free]
-    ) -> list[int]:
+    def _heads(self, begun: int, now: int, free: tuple[Free, Free]) -> list[int]:
         """Return when each job starts at least; when it did if it has."""
         heads = list(self._now)
         for i, job in enumerate(self._jobs):
@@ -171,18 +161,14 @@ class _Search:
             heads[i] = head
         return heads
 
-    def _bound(
-        self, begun: int, heads: Sequence[int], free: tuple[Free, Free]
-    ) -> int:
+    def _bound(self, begun: int, heads: Sequence[int], free: tuple[Free, Free]) -> int:
         """Return when all ends at least: by paths, and by work.
 
         Jobs of a type that start late and leave much after them share the
         cores of that type from the first of them on. A core that others keep
         busy for longer need not take any of them.
         """
-        bound = max(
-            head + way for head, way in zip(heads, self._ways, strict=True)
-        )
+        bound = max(head + way for head, way in zip(heads, self._ways, strict=True))
         for side in (0, 1):
             waiting = [
                 (self._ways[i] - self._ticks[i], heads[i], self._ticks[i])
@@ -191,9 +177,7 @@ class _Search:
             ]
             waiting.sort(reverse=True)
             for first in {head for _, head, _ in waiting}:
-                begins = list(
-                    accumulate(max(time, first) for time in free[side])
-                )
+                begins = list(accumulate(max(time, first) for time in free[side]))
                 taken = 0
                 for tail, head, ticks in waiting:
                     if head >= first:
@@ -205,22 +189,15 @@ class _Search:
                         bound = max(bound, end + tail)
         return bound
 
-    def _is_behind(
-        self, begun: int, now: int, free: tuple[Free, Free]
-    ) -> bool:
+    def _is_behind(self, begun: int, now: int, free: tuple[Free, Free]) -> bool:
         """Whether the same jobs have been started with nothing later."""
         ends = [
             max(now, self._now[i] + self._ticks[i])
-            if begun >> i & 1
-            and any(not begun >> j & 1 for j in self._next[i])
+            if begun >> i & 1 and any(not begun >> j & 1 for j in self._next[i])
             else 0
             for i in range(len(self._jobs))
         ]
-        state = (
-            now,
-            *(max(now, time) for side in free for time in side),
-            *ends,
-        )
+        state = (now, *(max(now, time) for side in free for time in side), *ends)
         states = self._seen.setdefault(begun, [])
         for other in states:
             if all(a <= b for a, b in zip(other, state, strict=True)):

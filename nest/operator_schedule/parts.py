@@ -43,9 +43,7 @@ class Job(NamedTuple):
     @property
     def least_channel_ticks(self) -> int:
         """Ticks of the memory channel that it takes at least."""
-        return min(
-            mode.channel_ticks for mode in self[2:4] if mode is not None
-        )
+        return min(mode.channel_ticks for mode in self[2:4] if mode is not None)
 
 
 class JobGroup(NamedTuple):
@@ -170,8 +168,7 @@ def _part(
             through |= before[j]
         jobs.append(
             _job(
-                operators[i],
-                tuple(index_of[j] for j in direct if not through >> j & 1),
+                operators[i], tuple(index_of[j] for j in direct if not through >> j & 1)
             )
         )
     return JobGroup(tuple(jobs), useful_cores(jobs, cores))
@@ -180,11 +177,7 @@ def _part(
 def useful_cores(jobs: Sequence[Job], cores: Cores) -> Cores:
     """Return as many cores as jobs that take one; more are of no use."""
     counts = (
-        sum(
-            (job.tensor, job.vector)[side]
-            for job in jobs
-            if job.single is not None
-        )
+        sum((job.tensor, job.vector)[side] for job in jobs if job.single is not None)
         for side in (0, 1)
     )
     return Cores(

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from nest.operator_schedule.bounds import weights, work_ticks
 from nest.operator_schedule.parts import Job, JobGroup
-from nest.operator_schedule.timetable import (
-    Timetable,
-    in_order,
-    length_ticks,
-    mode_of,
-)
+from nest.operator_schedule.timetable import Timetable, in_order, length_ticks, mode_of
 
 #: Rounds of changes, at most.
 ROUNDS = 4
@@ -76,8 +71,7 @@ def _choices(group: JobGroup) -> Iterator[tuple[bool, ...]]:
     yield tuple(_is_faster(job) for job in group.jobs)
     # What the greatest bound by work takes to be cheaper.
     weight = max(
-        weights(group),
-        key=lambda weight: work_ticks(group.jobs, group.cores, weight),
+        weights(group), key=lambda weight: work_ticks(group.jobs, group.cores, weight)
     )
     over, under = weight
     tensor, vector = group.cores

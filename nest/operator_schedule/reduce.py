@@ -97,10 +97,7 @@ def alone_ticks(job: Job) -> int:
     """Return ticks of a job alone, with no more of the channel than beside."""
     assert job.single is not None
     ticks = job.single.ticks
-    if (
-        job.whole is not None
-        and job.whole.channel_ticks <= job.single.channel_ticks
-    ):
+    if job.whole is not None and job.whole.channel_ticks <= job.single.channel_ticks:
         ticks = min(ticks, job.whole.ticks)
     return ticks
 
@@ -113,10 +110,7 @@ def _alone(job: Job) -> Job:
     single, whole = job.single, job.whole
     assert single is not None
     assert whole is not None
-    if (
-        whole.ticks <= single.ticks
-        and whole.channel_ticks <= single.channel_ticks
-    ):
+    if whole.ticks <= single.ticks and whole.channel_ticks <= single.channel_ticks:
         return job._replace(single=None)
     return job
 
@@ -172,9 +166,7 @@ def sub_part(group: JobGroup, members: Sequence[int]) -> JobGroup:
     index_of = {i: index for index, i in enumerate(members)}
     jobs = tuple(
         group.jobs[i]._replace(
-            after=tuple(
-                index_of[j] for j in group.jobs[i].after if j in index_of
-            )
+            after=tuple(index_of[j] for j in group.jobs[i].after if j in index_of)
         )
         for i in members
     )

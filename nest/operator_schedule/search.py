@@ -16,17 +16,8 @@ from nest.errors import SolverError, UnknownNameError
 from nest.operator_schedule.bounds import lower_bound_ticks
 from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.quick import quick_timetable
-from nest.operator_schedule.reduce import (
-    in_pieces,
-    with_fewer_modes,
-    without_channel,
-)
-from nest.operator_schedule.timetable import (
-    Timetable,
-    faults,
-    is_whole,
-    length_ticks,
-)
+from nest.operator_schedule.reduce import in_pieces, with_fewer_modes, without_channel
+from nest.operator_schedule.timetable import Timetable, faults, is_whole, length_ticks
 from nest.solvers.base import Deadline, OutOfTimeError
 
 #: By keyword, where the function is that schedules a part.
@@ -91,9 +82,7 @@ class ScheduleBounds(NamedTuple):
 #: Schedules a part, given a timetable and what none is shorter than; returns
 #: a timetable, if it has one, and what none is shorter than as far as it is
 #: known. With ``None`` and the same bound it has given up.
-PartSolver = Callable[
-    [JobGroup, Timetable, int, How], tuple[Timetable | None, int]
-]
+PartSolver = Callable[[JobGroup, Timetable, int, How], tuple[Timetable | None, int]]
 
 _kept: OrderedDict[tuple[str, JobGroup], ScheduleBounds] = OrderedDict()
 
@@ -143,9 +132,7 @@ def _solve(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
     fewer = with_fewer_modes(group)
     answer = _schedule(fewer, bound, solver, how)
     if length < answer.length_ticks:
-        return quick._replace(
-            lower_bound_ticks=answer.lower_bound_ticks, proof="none"
-        )
+        return quick._replace(lower_bound_ticks=answer.lower_bound_ticks, proof="none")
     return answer
 
 
@@ -184,9 +171,7 @@ def _solve_piece(group: JobGroup, solver: str, how: How) -> ScheduleBounds:
     return _schedule(group, lower_bound_ticks(group), solver, how)
 
 
-def _schedule(
-    group: JobGroup, bound: int, solver: str, how: How
-) -> ScheduleBounds:
+def _schedule(group: JobGroup, bound: int, solver: str, how: How) -> ScheduleBounds:
     """Schedule jobs as they are, by another engine where ``dp`` gives up."""
     table = quick_timetable(group, bound)
     answer = _run(group, table, bound, solver, how)
@@ -225,6 +210,4 @@ def _run(
             f"{solver}: expected a bound of at most {length} ticks, which a "
             f"schedule takes, got {bound}; report it"
         )
-    return ScheduleBounds(
-        table, length, bound, solver if bound == length else "none"
-    )
+    return ScheduleBounds(table, length, bound, solver if bound == length else "none")

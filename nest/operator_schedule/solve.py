@@ -6,19 +6,8 @@ from collections.abc import Sequence
 
 from nest.operator_schedule.checks import checked_cores
 from nest.operator_schedule.parts import JobGroup, in_series
-from nest.operator_schedule.records import (
-    Cores,
-    Operator,
-    PartOf,
-    Placed,
-    Schedule,
-)
-from nest.operator_schedule.search import (
-    DEFAULT,
-    How,
-    check_solver,
-    solve_part,
-)
+from nest.operator_schedule.records import Cores, Operator, PartOf, Placed, Schedule
+from nest.operator_schedule.search import DEFAULT, How, check_solver, solve_part
 from nest.operator_schedule.timetable import Timetable, mode_of, with_cores
 from nest.solvers.base import Deadline, OutOfTimeError
 
@@ -67,9 +56,7 @@ def schedule(
     for members, group in in_series(operators, cores):
         answer = solve_part(group, solver, how)
         names = tuple(operators[i].name for i in members)
-        placed.update(
-            zip(names, _placed(group, answer.table, start), strict=True)
-        )
+        placed.update(zip(names, _placed(group, answer.table, start), strict=True))
         end = start + answer.length_ticks
         bound += answer.lower_bound_ticks
         scheduled.append(
@@ -80,9 +67,7 @@ def schedule(
                 lower_bound_ticks=answer.lower_bound_ticks,
                 channel_ticks=sum(
                     mode_of(job, whole).channel_ticks
-                    for job, whole in zip(
-                        group.jobs, answer.table.whole, strict=True
-                    )
+                    for job, whole in zip(group.jobs, answer.table.whole, strict=True)
                 ),
                 proof=answer.proof,
             )
@@ -121,9 +106,7 @@ def makespan_ticks(
     return total
 
 
-def quick_ticks(
-    operators: Sequence[Operator], cores: Cores
-) -> tuple[int, bool]:
+def quick_ticks(operators: Sequence[Operator], cores: Cores) -> tuple[int, bool]:
     """Return what no schedule is shorter than, and whether one is as short.
 
     As far as bounds and the own search settle it; as :func:`makespan_ticks`.
@@ -150,13 +133,9 @@ def _placed(group: JobGroup, table: Timetable, start: int) -> list[Placed]:
     return placed
 
 
-def _place_free(
-    operators: Sequence[Operator], placed: dict[str, Placed]
-) -> None:
+def _place_free(operators: Sequence[Operator], placed: dict[str, Placed]) -> None:
     """Place operators that are free when what they read is there."""
-    unplaced = [
-        operator for operator in operators if operator.name not in placed
-    ]
+    unplaced = [operator for operator in operators if operator.name not in placed]
     while unplaced:
         waiting = []
         for operator in unplaced:

@@ -32,19 +32,15 @@ def is_whole(job: Job) -> bool:
 def length_ticks(group: JobGroup, table: Timetable) -> int:
     """Return how long a part takes: all jobs end, and the channel is done."""
     modes = [
-        mode_of(job, whole)
-        for job, whole in zip(group.jobs, table.whole, strict=True)
+        mode_of(job, whole) for job, whole in zip(group.jobs, table.whole, strict=True)
     ]
     end = max(
-        start + mode.ticks
-        for start, mode in zip(table.starts, modes, strict=True)
+        start + mode.ticks for start, mode in zip(table.starts, modes, strict=True)
     )
     return max(end, sum(mode.channel_ticks for mode in modes))
 
 
-def in_order(
-    group: JobGroup, order: Sequence[int], whole: Sequence[bool]
-) -> Timetable:
+def in_order(group: JobGroup, order: Sequence[int], whole: Sequence[bool]) -> Timetable:
     """Start jobs as early as cores allow, in an order that keeps the DAG's."""
     free = _Free(group.cores)
     starts = [0] * len(order)
@@ -113,8 +109,7 @@ def with_cores(
                 continue
             start = table.starts[i]
             core = next(
-                (core for core, end in enumerate(ends) if end <= start),
-                len(ends),
+                (core for core, end in enumerate(ends) if end <= start), len(ends)
             )
             ends[core : core + 1] = [start + mode_of(job, False).ticks]
             cores_of[i][side] = core
@@ -129,9 +124,7 @@ def faults(group: JobGroup, table: Timetable) -> str | None:
     """
     events = []
     ends = []
-    for i, (job, start, whole) in enumerate(
-        zip(group.jobs, *table, strict=True)
-    ):
+    for i, (job, start, whole) in enumerate(zip(group.jobs, *table, strict=True)):
         mode = job.whole if whole else job.single
         if mode is None:
             return f"job {i} runs in a mode that it does not have"

@@ -46,9 +46,7 @@ def _fitting(table: Table) -> RenderableType:
     Names stay, and numbers go from the right. A note may wrap; it goes last
     together with the numbers that matter most.
     """
-    columns = [
-        _ranked(column, index) for index, column in enumerate(table.columns)
-    ]
+    columns = [_ranked(column, index) for index, column in enumerate(table.columns)]
     return terminal_table(replace(table, columns=columns))
 
 

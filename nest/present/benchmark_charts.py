@@ -112,11 +112,7 @@ def chart(name: str, document: Document) -> Chart | None:
     )
     title = _message(axes, curves)
     table = Table(
-        (
-            Column("line"),
-            Column(axes.x, form=".6g"),
-            Column(axes.y, form=".6g"),
-        ),
+        (Column("line"), Column(axes.x, form=".6g"), Column(axes.y, form=".6g")),
         [(who, x, y) for who, curve in curves.items() for x, y in curve],
         title,
     )
@@ -133,9 +129,7 @@ def _message(axes: _Axes, curves: Curves) -> str:
         points = {who: p for who, p in points.items() if p[0] == earliest}
     x, y = max(points.values(), key=lambda point: sign * point[1])
     leaders = [who for who, point in points.items() if point[1] == y]
-    return axes.message.format(
-        who=", ".join(leaders), x=x, y=y, percent=100 * y
-    )
+    return axes.message.format(who=", ".join(leaders), x=x, y=y, percent=100 * y)
 
 
 def _curves(name: str, document: Document) -> Curves:
@@ -156,8 +150,7 @@ def _speed_ups(groups: Sequence[Document]) -> Curves:
     curves: dict[str, list[tuple[float, float]]] = {}
     for group in groups:
         name = (
-            f"{group['model']} {group['cluster']} b{group['batch']}, "
-            f"{group['solver']}"
+            f"{group['model']} {group['cluster']} b{group['batch']}, {group['solver']}"
         )
         points = [
             (x["factor"], x["speed_up"])

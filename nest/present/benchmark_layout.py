@@ -115,9 +115,7 @@ def _solvers(document: Document) -> Section:
             Column("solver"),
             Column("cells", form="d"),
             Column(
-                "proven",
-                value=lambda x: x["proven"] if x["exact"] else None,
-                form="d",
+                "proven", value=lambda x: x["proven"] if x["exact"] else None, form="d"
             ),
             _out_of("best", "best", "solvable"),
             _out_of("within 1 %", "close", "solvable"),
@@ -231,8 +229,7 @@ def _outcomes(answers: Document) -> Section:
     solvers = answers["solvers"]
     outcomes = sorted({name for x in solvers for name in x["outcomes"]})
     records = [
-        {**dict.fromkeys(outcomes, 0), **each["outcomes"], **each}
-        for each in solvers
+        {**dict.fromkeys(outcomes, 0), **each["outcomes"], **each} for each in solvers
     ]
     return _section(
         "Outcomes",

@@ -27,8 +27,7 @@ _RUN_CELLS = (
 def calibration_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is printed of a ``nest-own-runs/1`` document."""
     items: list[RenderableType] = [
-        f"{document['runs']} runs of {document['file']} on "
-        f"{document['device']}",
+        f"{document['runs']} runs of {document['file']} on {document['device']}",
         *map(Text, document["notes"]),
         "",
         _errors(document["step_time"]),
@@ -58,9 +57,7 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     columns = (
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=2),
-        Column(
-            "bias", "bias %", lambda x: f"{100 * x:+z.1f}", right=True, rank=1
-        ),
+        Column("bias", "bias %", lambda x: f"{100 * x:+z.1f}", right=True, rank=1),
         Column("title", "error of step times", min_width=16),
     )
     rows = [{**figures[key], "title": title} for key, title in titles.items()]
@@ -113,9 +110,7 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
                 (
                     *_RUN_CELLS,
                     Column("predicted_step_time_s", "step, s", ".4g", rank=2),
-                    Column(
-                        "deviation", "then ± %", _percent, right=True, rank=1
-                    ),
+                    Column("deviation", "then ± %", _percent, right=True, rank=1),
                 ),
                 ({**no_cells, **run["cells"], **run} for run in runs),
             )

@@ -241,14 +241,10 @@ _POINT_TEXTS: dict[str, Callable[[Document], str]] = {
 def _point_columns(*ranks: int) -> Iterator[Column]:
     """Yield a column per figure of a point, with their ranks."""
     for (name, text), rank in zip(_POINT_TEXTS.items(), ranks, strict=True):
-        yield Column(
-            name, value=_text_of("point", text), right=True, rank=rank
-        )
+        yield Column(name, value=_text_of("point", text), right=True, rank=rank)
 
 
-def _text_of(
-    key: str, text: Callable[[Document], str]
-) -> Callable[[Document], str]:
+def _text_of(key: str, text: Callable[[Document], str]) -> Callable[[Document], str]:
     """Return what makes a text of a part of a record; empty without it."""
     return lambda record: text(record[key]) if record[key] else ""
 
@@ -272,18 +268,12 @@ def best_table(document: Document, one_each: bool = False) -> Table:
         Column("title", "best for"),
         Column("index", "point", right=True, rank=3, writers=_TERMINAL),
         Column("text", "architecture", rank=1, min_width=24),
-        Column(
-            "model",
-            value=_text_of("on", lambda on: on["model"]),
-            writers=_PAGE,
-        ),
+        Column("model", value=_text_of("on", lambda on: on["model"]), writers=_PAGE),
         on("step time", lambda on: step(on["step_ps"]), 0),
         on("tokens/s", lambda on: speed(on["tokens_per_s"]), 2),
         Column("relative", right=True),
         *_point_columns(4, 5, 3, 6),
-        on("power", lambda on: watts(on["power_w"]), 8)._replace(
-            writers=_TERMINAL
-        ),
+        on("power", lambda on: watts(on["power_w"]), 8)._replace(writers=_TERMINAL),
         on("MFU", lambda on: _percent(on["mfu"]), 7),
         Column(
             "plan",
@@ -349,19 +339,14 @@ def counts_table(document: Document) -> Table:
         (
             Column("cut by"),
             Column("what that is", rank=1),
-            *(
-                Column(title_of(best["models"]), form=",")
-                for best in document["best"]
-            ),
+            *(Column(title_of(best["models"]), form=",") for best in document["best"]),
         ),
         rows,
         "Points by what cut or settled them, per question",
     )
 
 
-def points_table(
-    index_name: str, marked: Iterable[tuple[str, Document]]
-) -> Table:
+def points_table(index_name: str, marked: Iterable[tuple[str, Document]]) -> Table:
     """Return points with their throughput, and what each of them is.
 
     ``index_name`` is the heading of the numbers of the points.
@@ -369,10 +354,7 @@ def points_table(
     columns = (
         Column("what", writers=_PAGE),
         Column(
-            "index",
-            index_name,
-            value=lambda record: place(record["point"]),
-            right=True,
+            "index", index_name, value=lambda record: place(record["point"]), right=True
         ),
         Column(
             "architecture",
@@ -394,19 +376,13 @@ def sensitivity_table(document: Document) -> Table:
         Column("change", "throughput", change, right=True),
         *_point_columns(2, 3, 5, 4),
         Column(
-            "listed",
-            "within limits",
-            lambda listed: "yes" if listed else "no",
-            rank=1,
+            "listed", "within limits", lambda listed: "yes" if listed else "no", rank=1
         ),
     )
     records = [
-        {**each, "point": each["found"]["point"]}
-        for each in document["sensitivity"]
+        {**each, "point": each["found"]["point"]} for each in document["sensitivity"]
     ]
-    return Table.of(
-        columns, records, "The best point with one parameter changed"
-    )
+    return Table.of(columns, records, "The best point with one parameter changed")
 
 
 def contributions_table(document: Document, model_name: str) -> Table:
@@ -472,9 +448,7 @@ def baselines_table(document: Document) -> Table:
         Column("regret", value=regret, right=True),
     )
     return Table.of(
-        columns,
-        document["baselines"],
-        "What other searches find in the same space",
+        columns, document["baselines"], "What other searches find in the same space"
     )
 
 

@@ -17,13 +17,7 @@ from rich.console import RenderableType
 from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
 from nest.present.screen import degrees, lines, title
-from nest.present.table import (
-    note_text,
-    percent,
-    scale_of,
-    status_of,
-    terminal_table,
-)
+from nest.present.table import note_text, percent, scale_of, status_of, terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
@@ -33,9 +27,7 @@ from nest.util.tables import Column, Table, to_csv
 from nest.util.time_scale import TimeScale, digits
 
 #: What the mark of the column "slower" means.
-EQUAL_MEANING = (
-    "* within the prediction error: a measurement may reverse the order"
-)
+EQUAL_MEANING = "* within the prediction error: a measurement may reverse the order"
 
 #: The fields of one answer, as in a document.
 Fields = Mapping[str, Any]
@@ -61,9 +53,7 @@ def answer_fields(
     steps = [r.step_quanta for r in results if r.step_quanta is not None]
     best = min(steps, default=None)
     answers = []
-    for result, near in zip(
-        results, beside_best(problem, results), strict=True
-    ):
+    for result, near in zip(results, beside_best(problem, results), strict=True):
         step, longer = result.step_quanta, None
         if step is not None and best is not None:
             more = step - best
@@ -79,9 +69,7 @@ def answer_fields(
                 "problem": problem.name,
                 "seed": result.options.seed,
                 "longer_than_best": longer,
-                "over_best": step / best
-                if step is not None and best
-                else None,
+                "over_best": step / best if step is not None and best else None,
                 "host": os.uname().nodename,
                 "detail": " ".join(result.detail.split()),
             }
@@ -156,10 +144,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
     def step(fields: Fields) -> str:
         if not fields["score"]:
             return "–"
-        step_ns, intervals = (
-            fields["score"]["step_time_ns"],
-            fields["plan_intervals"],
-        )
+        step_ns, intervals = (fields["score"]["step_time_ns"], fields["plan_intervals"])
         text = scale(step_ns)
         if intervals is not None:
             interval = scale.interval(intervals.step_90_ns).replace(" – ", "–")
@@ -178,9 +163,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
         Column("solver"),
         Column("fits", value=fits),
         Column("memory", f"memory, {unit}{of_size}", value=memory, right=True),
-        Column(
-            "step", f"step time, {scale.unit} (90 %)", value=step, right=True
-        ),
+        Column("step", f"step time, {scale.unit} (90 %)", value=step, right=True),
         Column("slower", "slower, %", value=slower, right=True),
         Column("proof", value=_proof, style=_style, min_width=13),
         Column("wall_s", "search, s", _seconds, right=True),
@@ -188,10 +171,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
 
 
 #: Headings of the first screen, without units; entries of the glossary.
-HEADINGS = (
-    *("solver", "fits", "memory", "step time", "slower"),
-    *("proof", "search"),
-)
+HEADINGS = (*("solver", "fits", "memory", "step time", "slower"), *("proof", "search"))
 
 
 def _proof(fields: Fields) -> str:
@@ -228,9 +208,7 @@ def _exact_columns(scale: TimeScale) -> list[Column]:
             "step_time_50_ns",
             "step 50 %",
             lambda ends: scale.interval(ends) if ends else "",
-            value=lambda answer: (answer["intervals"] or {}).get(
-                "step_time_50_ns"
-            ),
+            value=lambda answer: (answer["intervals"] or {}).get("step_time_50_ns"),
         ),
         Column("simulated_step_time_ns", "simulated", scale),
         Column("own_objective_ns", "own objective", scale),
@@ -238,9 +216,7 @@ def _exact_columns(scale: TimeScale) -> list[Column]:
             "tokens_per_s",
             "tokens/s",
             lambda speed: digits(speed, 6) if speed else "",
-            value=lambda answer: (answer["score"] or {}).get(
-                "throughput_tokens_per_s"
-            ),
+            value=lambda answer: (answer["score"] or {}).get("throughput_tokens_per_s"),
         ),
         memory(90),
         memory(50),

@@ -33,9 +33,7 @@ def conform_block(report: Report) -> list[RenderableType]:
     """Return a row per check, and what it comes to."""
     columns = (
         Column("name", "check", min_width=16),
-        Column(
-            "state", "result", str, style=lambda text: _STYLES[State(text)]
-        ),
+        Column("state", "result", str, style=lambda text: _STYLES[State(text)]),
         Column("reason", min_width=24),
     )
     table = terminal_table(Table.of(columns, report.checks))
@@ -45,9 +43,5 @@ def conform_block(report: Report) -> list[RenderableType]:
         if state is not State.OPEN or report.count(state)
     )
     verdict = _VERDICTS[report.conforms]
-    who = (
-        f"{report.solver} ({report.version})"
-        if report.version
-        else (report.solver)
-    )
+    who = f"{report.solver} ({report.version})" if report.version else (report.solver)
     return [table, Text(f"\n{who} {verdict}: {counts}")]

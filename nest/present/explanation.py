@@ -14,13 +14,7 @@ from nest.analysis.explain import Explanation
 from nest.cost.breakdown import STEP_TERMS
 from nest.present.comparison import EQUAL_MEANING
 from nest.present.screen import degrees, plan_rows, screen, stage_parts
-from nest.present.table import (
-    key_lines,
-    note,
-    percent,
-    status_text,
-    terminal_table,
-)
+from nest.present.table import key_lines, note, percent, status_text, terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
@@ -58,9 +52,7 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
     step = explained.score.step_quanta
     rows = [
         (STEP_TERMS[name], _quanta(explained, value), _share(value, step))
-        for name, value in sorted(
-            terms.step.items(), key=lambda item: -item[1]
-        )
+        for name, value in sorted(terms.step.items(), key=lambda item: -item[1])
         if value
     ]
     what = "block" if len(blocks) < len(explained.score.stages) else "stage"
@@ -146,9 +138,7 @@ def _best_text(explained: Explanation, optimum: SolveResult) -> str:
     if optimum.status is not Status.OPTIMAL:
         proof = "best known"
         if optimum.lower_bound_quanta is not None:
-            proof += (
-                f", at least {_quanta(explained, optimum.lower_bound_quanta)}"
-            )
+            proof += f", at least {_quanta(explained, optimum.lower_bound_quanta)}"
     if not explained.score.feasible:
         distance = "the plan itself does not fit"
     elif best == step:
@@ -220,14 +210,11 @@ def _neighbor_lines(explained: Explanation) -> list[RenderableType]:
 def _illegal_line(reasons: Sequence[str]) -> str:
     """Return how many moves are illegal and why, without places and values."""
     counts = Counter(
-        re.sub(
-            r"^(stage \d+: |layer '.*?': )*|,? (\(.*?\), )?got .*", "", text
-        )
+        re.sub(r"^(stage \d+: |layer '.*?': )*|,? (\(.*?\), )?got .*", "", text)
         for text in reasons
     )
     text_of_reasons = "; ".join(
-        f"{count} × {text}" if count > 1 else text
-        for text, count in counts.items()
+        f"{count} × {text}" if count > 1 else text for text, count in counts.items()
     )
     moves = "1 move is" if len(reasons) == 1 else f"{len(reasons)} moves are"
     return f"{moves} illegal (--verbose says which): {text_of_reasons}"
@@ -254,13 +241,9 @@ def _preferred_lines(explained: Explanation) -> list[RenderableType]:
     rows = [
         (
             preferred.text,
-            f"at best {_quanta(explained, result.step_quanta)} ({proof}), "
-            f"{distance}",
+            f"at best {_quanta(explained, result.step_quanta)} ({proof}), {distance}",
         ),
-        (
-            "its plan",
-            degrees(explained.problem, plan, verdict.num_micro_batches),
-        ),
+        ("its plan", degrees(explained.problem, plan, verdict.num_micro_batches)),
     ]
     table = [
         (

@@ -131,9 +131,7 @@ def _trials(problem: Problem, fit: Fit) -> RenderableType:
         Column(_what(fit), value=lambda x: _size(fit, x), min_width=16),
         Column("answer", "target kept"),
         Column(
-            "step",
-            "step time",
-            value=lambda x: _time(problem, x.result.step_time_ns),
+            "step", "step time", value=lambda x: _time(problem, x.result.step_time_ns)
         ),
         Column("lower bound", value=bound),
         Column("wall s", value=lambda x: f"{x.result.wall_s:.2f}"),

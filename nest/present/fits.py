@@ -25,18 +25,14 @@ _MAX_GROUPS = 4
 #: Changes, and lines of a framework's files, that the screen shows at most.
 _MAX_CHANGES, _MAX_LINES = 8, 6
 
-_INTERVALS = {
-    "50 % interval": "memory_50_bytes",
-    "90 % interval": "memory_90_bytes",
-}
+_INTERVALS = {"50 % interval": "memory_50_bytes", "90 % interval": "memory_90_bytes"}
 
 
 def fits_block(answer: Fits, name: str) -> list[RenderableType]:
     """Return the screen; ``name`` is what the question is about."""
     is_known = answer.intervals is not None
     assumed = [
-        ("" if index else "assumed", text)
-        for index, text in enumerate(answer.notes)
+        ("" if index else "assumed", text) for index, text in enumerate(answer.notes)
     ]
     return [
         key_lines(_summary(answer, name)),
@@ -57,9 +53,7 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
     scale = _scale(answer)
     step = scale(answer.score.step_time_ns)
     if answer.intervals is not None:
-        step += (
-            f" (90 % interval {scale.interval(answer.intervals.step_90_ns)})"
-        )
+        step += f" (90 % interval {scale.interval(answer.intervals.step_90_ns)})"
     largest = sorted(full.bytes_by_kind.items(), key=lambda kind: -kind[1])[:3]
     return [
         (
@@ -141,9 +135,7 @@ def _memory_table(answer: Fits) -> RenderableType:
     if others:
         columns.append(Column(f"{len(others)} others, at most", right=True))
         first.append(others[0])
-    kinds = [
-        x for x in MEMORY_LABELS if any(s.bytes_by_kind[x] for s in first)
-    ]
+    kinds = [x for x in MEMORY_LABELS if any(s.bytes_by_kind[x] for s in first)]
     rows = [
         ("ranks", *map(_ranks_text, shown), *[""] * bool(others)),
         ("fits", *(stage.fits for stage in first)),

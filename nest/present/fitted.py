@@ -130,10 +130,7 @@ def _style(column: Column, text: str) -> str:
 
 
 def fit(
-    columns: Sequence[Column],
-    natural: Sequence[int],
-    width: int,
-    verbose: bool = False,
+    columns: Sequence[Column], natural: Sequence[int], width: int, verbose: bool = False
 ) -> dict[int, int] | None:
     """Return the columns to show, with a width each.
 

@@ -73,10 +73,7 @@ def frontier_block(
 
 
 def stopped_text(
-    frontier: Frontier,
-    prover: str | None,
-    proofs: Sequence[Proof],
-    num_requested: int,
+    frontier: Frontier, prover: str | None, proofs: Sequence[Proof], num_requested: int
 ) -> str:
     """Return what was known of a frontier when the user stopped it.
 
@@ -152,9 +149,7 @@ def frontier_table(
         Column(
             "memory",
             f"memory, {unit}",
-            value=lambda p: format_bytes(p.memory_bytes).removesuffix(
-                f" {unit}"
-            ),
+            value=lambda p: format_bytes(p.memory_bytes).removesuffix(f" {unit}"),
             right=True,
         ),
         Column("step", f"step time, {scale.unit}", value=step, right=True),

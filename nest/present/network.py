@@ -40,8 +40,7 @@ def facts_block(
             ("bisection", f"{_gb_of(facts.bisection_bytes_per_s)} GB/s"),
             (
                 "diameter",
-                f"{facts.diameter_hops} hops, "
-                f"{facts.diameter_latency_ns / 1e3:g} us",
+                f"{facts.diameter_hops} hops, {facts.diameter_latency_ns / 1e3:g} us",
             ),
             *_bounds_rows(facts),
             ("order", _order_text(nodes)),
@@ -55,11 +54,7 @@ def facts_block(
             Column("out_bytes_per_s", "out GB/s", _gb, right=True),
             Column("oversubscription", form=_plain, right=True, rank=1),
             Column(
-                "bisection_bytes_per_s",
-                "bisection GB/s",
-                _gb_of,
-                right=True,
-                rank=2,
+                "bisection_bytes_per_s", "bisection GB/s", _gb_of, right=True, rank=2
             ),
         )
         yield terminal_table(Table.of(columns, facts.partitions))
@@ -71,15 +66,11 @@ def _bounds_rows(facts: NetworkFacts) -> list[tuple[str, str]]:
     if not bounds:
         return []
     scale = TimeScale.fitting(max(bounds.values()) * GB)
-    kinds = ", ".join(
-        f"{kind} {scale(bound * GB)}" for kind, bound in bounds.items()
-    )
+    kinds = ", ".join(f"{kind} {scale(bound * GB)}" for kind, bound in bounds.items())
     return [("bounds", f"{kinds} for 1 GB on all devices")]
 
 
-def facts_document(
-    facts: NetworkFacts, order: Sequence[str]
-) -> dict[str, Any]:
+def facts_document(facts: NetworkFacts, order: Sequence[str]) -> dict[str, Any]:
     """Return the same for ``--json``."""
     return {**asdict(facts), "order": list(order)}
 
@@ -110,10 +101,7 @@ def bench_block(
         cells.append(("", *bounds))
     columns = (
         Column("bytes", right=True),
-        *(
-            Column(kind, rank=rank, min_width=12)
-            for rank, kind in enumerate(kinds, 1)
-        ),
+        *(Column(kind, rank=rank, min_width=12) for rank, kind in enumerate(kinds, 1)),
     )
     yield terminal_table(Table(columns, cells))
 
@@ -197,10 +185,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _order_text(nodes: Sequence[NodeRanks], max_shown: int = 4) -> str:
-    shown = [
-        f"{node.node}: {_ranges(node.ranks)}"
-        for node in list(nodes)[:max_shown]
-    ]
+    shown = [f"{node.node}: {_ranges(node.ranks)}" for node in list(nodes)[:max_shown]]
     rest = len(nodes) - max_shown
     return ", ".join(shown) + (f", … ({rest} more)" if rest > 0 else "")
 

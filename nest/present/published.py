@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from nest.accelerators.published import (
-    Block,
-    Chip,
-    chips,
-    ga100_blocks,
-    tpu_v4i_blocks,
-)
+from nest.accelerators.published import Block, Chip, chips, ga100_blocks, tpu_v4i_blocks
 from nest.present.table import terminal_table
 from nest.util.tables import Column, Table
 

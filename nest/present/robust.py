@@ -32,9 +32,7 @@ def robust_texts(problem: Problem, robust: Robust) -> list[str]:
 
     def other(whose: str, candidate: Candidate) -> str:
         chance = chance_text(candidate.intervals.fit_probability)
-        return (
-            f"{whose}: {scale.short(candidate.guaranteed_ns)}; fits {chance}"
-        )
+        return f"{whose}: {scale.short(candidate.guaranteed_ns)}; fits {chance}"
 
     texts = [text, other("the fastest plan", first)]
     reference = robust.kept or first

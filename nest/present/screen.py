@@ -17,13 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from nest.analysis.page_facts import Answer, Wish, run_facts
-from nest.constraints.targets import (
-    ANY,
-    Framework,
-    Obstacle,
-    inexpressible,
-    names,
-)
+from nest.constraints.targets import ANY, Framework, Obstacle, inexpressible, names
 from nest.constraints.targets import target as framework_of
 from nest.cost.orders import with_named_order
 from nest.cost.schedules import schedule_of
@@ -82,11 +76,7 @@ def screen(
     for label, text in sorted(rows, key=place_of):
         shown.append((label if label != before else "", text))
         before = label
-    return [
-        lines([title(problem)]),
-        KeyLines(shown, WIDTH),
-        *unbroken(texts),
-    ]
+    return [lines([title(problem)]), KeyLines(shown, WIDTH), *unbroken(texts)]
 
 
 def continued(commands: str) -> str:
@@ -142,10 +132,7 @@ def title(problem: Problem) -> str:
 
 
 def answer_rows(
-    problem: Problem,
-    result: SolveResult,
-    under: str = "",
-    wish: Wish | None = None,
+    problem: Problem, result: SolveResult, under: str = "", wish: Wish | None = None
 ) -> Rows:
     """Return what is known of the answer of a solver.
 
@@ -169,10 +156,7 @@ def answer_rows(
 
 
 def given_rows(
-    problem: Problem,
-    answer: Answer,
-    wish: Wish | None = None,
-    under: str = "",
+    problem: Problem, answer: Answer, wish: Wish | None = None, under: str = ""
 ) -> Rows:
     """Return what is known of a plan that no solver of this call returned."""
     among = f" under {under}" if under else ""
@@ -222,10 +206,7 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
 
 
 def _exact_rows(
-    problem: Problem,
-    verdict: Score,
-    intervals: Intervals | None,
-    scale: TimeScale,
+    problem: Problem, verdict: Score, intervals: Intervals | None, scale: TimeScale
 ) -> Rows:
     """Return more digits and intervals of a plan, for ``--verbose``."""
     rows, steps = [], []
@@ -265,9 +246,7 @@ def _search_text(problem: Problem, result: SolveResult) -> str:
     return "; ".join(filter(None, texts))
 
 
-def stage_parts(
-    problem: Problem, plan: Plan, verdict: Score
-) -> list[RenderableType]:
+def stage_parts(problem: Problem, plan: Plan, verdict: Score) -> list[RenderableType]:
     """Return the stages of a plan, and which devices they are of."""
     table = stage_table(problem, plan, verdict.to_json())
     items: list[RenderableType] = [Padding(table, (1, 0, 0, 0))]
@@ -311,9 +290,7 @@ def _speed(problem: Problem, verdict: Score) -> str:
     each = verdict.throughput_tokens_per_s_per_device
     samples = verdict.throughput_samples_per_s
     if tokens is not None and each is not None:
-        text = (
-            f"{digits(tokens, 4)} tokens/{unit}, {digits(each, 4)} per device"
-        )
+        text = f"{digits(tokens, 4)} tokens/{unit}, {digits(each, 4)} per device"
     elif samples is not None:
         text = f"{digits(samples, 4)} samples/{unit}"
     else:
@@ -360,14 +337,11 @@ def degrees(problem: Problem, plan: Plan, num_micro_batches: int) -> str:
     """Return a plan as frameworks count it: its degrees and its batch."""
     degree_texts = [
         plan.degrees_text,
-        f"micro-batch size {rank_text(plan)}, "
-        f"{count(num_micro_batches, 'microbatch')}",
+        f"micro-batch size {rank_text(plan)}, {count(num_micro_batches, 'microbatch')}",
     ]
     if plan.order is not None:
         named = isinstance(plan.order, str)
-        degree_texts.append(
-            f"passes in {plan.order if named else 'their own'} order"
-        )
+        degree_texts.append(f"passes in {plan.order if named else 'their own'} order")
     num_used = plan.replicas * plan.devices_used
     num_devices = problem.cluster.num_devices
     if num_used < num_devices:
@@ -390,9 +364,7 @@ def proven(problem: Problem, result: SolveResult, under: str = "") -> str:
         return status_text(result) + because
     if result.gap is not None:
         plans = f"{plans_text(problem)}{among}"
-        return (
-            f"within {percent(result.gap)} % of the best of {plans}{because}"
-        )
+        return f"within {percent(result.gap)} % of the best of {plans}{because}"
     return f"nothing proven, {status_text(result)}{among}{because}"
 
 
@@ -412,9 +384,7 @@ def plans_text(problem: Problem) -> str:
     return f"{titles} plans {overlapped}"
 
 
-def launch_text(
-    problem: Problem, plan: Plan, target: Framework | None = None
-) -> str:
+def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -> str:
     """Return which frameworks run a plan, or why none does.
 
     Empty for problems that are not made from a model. ``target`` is the
@@ -462,9 +432,7 @@ def launch_commands(
     )
 
 
-def _frameworks(
-    problem: Problem, plan: Plan
-) -> list[tuple[Framework, list[Obstacle]]]:
+def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obstacle]]]:
     """Return frameworks with what keeps them from a plan, the ablest first."""
     problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
@@ -484,9 +452,7 @@ def others_text(problem: Problem, step_quanta: int, others: Others) -> str:
     if others.half is not None:
         ns = others.half.step_time_ns
         scale = TimeScale.fitting(ns, problem.time_unit)
-        texts.append(
-            f"half the devices: at most {scale.short(ns, 3)} per step"
-        )
+        texts.append(f"half the devices: at most {scale.short(ns, 3)} per step")
     for change in others.changes[:_MOST_CHANGES]:
         assert change.score is not None
         longer = change.score.step_quanta / step_quanta - 1

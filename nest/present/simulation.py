@@ -83,18 +83,14 @@ def simulation_block(
         Column("busy_ns", "busy", scale, right=True, rank=1),
         Column("idle_ns", "idle", scale, right=True, rank=2),
         Column(
-            "bubble_share",
-            "bubble %",
-            lambda share: f"{100 * share:.2f}",
-            right=True,
+            "bubble_share", "bubble %", lambda share: f"{100 * share:.2f}", right=True
         ),
         Column("receive_ns", "receive", scale, right=True, rank=5),
         Column("sync_ns", "sync", scale, right=True, rank=6),
         Column("end_ns", "end", scale, right=True, rank=3),
     )
     blocks = [
-        {"block": index, **use}
-        for index, use in enumerate(document["blocks"], 1)
+        {"block": index, **use} for index, use in enumerate(document["blocks"], 1)
     ]
     table = terminal_table(Table.of(columns, blocks))
     return [*screen(problem, rows), Padding(table, (1, 0, 0, 0))]

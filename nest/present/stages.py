@@ -43,10 +43,7 @@ class StageRange:
 
 
 def runs(
-    problem: Problem,
-    plan: Plan,
-    terms: Sequence[Mapping[str, Any]],
-    fold: bool = True,
+    problem: Problem, plan: Plan, terms: Sequence[Mapping[str, Any]], fold: bool = True
 ) -> list[StageRange]:
     """Return the stages of a plan, three or more equal ones in a row as one.
 
@@ -70,9 +67,7 @@ def runs(
         stage = plan.stages[index]
         layers = sorted(
             (kinds[name], strategy)
-            for name, strategy in zip(
-                stage.layers, stage.layer_strategies, strict=True
-            )
+            for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
         )
         return stage.devices, layers
 
@@ -91,9 +86,7 @@ def runs(
         numbers
         for group in groups
         for numbers in (
-            [group]
-            if fold and len(group) >= _FOLDED
-            else [[index] for index in group]
+            [group] if fold and len(group) >= _FOLDED else [[index] for index in group]
         )
     ]
     return [

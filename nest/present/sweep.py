@@ -83,8 +83,7 @@ def sweep_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return the screen: the base, and what every other value buys."""
     rows = document["rows"]
     return [
-        f"{document['model']} on {document['cluster']}; base: "
-        f"{rows[0]['value']}",
+        f"{document['model']} on {document['cluster']}; base: {rows[0]['value']}",
         terminal_table(_table(rows)),
         *(f"{_label(row)}: {row['note']}" for row in rows if row["note"]),
         "speed-up: tokens per second against the base",
@@ -108,8 +107,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         shown = [row for row in rows if row[key]]
         texts = [f"{row[key]:,.0f} {unit}" for row in shown]
         summary = "; ".join(
-            f"{_label(row)}: {text}"
-            for row, text in zip(shown, texts, strict=True)
+            f"{_label(row)}: {text}" for row, text in zip(shown, texts, strict=True)
         )
         spec = _bars(shown, key, unit)
         charts = (Chart(axis, title, summary, spec),) if shown else ()

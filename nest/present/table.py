@@ -36,16 +36,7 @@ from nest.util.time_scale import TimeScale
 _USUAL_HEIGHT = 25
 
 _ASCII = str.maketrans(
-    {
-        "µ": "u",
-        "·": ",",
-        "×": "x",
-        "–": "-",
-        "…": ".",
-        "─": "-",
-        "━": "-",
-        "τ": "tau",
-    }
+    {"µ": "u", "·": ",", "×": "x", "–": "-", "…": ".", "─": "-", "━": "-", "τ": "tau"}
 )
 
 _FAILURES = [outcome for outcome in Outcome if outcome.failed]
@@ -119,8 +110,7 @@ def stage_table(
     """
     stages = document["stages"]
     scale = TimeScale.fitting(
-        max(s["forward_ns"] + s["backward_ns"] for s in stages),
-        problem.time_unit,
+        max(s["forward_ns"] + s["backward_ns"] for s in stages), problem.time_unit
     )
     shown = runs(problem, plan, stages, fold=not VERBOSE.get())
 

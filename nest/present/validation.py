@@ -97,9 +97,7 @@ def error_table(
     )
     rows = [
         {"name": name, **figures}
-        for name, figures in sorted(
-            groups.items(), key=lambda item: -item[1]["used"]
-        )
+        for name, figures in sorted(groups.items(), key=lambda item: -item[1]["used"])
     ]
     return Table.of(columns, rows, caption)
 
@@ -124,13 +122,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
             rank=5,
             writers=_ON_TERMINALS,
         ),
-        Column(
-            "spearman_groups",
-            "ranked",
-            right=True,
-            rank=6,
-            writers=_ON_TERMINALS,
-        ),
+        Column("spearman_groups", "ranked", right=True, rank=6, writers=_ON_TERMINALS),
         Column(
             "median_spearman",
             "median Spearman",
@@ -139,9 +131,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
             rank=3,
             writers=_ON_TERMINALS,
         ),
-        share(
-            "share_spearman_at_least_0_9", ">= 0.9", 7, writers=_ON_TERMINALS
-        ),
+        share("share_spearman_at_least_0_9", ">= 0.9", 7, writers=_ON_TERMINALS),
         Column("name", "ranking", writers=_ON_TERMINALS, min_width=24),
     )
     groups = {"all groups": ranking} | ranking["by_source"]

@@ -198,8 +198,7 @@ def import_aceso(
                     f"{where}: {kind}: {error}; measure it again"
                 ) from None
     return Profile(
-        source=f"per-operator files of {files[0].model}, algorithm "
-        f"{algorithm}",
+        source=f"per-operator files of {files[0].model}, algorithm {algorithm}",
         device=device,
         framework="Megatron-LM",
         dtype=dtype,
@@ -258,9 +257,7 @@ def _named(path: Path) -> File:
         try:
             check_integer(key, sizes[key], 1)
         except ValueError as error:
-            raise InvalidProfileError(
-                f"{path}: {error}; rename the file"
-            ) from None
+            raise InvalidProfileError(f"{path}: {error}; rename the file") from None
     return File(path, match["model"], **sizes)
 
 
@@ -271,8 +268,7 @@ def _read(path: Path) -> dict[str, Measured]:
         lines = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
         raise InvalidProfileError(
-            f"{path}: expected a readable CSV file, got {error}; check the "
-            f"path"
+            f"{path}: expected a readable CSV file, got {error}; check the path"
         ) from error
     header = [name.strip() for name in lines[0]] if lines else []
     for column in ("op_name", *_NUMBERS):
@@ -302,16 +298,12 @@ def _read(path: Path) -> dict[str, Measured]:
             )
         rows[name] = Measured(
             line,
-            {
-                column: _number(path, line, column, row[column])
-                for column in _NUMBERS
-            },
+            {column: _number(path, line, column, row[column]) for column in _NUMBERS},
         )
     for name in operators:
         if name not in rows:
             raise InvalidProfileError(
-                f"{path}: expected a line for operator {name}, got none; "
-                f"add it"
+                f"{path}: expected a line for operator {name}, got none; add it"
             )
     return rows
 
@@ -351,11 +343,7 @@ def _sequence_length(
 
 
 def _check_products(
-    where: str,
-    kind: str,
-    rows: dict[str, Measured],
-    node: Node,
-    peak: float | None,
+    where: str, kind: str, rows: dict[str, Measured], node: Node, peak: float | None
 ) -> None:
     """Refuse a matrix product that ran faster than the device's peak."""
     if peak is None:

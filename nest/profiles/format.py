@@ -128,14 +128,12 @@ class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
         super().__post_init__()
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(
-                f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got "
-                f"{self.dtype!r}"
+                f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}"
             )
         check_distinct(
             "entries",
             tuple(
-                f"{entry.model} {entry.name} sequence_length="
-                f"{entry.sequence_length}"
+                f"{entry.model} {entry.name} sequence_length={entry.sequence_length}"
                 for entry in self.entries
             ),
         )
@@ -185,9 +183,7 @@ def peak_of(peak_flops: dict[str, float], dtype: str) -> float | None:
     return max(peak_flops.values(), default=None)
 
 
-def check_roofline(
-    entry: Entry, peak: float | None, where: str = "profile"
-) -> None:
+def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> None:
     """Refuse a layer that ran faster than the device's peak FLOP/s.
 
     A pass of ``f`` FLOPs takes at least ``f / (peak · 1.02)``, see

@@ -62,9 +62,7 @@ class Shard:
     @property
     def outer_length(self) -> int:
         """Tokens ``u`` per sample outside tensor parallel regions."""
-        return self.split.sequence_length // (
-            self.split.tp if self.gathers else 1
-        )
+        return self.split.sequence_length // (self.split.tp if self.gathers else 1)
 
     def weight(self, *shape: int) -> Tensor:
         """Make a weight whose products keep the size of their input."""
@@ -110,9 +108,7 @@ class _Gather(torch.autograd.Function):  # type: ignore[misc]
         return whole.detach()
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return gradient.narrow(ctx.dim, 0, ctx.length), None, None, None
 
 
@@ -127,9 +123,7 @@ class _Scatter(torch.autograd.Function):  # type: ignore[misc]
         return values.detach().narrow(dim, 0, length)
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return ctx.whole.detach(), None, None, None
 
 
@@ -185,12 +179,10 @@ def _norm(shard: Shard, width: int, layer_norm: bool) -> Layer:
 def _rotary(shard: Shard, size: int) -> Layer:
     """Return what rotates ``b × heads × s × size`` by position."""
     length = shard.split.sequence_length
-    frequencies = ROTARY_BASE ** (
-        -torch.arange(0, size, 2, device=shard.device) / size
+    frequencies = ROTARY_BASE ** (-torch.arange(0, size, 2, device=shard.device) / size)
+    angles = torch.outer(torch.arange(length, device=shard.device), frequencies).repeat(
+        1, 2
     )
-    angles = torch.outer(
-        torch.arange(length, device=shard.device), frequencies
-    ).repeat(1, 2)
     cosine, sine = angles.cos().to(shard.dtype), angles.sin().to(shard.dtype)
     shard.buffers += [cosine, sine]
 
@@ -242,11 +234,7 @@ def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
     normalize: list[Layer] = []
     if shape.query_key_norm:
         normalize = [_norm(shard, size, False) for _ in range(2)]
-    rotate = (
-        _rotary(shard, size)
-        if shape.rotary and not shape.key_value_rank
-        else None
-    )
+    rotate = _rotary(shard, size) if shape.rotary and not shape.key_value_rank else None
     core = _core(shard, shape)
     width = heads * (shape.value_size or size)
     output = _linear(shard, width, block.hidden, shape.output_bias)
@@ -264,9 +252,7 @@ def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
     return run
 
 
-def _projection(
-    shard: Shard, block: Block, shape: Attention, heads: int
-) -> Projection:
+def _projection(shard: Shard, block: Block, shape: Attention, heads: int) -> Projection:
     """Return what makes ``b × s × heads × size`` of Q, K and V.
 
     All of the input by one product, or K and V of the tower that
@@ -276,9 +262,7 @@ def _projection(
     kv_heads = max(shape.kv_heads // split.tp, 1)
     counts = (heads, kv_heads, kv_heads)
     sizes = (size, size, shape.value_size or size)
-    widths = [
-        count * width for count, width in zip(counts, sizes, strict=True)
-    ]
+    widths = [count * width for count, width in zip(counts, sizes, strict=True)]
     if shape.cross:
         # Kept once by the tower that makes it, so no weight and no
         # activation of this layer; its gradient is computed.
@@ -296,9 +280,7 @@ def _projection(
             columns = linear(x).split(widths, -1)
         return tuple(
             values.unflatten(-1, (count, width))
-            for values, count, width in zip(
-                columns, counts, sizes, strict=True
-            )
+            for values, count, width in zip(columns, counts, sizes, strict=True)
         )
 
     return project
@@ -353,9 +335,7 @@ def _latent_projection(
 
 def _dense_mlp(shard: Shard, hidden: int, width: int, shape: Mlp) -> Layer:
     """Return an MLP of ``width`` inner columns on this rank."""
-    up = _linear(
-        shard, hidden, width * (2 if shape.gated else 1), shape.biases
-    )
+    up = _linear(shard, hidden, width * (2 if shape.gated else 1), shape.biases)
     down = _linear(shard, width, hidden, shape.biases)
 
     def run(x: Tensor) -> Tensor:
@@ -409,9 +389,7 @@ def _expert_mlp(shard: Shard, block: Block) -> Layer:
         scores = router(tokens).float().softmax(dim=-1)
         gates = scores.topk(visits, dim=-1).values.to(x.dtype)
         returned = routed(tokens.index_select(0, token))
-        combined = returned.index_select(0, inverse).view(
-            outer, visits, hidden
-        )
+        combined = returned.index_select(0, inverse).view(outer, visits, hidden)
         out = (combined * gates.unsqueeze(-1)).sum(dim=1).view_as(x)
         return out if shared is None else out + shared(x)
 
@@ -448,9 +426,7 @@ def _block(shard: Shard, block: Block) -> RunnableLayer:
         width = block.mlp.hidden // split.tp
         mlp = _dense_mlp(shard, hidden, width, block.mlp)
         layers.append(_region(shard, hidden, mlp))
-    norms = [
-        _norm(shard, hidden, block.layer_norm) for _ in range(block.norms)
-    ]
+    norms = [_norm(shard, hidden, block.layer_norm) for _ in range(block.norms)]
     output_norms = norms[len(layers) :]
 
     def forward(x: Tensor) -> Tensor:
@@ -538,9 +514,7 @@ def _head(shard: Shard, head: Head, tower: Tower) -> RunnableLayer:
     logits = _chain(*layers)
 
     def forward(x: Tensor) -> Tensor:
-        return functional.cross_entropy(
-            logits(x).flatten(0, 1).float(), targets
-        )
+        return functional.cross_entropy(logits(x).flatten(0, 1).float(), targets)
 
     inputs = shard.values(samples, outer, hidden).requires_grad_()
     return RunnableLayer(shard, (inputs,), forward)

@@ -21,12 +21,7 @@ from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
 from nest.models.operators import Execution, Node, Split
-from nest.profiles.format import (
-    DTYPE_BYTES,
-    Entry,
-    InvalidProfileError,
-    Profile,
-)
+from nest.profiles.format import DTYPE_BYTES, Entry, InvalidProfileError, Profile
 from nest.util.interrupts import Interrupted
 from nest.util.versions import DISTRIBUTION, machine
 
@@ -179,16 +174,13 @@ def profile_layers(
     if target.type == "cpu" and timing.dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
         raise InvalidOptionError(
-            "--dtype: expected bf16 or fp32 on a CPU, got 'fp16'; choose one "
-            "of them"
+            "--dtype: expected bf16 or fp32 on a CPU, got 'fp16'; choose one of them"
         )
     entries: list[Entry] = []
     skipped: list[str] = []
     stop: KeyboardInterrupt | None = None
     for layer, choice in product(layers, degrees):
-        split = split_layer(
-            layer, choice, sequence_length, timing.sequence_parallel
-        )
+        split = split_layer(layer, choice, sequence_length, timing.sequence_parallel)
         label = f"{layer.kind} tp={choice.tp} samples={choice.samples}"
         say(label)
         try:
@@ -370,9 +362,7 @@ def _measure(
 
 
 def _memory(
-    runnable: RunnableLayer,
-    forward: Callable[[], Any],
-    backward: Callable[[Any], None],
+    runnable: RunnableLayer, forward: Callable[[], Any], backward: Callable[[Any], None]
 ) -> tuple[int, int | None]:
     """Return the kept bytes, and the working bytes where they can be seen.
 
@@ -418,9 +408,7 @@ def _memory(
     return kept_bytes, max(peak - new, 0)
 
 
-def _clock(
-    device: Any,
-) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
+def _clock(device: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
     """Return ``mark`` and ``elapsed_ns`` of :func:`time_passes`."""
     import torch
 

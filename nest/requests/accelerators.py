@@ -24,11 +24,7 @@ from nest.requests.values import (
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
-    from nest.accelerators.records import (
-        Answers,
-        ExtraAnalyses,
-        QuestionProgress,
-    )
+    from nest.accelerators.records import Answers, ExtraAnalyses, QuestionProgress
     from nest.accelerators.spec import Spec
 
 
@@ -72,8 +68,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     _: KW_ONLY
     frontier: bool = setting(
         "--frontier",
-        "Also find the points that none beats in throughput, area, power and "
-        "price.",
+        "Also find the points that none beats in throughput, area, power and price.",
     )
     sensitivity: bool = setting(
         "--sensitivity", "Also solve the next listed value of every parameter."
@@ -83,8 +78,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
         "Also say what architecture, schedule and placement contribute.",
     )
     phaze_order: bool = setting(
-        "--phaze-order",
-        "Also say what Phaze's order and stop rule would have found.",
+        "--phaze-order", "Also say what Phaze's order and stop rule would have found."
     )
     samples: int | None = setting(
         "--samples N",
@@ -166,8 +160,7 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
     for number, name in enumerate(models):
         if name in models[:number]:
             raise InvalidOptionError(
-                f"--model: expected every model once, got {name!r} again; "
-                f"remove one"
+                f"--model: expected every model once, got {name!r} again; remove one"
             )
     chosen = models or spec.models
     for name in chosen:

@@ -19,13 +19,7 @@ from nest.requests.solving import (
     solvers_option,
     split_solvers,
 )
-from nest.requests.sweeping import (
-    AXES,
-    check_vary,
-    document_of,
-    read_axes,
-    solved,
-)
+from nest.requests.sweeping import AXES, check_vary, document_of, read_axes, solved
 from nest.requests.values import (
     Integers,
     Pairs,
@@ -51,8 +45,7 @@ def jobs_setting() -> Any:
     """Declare how many runs work at the same time."""
     return setting(
         "--jobs N",
-        "Runs of solvers that work at the same time, each in a process of "
-        "its own.",
+        "Runs of solvers that work at the same time, each in a process of its own.",
         integer(1, num_cpus()),
         default=1,
     )
@@ -103,20 +96,15 @@ class BenchRequest(
     _: KW_ONLY
     solvers: Words = solvers_option()
     seeds: Integers | None = setting(
-        "--seeds N,…",
-        "Seeds of random choices, a run each.  [default: 0]",
-        integers(0),
+        "--seeds N,…", "Seeds of random choices, a run each.  [default: 0]", integers(0)
     )
     time_limit: float | None = redeclared(
         TimeLimitRequest,
         "time_limit",
-        "Wall-clock seconds per run of a solver, everything included.  "
-        "[default: 60]",
+        "Wall-clock seconds per run of a solver, everything included.  [default: 60]",
     )
     workers: int | None = redeclared(
-        WorkersRequest,
-        "workers",
-        "Threads or processes per solver.  [default: 1]",
+        WorkersRequest, "workers", "Threads or processes per solver.  [default: 1]"
     )
 
     @property
@@ -274,9 +262,7 @@ def planned_run(
 
 
 def _execute(
-    request: RunFolderRequest,
-    run: BenchmarkSpec | None,
-    instances: list[Instance],
+    request: RunFolderRequest, run: BenchmarkSpec | None, instances: list[Instance]
 ) -> dict[str, Any]:
     """Run it in its directory and return the document of its report."""
     from nest.benchmarks.engine import check_parallel

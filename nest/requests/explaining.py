@@ -53,9 +53,7 @@ class SimulateRequest(PlanRequest, command="nest simulate"):
         path = self.schedule
         return path if isinstance(path, ScheduleFile) else None
 
-    def find_problem_and_plan(
-        self, talk: Talk = SILENT
-    ) -> tuple[Problem, Plan]:
+    def find_problem_and_plan(self, talk: Talk = SILENT) -> tuple[Problem, Plan]:
         """Return the problem and the plan, with the passes of the file."""
         from nest.cost.space import make_split
         from nest.frameworks.schedule_csv import with_passes
@@ -115,9 +113,7 @@ class ExplainRequest(
         multiple=True,
     )
     search: bool = setting(
-        "--no-search",
-        "Solve nothing: only the terms and the neighbors.",
-        default=True,
+        "--no-search", "Solve nothing: only the terms and the neighbors.", default=True
     )
     time_limit: float | None = redeclared(
         TimeLimitRequest, "time_limit", QUESTION_LIMIT

@@ -91,9 +91,7 @@ class FitsRequest(PlanRequest, command="nest fits"):
             return self._read_by(DeepSpeedRequest, path)
         return self._read_by(MegatronRequest, path)
 
-    def _read_by(
-        self, kind: type[LaunchFileRequest], path: str
-    ) -> LaunchFileRequest:
+    def _read_by(self, kind: type[LaunchFileRequest], path: str) -> LaunchFileRequest:
         """Return the request of a kind, with what it has a use for."""
         overlap: Any = self.overlap or {}
         say: Any = self.say
@@ -120,9 +118,7 @@ class FitsRequest(PlanRequest, command="nest fits"):
 
 
 def find_fits(
-    request: FitsRequest,
-    talk: Talk = SILENT,
-    on_progress: OnProgress | None = None,
+    request: FitsRequest, talk: Talk = SILENT, on_progress: OnProgress | None = None
 ) -> Fits:
     """Answer a request, and tell which plan settings stand for."""
     from nest.analysis.fits import fits

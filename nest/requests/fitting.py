@@ -10,11 +10,7 @@ from nest.errors import InvalidOptionError
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, values_by_type
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
-from nest.requests.solving import (
-    OneSolverRequest,
-    TimeLimitRequest,
-    solver_limits,
-)
+from nest.requests.solving import OneSolverRequest, TimeLimitRequest, solver_limits
 from nest.requests.values import (
     Integers,
     Pairs,
@@ -47,10 +43,7 @@ class FitRequest(
     SAFE: ClassVar[bool] = True
 
     within: float | str | None = setting(
-        "--within S",
-        "Target: a step takes at most so many seconds.",
-        amount,
-        unit="s",
+        "--within S", "Target: a step takes at most so many seconds.", amount, unit="s"
     )
     tokens_per_s: float | str | None = setting(
         "--tokens-per-s N",
@@ -65,21 +58,16 @@ class FitRequest(
         unit="days",
     )
     tokens: float | str | None = setting(
-        "--tokens N",
-        "Tokens of the run of --days.",
-        token_count,
-        unit="tokens",
+        "--tokens N", "Tokens of the run of --days.", token_count, unit="tokens"
     )
     devices_list: Integers | None = setting(
         "--devices-list N,…",
-        "Device counts to try.  [default: powers of two in a node, then whole "
-        "nodes]",
+        "Device counts to try.  [default: powers of two in a node, then whole nodes]",
         integers(),
         unit="devices",
     )
     memory: bool = setting(
-        "--memory",
-        "Ask for the smallest memory per device on all devices instead.",
+        "--memory", "Ask for the smallest memory per device on all devices instead."
     )
     budget: float | str | None = setting(
         "--budget USD",
@@ -97,11 +85,7 @@ class FitRequest(
         "--cheapest", "Ask for the cheapest plan that keeps the target."
     )
     price: Pairs = setting(
-        PRICE_USAGE,
-        f"{PRICE_HELP}  Repeatable.",
-        pairs,
-        unit="USD/h",
-        multiple=True,
+        PRICE_USAGE, f"{PRICE_HELP}  Repeatable.", pairs, unit="USD/h", multiple=True
     )
     quota: Pairs = setting(
         "--quota TYPE=N,…",
@@ -206,9 +190,7 @@ def fit(request: FitRequest) -> Fit:
 
 
 def fit_problem(
-    request: FitRequest,
-    problem: Problem,
-    on_progress: OnProgress | None = None,
+    request: FitRequest, problem: Problem, on_progress: OnProgress | None = None
 ) -> Fit:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis import offers
@@ -246,8 +228,6 @@ def priced_problem(
     prices = values_by_type("--price", request.price, types, amount)
     quotas = values_by_type("--quota", request.quota, types, integer(0))
     return (
-        offers.with_prices(
-            problem, {name: float(x) for name, x in prices.items()}
-        ),
+        offers.with_prices(problem, {name: float(x) for name, x in prices.items()}),
         quotas,
     )

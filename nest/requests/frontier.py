@@ -39,9 +39,7 @@ class ParetoRequest(
         integers(),
         unit="devices",
     )
-    price: Pairs = setting(
-        PRICE_USAGE, PRICE_HELP, pairs, unit="USD/h", multiple=True
-    )
+    price: Pairs = setting(PRICE_USAGE, PRICE_HELP, pairs, unit="USD/h", multiple=True)
     workers: int | None = redeclared(
         WorkersRequest,
         "workers",
@@ -63,9 +61,7 @@ class ParetoRequest(
 
 
 def find_frontier(
-    request: ParetoRequest,
-    problem: Problem,
-    on_progress: OnProgress | None = None,
+    request: ParetoRequest, problem: Problem, on_progress: OnProgress | None = None
 ) -> Frontier:
     """Answer a request for its restricted problem."""
     from nest.analysis.pareto import check_objectives, frontier

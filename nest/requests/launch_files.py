@@ -118,10 +118,7 @@ class LaunchFileRequest(Request, command="nest import"):
         """Return the cluster, with what its calibration says."""
         from nest.frameworks.importing import Site
         from nest.hardware import find_cluster
-        from nest.hardware.calibration_file import (
-            own_runs_for,
-            with_calibration,
-        )
+        from nest.hardware.calibration_file import own_runs_for, with_calibration
 
         parts, network = find_cluster(self.cluster)
         parts, record = with_calibration(parts, self.calibration)
@@ -143,8 +140,7 @@ class LaunchFileRequest(Request, command="nest import"):
         """Return where the plan goes: ``problem-plan.json`` by default."""
         if self.plan is None and output == "-":
             raise InvalidOptionError(
-                "--plan: expected a file, got none, and -o is standard "
-                "output; add it"
+                "--plan: expected a file, got none, and -o is standard output; add it"
             )
         path = Path(output)
         return self.plan or str(path.with_name(f"{path.stem}-plan.json"))
@@ -172,9 +168,7 @@ class LaunchFileRequest(Request, command="nest import"):
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
-        reading = self.read(
-            site.num_devices if devices is None else len(devices)
-        )
+        reading = self.read(site.num_devices if devices is None else len(devices))
         made = build(
             *(reading.launch, reading.model, site, overlap),
             *(Freedom(self.layers_per_node, any_sequences), devices),
@@ -249,9 +243,7 @@ class DeepSpeedRequest(LaunchFileRequest):
     sequence_length: int | None = setting(
         "--sequence-length N", "Tokens per sample.", integer()
     )
-    tp: int = setting(
-        "--tp N", "Tensor parallel degree.", integer(), default=1
-    )
+    tp: int = setting("--tp N", "Tensor parallel degree.", integer(), default=1)
     pp: int = setting(
         "--pp N", "Pipeline stages, of equal layers.", integer(), default=1
     )
@@ -274,8 +266,7 @@ class DeepSpeedRequest(LaunchFileRequest):
         if model is None or length is None:
             return self._read_script(num_ranks)
         launch, notes = read_foreign(
-            *(self.text, self.path, num_ranks, model, length),
-            *(self.tp, self.pp),
+            *(self.text, self.path, num_ranks, model, length), *(self.tp, self.pp)
         )
         return LaunchReading(launch, model, notes, target="deepspeed")
 
@@ -283,11 +274,7 @@ class DeepSpeedRequest(LaunchFileRequest):
         """Return what a script of Megatron-DeepSpeed says."""
         from nest.frameworks.arguments import Arguments
         from nest.frameworks.deepspeed import read_script
-        from nest.frameworks.scripts import (
-            check_devices,
-            check_variables,
-            find_words,
-        )
+        from nest.frameworks.scripts import check_devices, check_variables, find_words
         from nest.frameworks.shell import read_script as read_shell
 
         path, variables = self.path, dict(self.variables)

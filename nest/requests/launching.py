@@ -29,9 +29,7 @@ class ExportRequest(PlanRequest, command="nest export"):
     """A plan, and the framework whose files start it."""
 
     to: str = setting(
-        "--to TARGET",
-        "A framework, chakra or csv; see docs/exports.md.",
-        required=True,
+        "--to TARGET", "A framework, chakra or csv; see docs/exports.md.", required=True
     )
     output: PathText | None = setting(
         "-o --output DIR", "New or empty directory to write."
@@ -44,8 +42,7 @@ class ExportRequest(PlanRequest, command="nest export"):
     )
     flavor: str | None = setting(
         "--flavor NAME/FLAVOR",
-        "What torchtitan calls the model, such as llama3/8B, where that is "
-        "not known.",
+        "What torchtitan calls the model, such as llama3/8B, where that is not known.",
     )
     nearest: bool = setting(
         "--nearest",
@@ -225,12 +222,7 @@ def _traces(
 
 
 def _launch(
-    problem: Problem,
-    plan: Plan,
-    to: str,
-    settings: Settings,
-    nearest: bool,
-    tell: Tell,
+    problem: Problem, plan: Plan, to: str, settings: Settings, nearest: bool, tell: Tell
 ) -> dict[str, str | bytes]:
     """Return the files of a framework, and tell what is otherwise there."""
     from nest.cost.orders import with_named_order

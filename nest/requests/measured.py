@@ -42,29 +42,21 @@ class ValidateRequest(Request, command="nest validate"):
         "bundled with nest]",
     )
     _: KW_ONLY
-    tiers: Words | None = setting(
-        "--tier A,B,…", "Only rows of these tiers.", names
-    )
+    tiers: Words | None = setting("--tier A,B,…", "Only rows of these tiers.", names)
     precisions: Words | None = setting(
         "--precision A,B,…", "Only these precisions, such as bf16,fp16.", names
     )
     source: str | None = setting("--source TEXT", "Only sources with TEXT.")
-    hardware: str | None = setting(
-        "--hardware TEXT", "Only devices with TEXT."
-    )
+    hardware: str | None = setting("--hardware TEXT", "Only devices with TEXT.")
     min_devices: int | None = setting(
-        "--min-devices N",
-        "Only rows of N devices or more.",
-        integer(),
-        unit="devices",
+        "--min-devices N", "Only rows of N devices or more.", integer(), unit="devices"
     )
     limit: int | None = setting(
         "--limit N", "Only the first N of these rows.", integer(), unit="rows"
     )
     jobs: int | None = setting(
         "--jobs N",
-        f"Processes; by default one, for {_MANY_ROWS} rows or more one per "
-        f"CPU.",
+        f"Processes; by default one, for {_MANY_ROWS} rows or more one per CPU.",
         integer(1, num_cpus()),
     )
     calibration: PathText | None = setting(
@@ -106,8 +98,7 @@ class ValidateRequest(Request, command="nest validate"):
         selected = [
             row
             for row in rows
-            if selection.takes(row, row.time_tier)
-            or selection.takes(row, row.mem_tier)
+            if selection.takes(row, row.time_tier) or selection.takes(row, row.mem_tier)
         ]
         if not selected:
             raise InvalidOptionError(
@@ -163,9 +154,7 @@ class ValidateRequest(Request, command="nest validate"):
         if self.intervals:
             from nest.validation.coverage import coverage_figures
 
-            document["intervals"] = coverage_figures(
-                within for _, within in pairs
-            )
+            document["intervals"] = coverage_figures(within for _, within in pairs)
         return document
 
 
@@ -186,17 +175,12 @@ def _listed(values: Iterable[str | None]) -> str:
     return ", ".join(sorted({value for value in values if value})) or "none"
 
 
-def _calibration(
-    path: PathText | None, rows: Sequence[Row]
-) -> CalibrationFile | None:
+def _calibration(path: PathText | None, rows: Sequence[Row]) -> CalibrationFile | None:
     """Return the calibration of a file, which must be of some row's device."""
     if path is None:
         return None
     from nest.hardware import device_spec
-    from nest.hardware.calibration_file import (
-        calibration_for,
-        read_calibration,
-    )
+    from nest.hardware.calibration_file import calibration_for, read_calibration
 
     path = os.fspath(path)
     calibration = read_calibration(path)
@@ -222,18 +206,14 @@ def _assess(
 
     if calibration is None:
         return assess(row, predict.predict), None
-    return assess(
-        row, lambda row: predict.predict_under(row, calibration)
-    ), None
+    return assess(row, lambda row: predict.predict_under(row, calibration)), None
 
 
 def validate(request: ValidateRequest) -> dict[str, Any]:
     """Return how far off predictions of measured runs are."""
     request.check()
     rows = request.read_rows()
-    return request.document(
-        [*request.predict(request.select(rows))], len(rows)
-    )
+    return request.document([*request.predict(request.select(rows))], len(rows))
 
 
 @dataclass(frozen=True)
@@ -244,9 +224,7 @@ class CalibrateRequest(Request, command="nest calibrate"):
         "[RUNS]", "A CSV file with 5 to 20 runs of one cluster."
     )
     _: KW_ONLY
-    hardware: str | None = setting(
-        "--hardware TEXT", "Only runs on devices with TEXT."
-    )
+    hardware: str | None = setting("--hardware TEXT", "Only runs on devices with TEXT.")
     interconnect: str | None = setting(
         "--interconnect TEXT", "Only runs on networks with TEXT."
     )

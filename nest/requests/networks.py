@@ -9,11 +9,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from nest.errors import (
-    InvalidOptionError,
-    InvalidProblemError,
-    UnknownNameError,
-)
+from nest.errors import InvalidOptionError, InvalidProblemError, UnknownNameError
 from nest.util.quantities import RATE, read_in
 
 if TYPE_CHECKING:

@@ -79,9 +79,7 @@ class Talk:
 SILENT = Talk()
 
 
-def plan_of_text(
-    source: str, problem: Problem, name: str, talk: Talk = SILENT
-) -> Plan:
+def plan_of_text(source: str, problem: Problem, name: str, talk: Talk = SILENT) -> Plan:
     """Return the plan in a file, or the one that settings stand for."""
     if not are_settings(source):
         return read_plan(source)
@@ -230,9 +228,7 @@ class PlanRequest(ProblemRequest):
         made, then = (" and ".join(texts) for texts in (origins, advice))
         return f"the plan was made {made}; {then}"
 
-    def find_problem_and_plan(
-        self, talk: Talk = SILENT
-    ) -> tuple[Problem, Plan]:
+    def find_problem_and_plan(self, talk: Talk = SILENT) -> tuple[Problem, Plan]:
         """Return the problem and the plan of the request."""
         self.check_problem_choice()
         self.check_plan_choice()

@@ -43,16 +43,11 @@ def mean_price(problem: Problem, prices: str | None) -> float | None:
 def priced(problem: Problem, texts: Pairs) -> Cluster:
     """Return the cluster of a problem with the prices that are said."""
     cluster = problem.cluster
-    return cluster.priced(
-        values_by_type("--price", texts, cluster.types, dollars)
-    )
+    return cluster.priced(values_by_type("--price", texts, cluster.types, dollars))
 
 
 def values_by_type(
-    option: str,
-    texts: Pairs,
-    types: Sequence[Device],
-    read: Callable[[Any], T],
+    option: str, texts: Pairs, types: Sequence[Device], read: Callable[[Any], T]
 ) -> dict[str, T]:
     """Return values by the type of devices that they are for.
 

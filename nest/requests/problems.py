@@ -30,12 +30,7 @@ from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.models.named import load_model
-from nest.requests.settings import (
-    Request,
-    given_settings,
-    option_name,
-    setting,
-)
+from nest.requests.settings import Request, given_settings, option_name, setting
 from nest.requests.values import (
     Integers,
     Pairs,
@@ -277,9 +272,7 @@ class JobRequest(Request, group="Model, cluster and job"):
             )
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
-            raise InvalidOptionError(
-                f"{option_name(field)}{colon}{rest}"
-            ) from None
+            raise InvalidOptionError(f"{option_name(field)}{colon}{rest}") from None
         problem = build_on(model, parts, choices, network)
         if calibration is not None:
             problem = resting_on(problem, calibration, parts, calibration_path)
@@ -361,8 +354,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         given = self.given_job
         if given and self.model is None:
             raise InvalidOptionError(
-                f"{option_name(given[0])}: expected --model too, got none; "
-                f"add it"
+                f"{option_name(given[0])}: expected --model too, got none; add it"
             )
         if given and self.cluster is None:
             raise InvalidOptionError(
@@ -380,9 +372,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         assert self.model is not None
         assert self.cluster is not None
         model = load_model(os.fspath(self.model))
-        return self.build_problem(
-            model, os.fspath(self.cluster), target, named
-        )
+        return self.build_problem(model, os.fspath(self.cluster), target, named)
 
     def limited(self, slow: bool = False) -> Self:
         """Return the request with a time limit, for a model if it has none.
@@ -420,10 +410,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
 
 
 #: Options of a model in the order in which help lists them.
-MODEL_FIELDS = (
-    *("model", "cluster", "topology", "beside", "order"),
-    *JOB_FIELDS,
-)
+MODEL_FIELDS = (*("model", "cluster", "topology", "beside", "order"), *JOB_FIELDS)
 
 
 def _read_problem(value: Any) -> Any:
@@ -541,9 +528,7 @@ def _with_schedule(
         elif stated == ANY_ORDER:
             virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
     try:
-        job = with_fields(
-            job, schedule=schedule, virtual_stages=virtual_stages
-        )
+        job = with_fields(job, schedule=schedule, virtual_stages=virtual_stages)
     except ValueError as error:
         raise InvalidOptionError(f"--schedule: {error}") from None
     return with_fields(problem, job=job)
@@ -555,9 +540,7 @@ def load_problem(source: str) -> Problem:
     A file wins over a built-in problem or an instance of the same name.
     """
     if source == "-":
-        return decode_problem(
-            read_stdin(InvalidProblemError), "standard input"
-        )
+        return decode_problem(read_stdin(InvalidProblemError), "standard input")
     if os.path.exists(source):
         return read_problem(source)
 
@@ -569,9 +552,7 @@ def load_problem(source: str) -> Problem:
     if os.sep in source or source.endswith((".json", ".yaml", ".yml")):
         return read_problem(source)  # says that there is no such file
     names = (*builtin.names(), *store.index())
-    hint = did_you_mean(
-        source, names, "see 'nest problems' and 'nest instances'"
-    )
+    hint = did_you_mean(source, names, "see 'nest problems' and 'nest instances'")
     raise InvalidProblemError(
         f"{source}: expected a file, a built-in problem "
         f"({', '.join(builtin.names())}) or an instance, got no such file and "

@@ -9,22 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from nest.constraints.pins import SETTINGS, describe, parse, restrict
-from nest.constraints.targets import (
-    ANY,
-    for_target,
-    has_schedule,
-    names,
-    target,
-)
+from nest.constraints.targets import ANY, for_target, has_schedule, names, target
 from nest.errors import InvalidOptionError
 from nest.ir.io import problem_hash
-from nest.ir.job import (
-    ANY_ORDER,
-    GRANULARITIES,
-    SCHEDULES,
-    Schedules,
-    named_schedules,
-)
+from nest.ir.job import ANY_ORDER, GRANULARITIES, SCHEDULES, Schedules, named_schedules
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
@@ -39,8 +27,7 @@ if TYPE_CHECKING:
 
 #: The settings that pins name, for help.
 _SETTINGS = ", ".join(
-    f"{name} ({known.long})" if known.long else name
-    for name, known in SETTINGS.items()
+    f"{name} ({known.long})" if known.long else name for name, known in SETTINGS.items()
 )
 
 
@@ -57,9 +44,7 @@ class GranularityRequest(Request, group="Plans to search"):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RestrictedRequest(
-    ProblemRequest, GranularityRequest, group="Plans to search"
-):
+class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to search"):
     """A problem, and which of its plans may be searched."""
 
     pin: Pairs = setting(
@@ -227,9 +212,7 @@ def offered(problem: Problem) -> dict[str, tuple[str, str]]:
     }
 
 
-def defaults_of(
-    problem: Problem, model: Architecture, chosen: Collection[str]
-) -> str:
+def defaults_of(problem: Problem, model: Architecture, chosen: Collection[str]) -> str:
     """Return the defaults that the answer for a model rests on.
 
     Each comes with the option that chooses it. Settings that are ``chosen``

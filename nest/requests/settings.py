@@ -111,9 +111,7 @@ def redeclared(request: Any, name: str, help: str = "") -> Any:
     declared = field.metadata[_METADATA]
     if help:
         declared = dataclasses.replace(declared, help=help)
-    return dataclasses.field(
-        default=field.default, metadata={_METADATA: declared}
-    )
+    return dataclasses.field(default=field.default, metadata={_METADATA: declared})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,9 +115,7 @@ class SolverOptionsRequest(
 class SeedRequest(Request, group="Search"):
     """The seed of random choices."""
 
-    seed: int = setting(
-        "--seed N", "Seed of random choices.", integer(0), default=0
-    )
+    seed: int = setting("--seed N", "Seed of random choices.", integer(0), default=0)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -125,10 +123,7 @@ class OneSolverRequest(Request):
     """The solver that answers a question."""
 
     solver: str = setting(
-        "--solver NAME",
-        "See 'nest solvers'.",
-        read_solver,
-        default=DEFAULT_SOLVER,
+        "--solver NAME", "See 'nest solvers'.", read_solver, default=DEFAULT_SOLVER
     )
 
 
@@ -154,9 +149,7 @@ class LimitedRequest(
         read_plan_like,
     )
 
-    def find_warm_start(
-        self, problem: Problem, talk: Talk = SILENT
-    ) -> Plan | None:
+    def find_warm_start(self, problem: Problem, talk: Talk = SILENT) -> Plan | None:
         """Return the plan to start from, if there is one."""
         start = self.warm_start
         if isinstance(start, str):
@@ -171,9 +164,7 @@ class LimitedRequest(
         extra = parse_extra(self.option, solvers)
         return {
             name: replace(
-                solver_limits(self, name),
-                warm_start=start,
-                extra=extra.get(name, {}),
+                solver_limits(self, name), warm_start=start, extra=extra.get(name, {})
             )
             for name in solvers
         }
@@ -227,10 +218,7 @@ def _solver_names(value: Any) -> str:
 
 
 read_solvers = Reader(
-    _solver_names,
-    lambda _: True,
-    "names in one text or apart",
-    "for example 'dp,milp'",
+    _solver_names, lambda _: True, "names in one text or apart", "for example 'dp,milp'"
 )
 
 
@@ -297,20 +285,14 @@ def split_solvers(text: str) -> list[str]:
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(
-                f"--solvers: expected every solver once, got {name!r} "
-                f"again; remove one"
+                f"--solvers: expected every solver once, got {name!r} again; remove one"
             )
     return names
 
 
 def check_solvers(names: Sequence[str], time_limit_s: float | None) -> None:
     """Refuse names of no solver, and a single solver that cannot run."""
-    from nest.solvers.registry import (
-        get_solver,
-        is_built_in,
-        is_plugin,
-        solver_names,
-    )
+    from nest.solvers.registry import get_solver, is_built_in, is_plugin, solver_names
 
     for name in names:
         # Looking at the solvers of other packages takes time.
@@ -386,9 +368,7 @@ def solve_restricted(
         (result,) = run(searched, {name: limited})
         return replace(result, options=options)
 
-    safe = solve_safely(
-        restricted.problem, free.problem, search, options.time_limit_s
-    )
+    safe = solve_safely(restricted.problem, free.problem, search, options.time_limit_s)
     return restricted if safe.has_margin else free, safe.answer, safe.faster
 
 
@@ -449,6 +429,4 @@ def compare(request: CompareRequest) -> Comparison:
         request.limits(names, restricted.problem),
         lambda searched, cells: run_solvers(searched.problem, cells),
     )
-    return Comparison(
-        answered.whole, tuple(adopted(answered, x) for x in results)
-    )
+    return Comparison(answered.whole, tuple(adopted(answered, x) for x in results))

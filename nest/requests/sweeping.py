@@ -361,9 +361,7 @@ def _answer(
     return row
 
 
-def document_of(
-    request: SweepRequest, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def document_of(request: SweepRequest, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the ``nest-vary/1`` document: the base, then the other rows."""
     return {
         "schema": "nest-vary/1",
@@ -391,8 +389,7 @@ def check_vary(request: SweepRequest) -> None:
             )
     if request.vary and request.grid is not None:
         raise InvalidOptionError(
-            f"--vary: expected either it or GRID, got {request.grid} too; "
-            f"remove one"
+            f"--vary: expected either it or GRID, got {request.grid} too; remove one"
         )
     if request.vary and request.model is None:
         raise InvalidOptionError(

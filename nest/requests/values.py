@@ -168,10 +168,7 @@ seconds = positive("seconds", "leave it out for the default")
 dollars = positive("dollars", "for example 2.5")
 
 fraction = Reader(
-    _number,
-    lambda value: 0 <= value < 1,
-    "a fraction from 0 to below 1",
-    "0.02 is 2 %",
+    _number, lambda value: 0 <= value < 1, "a fraction from 0 to below 1", "0.02 is 2 %"
 )
 
 _positive = Reader(
@@ -264,9 +261,7 @@ def integer(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[int]:
     )
 
 
-def integers(
-    lowest: int = 1, highest: int = _MAX_INTEGER
-) -> Reader[tuple[int, ...]]:
+def integers(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[tuple[int, ...]]:
     """Return a reader of distinct integers, separated by commas."""
     limits = f"from {lowest} to {highest}"
     if highest == _MAX_INTEGER:
@@ -309,9 +304,7 @@ def _switches(value: Any) -> tuple[bool, ...]:
     return tuple(
         name == "on"
         for name in _SWITCHES(
-            value
-            if isinstance(value, str)
-            else [names.get(x, x) for x in parts]
+            value if isinstance(value, str) else [names.get(x, x) for x in parts]
         )
     )
 
@@ -374,8 +367,7 @@ def _texts(value: Any) -> tuple[str, ...]:
         if all(isinstance(part, str) for part in parts):
             return parts
     raise RefusedValueError(
-        f"expected NAME=VALUE texts or a mapping, got {shown(value)}; "
-        f"correct the value"
+        f"expected NAME=VALUE texts or a mapping, got {shown(value)}; correct the value"
     )
 
 

@@ -188,16 +188,10 @@ class BatchBound:
             return
         self.widths = np.unique(choices.devices)
         #: Choices of every width.
-        self.of_width = [
-            np.flatnonzero(choices.devices == x) for x in self.widths
-        ]
-        self.working = np.array(
-            [choices.working[x].min() for x in self.of_width]
-        )
+        self.of_width = [np.flatnonzero(choices.devices == x) for x in self.widths]
+        self.working = np.array([choices.working[x].min() for x in self.of_width])
         self.rates = _rates(choices) / num_micro_batches
-        self.rate_steps = [
-            _falling(self.rates[rows]) for rows in self.of_width
-        ]
+        self.rate_steps = [_falling(self.rates[rows]) for rows in self.of_width]
         self._shortest_trip = (
             sum(
                 count * float(choices.forward[choices.kind == kind].min())
@@ -343,9 +337,7 @@ def least_bound(
     low = min([enough, *(batch.bound for batch in batches)])
     high = step_quanta = enough - 1
     while low <= step_quanta and not stop():
-        failed = next(
-            (x for x in batches if not x.rules_out(step_quanta, stop)), None
-        )
+        failed = next((x for x in batches if not x.rules_out(step_quanta, stop)), None)
         if failed is None:
             low = step_quanta + 1
         else:
@@ -401,9 +393,7 @@ class _Program:
         costs = np.zeros(len(self._upper))
         costs[: self.num_widths] = self.bound.widths
         most_devices = self.bound.num_devices
-        self._program = LinearProgram(
-            costs, self._upper, PENALTY * most_devices
-        )
+        self._program = LinearProgram(costs, self._upper, PENALTY * most_devices)
         for kind, count in enumerate(counts.tolist()):
             self._add(0.0, 1.0 * (kinds == kind), count)
         if self.bound.ordered:
@@ -511,25 +501,16 @@ class _Program:
             # Whole parts are little more than what is filled.
             useful = (max_layers + 1) * filled > max_layers * spared
             key = (limit_index, max_layers)
-            if (
-                not useful
-                or not 0 < max_layers <= MAX_WHOLE
-                or key in self._seen
-            ):
+            if not useful or not 0 < max_layers <= MAX_WHOLE or key in self._seen:
                 continue
             if key not in self._whole_parts:
                 fits = self.fits[rows]
-                self._whole_parts[key] = whole_parts(
-                    sizes, max_layers, fits, single
-                )
+                self._whole_parts[key] = whole_parts(sizes, max_layers, fits, single)
             parts, capacity = self._whole_parts[key]
             if capacity:
                 violated = float(parts @ layers_here) / capacity - blocks
                 if violated > most_violated:
-                    most_violated, best = (
-                        violated,
-                        (max_layers, parts, capacity),
-                    )
+                    most_violated, best = (violated, (max_layers, parts, capacity))
         if best is not None:
             max_layers, parts, capacity = best
             self._seen.add((limit_index, max_layers))
@@ -554,10 +535,7 @@ class _Program:
                 spare = capacity * blocks[width] - rate_sizes @ layers[rows]
                 if spare < min_spare:
                     min_spare = spare
-                    sizes[rows], room[width] = (
-                        rate_sizes,
-                        capacity * widths[width],
-                    )
+                    sizes[rows], room[width] = (rate_sizes, capacity * widths[width])
         cases.append((room, sizes, bound.waits_back))
         for room, sizes, pairs in cases:
             pairs = pairs / self.step
@@ -576,9 +554,7 @@ class _Program:
         stays = bound.stays @ layers / self.step
         fixed = layers @ stays / 2
         weights = held + bound.own_stays / self.step + stays
-        if room @ blocks + fixed < (
-            weights @ layers - VIOLATED * bound.num_devices
-        ):
+        if room @ blocks + fixed < (weights @ layers - VIOLATED * bound.num_devices):
             self._add(room, -weights, -float(fixed))
 
 

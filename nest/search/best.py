@@ -181,8 +181,7 @@ def work_bound(options: StageOptions) -> tuple[int, int]:
 
     def total(values: list[int]) -> int:
         return sum(
-            count * value
-            for count, value in zip(counts.tolist(), values, strict=True)
+            count * value for count, value in zip(counts.tolist(), values, strict=True)
         )
 
     capacity = options.model.problem.cluster.memory_bytes()
@@ -244,11 +243,7 @@ def make_plan(options: StageOptions, stages: Stages) -> Plan:
         inside = member[target] & ~member[source]
         made.append(
             Stage.of(
-                [
-                    problem.graph.layers[i].id
-                    for i in options.shapes.order
-                    if inside[i]
-                ],
+                [problem.graph.layers[i].id for i in options.shapes.order if inside[i]],
                 options.layer_strategies(chosen),
             )
         )
@@ -272,8 +267,7 @@ class PathBounds:
     def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
         """Return the options of plans below ``upper``, by interval."""
         return [
-            self.paths.survivors(interval, upper, level)
-            for interval in self.intervals
+            self.paths.survivors(interval, upper, level) for interval in self.intervals
         ]
 
 
@@ -439,8 +433,7 @@ class BestSearch:
         if self._listed is None:
             return ()
         bounds = {
-            split[:2]: int(INFINITE)
-            for split in batch_splits(self.model.problem)
+            split[:2]: int(INFINITE) for split in batch_splits(self.model.problem)
         }
         for item in self._listed:
             key = item.options.split[:2]
@@ -453,9 +446,7 @@ class BestSearch:
 
     def _enough(self) -> int:
         """Return the least bound with which a split is settled."""
-        return (
-            self.best if self.plan is None else self.options.enough(self.best)
-        )
+        return self.best if self.plan is None else self.options.enough(self.best)
 
     def _goal(self, rank: int = 0, best_quanta: int = int(INFINITE)) -> int:
         """Return the step time that plans of a split must be below.
@@ -524,9 +515,7 @@ class BestSearch:
         proven = self._proven()
         if proven < INFINITE:
             self.report(Progress(lower_bound_quanta=proven))
-        if self.options.reached(
-            None if self.plan is None else self.best, proven
-        ):
+        if self.options.reached(None if self.plan is None else self.best, proven):
             raise EnoughError
 
     # Bounds by paths
@@ -700,9 +689,7 @@ class BestSearch:
             return None
         upper = goal()
         placed = item.options.placed(
-            merged(bounds.survivors(upper)),
-            item.limit(upper),
-            self._check_time,
+            merged(bounds.survivors(upper)), item.limit(upper), self._check_time
         )
         target = IncumbentCurve.below(upper)
         return PlacementGraph(item.options, placed, target, self.deadline)
@@ -711,9 +698,7 @@ class BestSearch:
 def merged(tables: list[PairOptions]) -> PairOptions:
     """Merge tables of options: each option once, with all its offsets."""
     options = PairOptions.concatenate(tables)
-    key = np.stack(
-        (options.strategy, options.pair, options.span, options.level)
-    )
+    key = np.stack((options.strategy, options.pair, options.span, options.level))
     order = np.lexsort(key)
     new = np.any(np.diff(key[:, order], axis=1, prepend=-1), axis=0)
     first = np.flatnonzero(new)

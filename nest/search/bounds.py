@@ -70,9 +70,7 @@ class IncumbentCurve(NamedTuple):
 
     def upper(self, memory: Ints) -> Ints:
         """Return ``U(memory)``."""
-        upper: Ints = self.times[
-            np.searchsorted(self.memories, memory, "right")
-        ]
+        upper: Ints = self.times[np.searchsorted(self.memories, memory, "right")]
         return upper
 
 
@@ -133,9 +131,7 @@ class PlacementGraph:
         closed_set = self.state % self.num_sets
         self.is_start = (closed_set == 0) & (self.offset == 0)
         self.is_end = closed_set == self.num_sets - 1
-        self.num_layers: Ints = options.shapes.kind_counts.sum(axis=1)[
-            closed_set
-        ]
+        self.num_layers: Ints = options.shapes.kind_counts.sum(axis=1)[closed_set]
         self.edges = edges
         self.begin = np.searchsorted(nodes, begin)
         self.end = np.searchsorted(nodes, end)
@@ -173,21 +169,13 @@ class PlacementGraph:
         nodes = heads[order]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))
         offsets = self.offset[nodes[first]]
-        groups = np.append(
-            np.flatnonzero(np.diff(offsets, prepend=-1)), len(first)
-        )
+        groups = np.append(np.flatnonzero(np.diff(offsets, prepend=-1)), len(first))
         ends = np.append(first, len(order))
         for low, high in pairwise(groups.tolist()):
             starts = first[low:high]
-            yield (
-                order[starts[0] : ends[high]],
-                starts - starts[0],
-                nodes[starts],
-            )
+            yield (order[starts[0] : ends[high]], starts - starts[0], nodes[starts])
 
-    def _relax(
-        self, is_root: Bools, tails: Ints, heads: Ints, backward: bool
-    ) -> Ints:
+    def _relax(self, is_root: Bools, tails: Ints, heads: Ints, backward: bool) -> Ints:
         """Return the bounds of all nodes from one end of the pipeline."""
         values = self._values(self.edges)
         result = np.full((len(values), len(self.offset)), INFINITE)
@@ -238,9 +226,7 @@ class PlacementGraph:
         bounds = np.zeros(len(self.target.floors), dtype=np.int64)
         for _ in range(ROUNDS):
             before = len(self.edges)
-            self.suffix = self._relax(
-                self.is_end, self.end, self.begin, backward=True
-            )
+            self.suffix = self._relax(self.is_end, self.end, self.begin, backward=True)
             bounds = np.maximum(bounds, self._root_bounds())
             if (bounds >= INFINITE).all():
                 break
@@ -298,9 +284,7 @@ class PlacementGraph:
         added = self._values(edges)
         around = np.maximum(np.maximum(before, added), after)
         around[0] = before[0] + added[0] + after[0]
-        memory = edges.fixed_bytes + edges.kept_bytes * self.options.inflight(
-            remaining
-        )
+        memory = edges.fixed_bytes + edges.kept_bytes * self.options.inflight(remaining)
         floor = self.target.floors[self.level[begin]]
         upper = self.target.upper(np.maximum(memory, floor))
         promising: Bools = self.step_time(around[:-2], around[-2]) < upper

@@ -26,12 +26,7 @@ from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder, Schedule, Times, schedule_of
-from nest.cost.space import (
-    BatchSplit,
-    families,
-    repeated_kinds,
-    undivided,
-)
+from nest.cost.space import BatchSplit, families, repeated_kinds, undivided
 from nest.ir.job import ANY_ORDER, SPLIT_BACKWARD
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.closed_sets import chain_sets
@@ -133,8 +128,7 @@ class Uniform:
         """
         problem, case, kinds = self.terms.model.problem, self.case, self.kinds
         max_blocks = min(
-            case.devices // self.strategy.devices,
-            (len(self.ends) - 1) // virtual,
+            case.devices // self.strategy.devices, (len(self.ends) - 1) // virtual
         )
         terms = self.table([None])
         free = self.terms.max_bytes - 1 - int(terms.working_bytes.min())
@@ -171,10 +165,7 @@ class Uniform:
         shapes = self.terms.shapes
         times = [
             self.terms.model.transfers.receive(
-                route,
-                sizes,
-                self.case.micro_batch,
-                self.terms.shards[self.row],
+                route, sizes, self.case.micro_batch, self.terms.shards[self.row]
             )
             for sizes in shapes.cuts
         ]
@@ -185,9 +176,9 @@ class Uniform:
         shapes, shards = self.terms.shapes, self.terms.shards[self.row]
         sizes = -(-shapes.passing * self.case.micro_batch // shards)
         table = np.zeros((shapes.sets.count,) * 2, dtype=np.int64)
-        table[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(
-            axis=1
-        )[shapes.of_pair]
+        table[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(axis=1)[
+            shapes.of_pair
+        ]
         return table
 
 
@@ -238,9 +229,7 @@ def passes_in_flight(
     if isinstance(schedule, AnyOrder):
         return _needed_in_flight(schedule, blocks, block, num_micro_batches)
     rows = moments(schedule, blocks, num_micro_batches, block)[::-1]
-    peaks: Ints = rows[
-        non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))
-    ]
+    peaks: Ints = rows[non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))]
     return peaks
 
 
@@ -255,8 +244,7 @@ def _needed_in_flight(
     """
     virtual = schedule.virtual_stages
     trips = [
-        2 * (blocks * virtual - chunk)
-        for chunk in schedule.chunks_of(block, blocks)
+        2 * (blocks * virtual - chunk) for chunk in schedule.chunks_of(block, blocks)
     ]
     return np.array(
         [[min(num_micro_batches, ceil_div(x, 3 * virtual)) for x in trips]],
@@ -335,10 +323,7 @@ class Chunks:
     """
 
     def __init__(
-        self,
-        uniform: Uniform,
-        shape: Shape,
-        schedule: Schedule | None = None,
+        self, uniform: Uniform, shape: Shape, schedule: Schedule | None = None
     ) -> None:
         self.uniform, self.shape = uniform, shape
         size, kinds = shape.blocks, uniform.kinds
@@ -351,14 +336,9 @@ class Chunks:
 
         self.schedule = schedule or uniform.schedule(shape.virtual)
         self.block_of = np.array(
-            [
-                self.schedule.block_of(chunk, size)
-                for chunk in range(math.prod(shape))
-            ]
+            [self.schedule.block_of(chunk, size) for chunk in range(math.prod(shape))]
         )
-        self._chunks = [
-            np.flatnonzero(self.block_of == block) for block in range(size)
-        ]
+        self._chunks = [np.flatnonzero(self.block_of == block) for block in range(size)]
         columns = np.moveaxis(table.periods, 2, 0)
         self.forward = sums(columns[PassComponent.FORWARD])
         self.backward = sums(columns[PassComponent.BACKWARD])
@@ -387,22 +367,17 @@ class Chunks:
             return cache[pair]
 
         last = len(self.block_of) - 1
-        self._receive = np.array(
-            [receive(i, max(i - 1, 0)) for i in range(last + 1)]
-        )
+        self._receive = np.array([receive(i, max(i - 1, 0)) for i in range(last + 1)])
         self._receive_back = np.array(
             [receive(i, min(i + 1, last)) for i in range(last + 1)]
         )
         count = uniform.case.num_micro_batches
         self._inflight = [
-            passes_in_flight(
-                self.schedule, size, index, min(count, MAX_LISTED * size)
-            )
+            passes_in_flight(self.schedule, size, index, min(count, MAX_LISTED * size))
             for index in range(size)
         ]
         self._paired = [
-            paired_passes(self.schedule, size, index, count)
-            for index in range(size)
+            paired_passes(self.schedule, size, index, count) for index in range(size)
         ]
 
     def price(self, cuts: Ints) -> Prices:
@@ -447,16 +422,12 @@ class Chunks:
             memory[:, block_index] += peaks.max(axis=1)
         working = np.zeros_like(memory)
         for size_bytes, layers in zip(
-            self._working_bytes.T,
-            self.uniform.terms.shapes.kind_counts.T,
-            strict=True,
+            self._working_bytes.T, self.uniform.terms.shapes.kind_counts.T, strict=True
         ):
             has = per_block(layers[end] > layers[start]) > 0
             np.maximum(working, np.where(has, size_bytes, 0), out=working)
         worst = load.max(axis=1)
-        bubble = (load.sum(axis=1) - worst) // (
-            virtual * bubble_part(self.schedule)
-        )
+        bubble = (load.sum(axis=1) - worst) // (virtual * bubble_part(self.schedule))
         step = busy.max(axis=1) + bubble + sync.max(axis=1)
         over = memory + working - self._capacity_bytes
         return Prices(
@@ -521,9 +492,7 @@ class Chunks:
             virtual_stages=self.shape.virtual,
             placement=self.schedule.placement,
             overlap=uniform.terms.model.runtime.named_overlap,
-            distributed_optimizer=(
-                uniform.terms.model.runtime.distributed_optimizer
-            ),
+            distributed_optimizer=(uniform.terms.model.runtime.distributed_optimizer),
         )
 
 
@@ -648,10 +617,7 @@ class Cutter:
             return None
         cuts = np.searchsorted(ends_allowed, ends).tolist()
         prices = self.chunks.price(np.array([cuts]))
-        if (
-            prices.excess.any()
-            or self.chunks.step_time(prices, 0) >= self.best
-        ):
+        if prices.excess.any() or self.chunks.step_time(prices, 0) >= self.best:
             return None
         return self.chunks.plan(cuts)
 

@@ -97,9 +97,7 @@ def enumerate_masks(graph: Graph, limit: int) -> list[int]:
 
 
 def closed_sets(
-    graph: Graph,
-    limit: int = MAX_CLOSED_SETS,
-    together: Sequence[int] = (),
+    graph: Graph, limit: int = MAX_CLOSED_SETS, together: Sequence[int] = ()
 ) -> ClosedSets:
     """Enumerate the closed sets of a graph.
 
@@ -144,9 +142,7 @@ def closed_sets(
     return ClosedSets(member, np.concatenate(sources), np.concatenate(targets))
 
 
-def chain_sets(
-    order: Sequence[int], together: Sequence[int] = ()
-) -> ClosedSets:
+def chain_sets(order: Sequence[int], together: Sequence[int] = ()) -> ClosedSets:
     """Return the closed sets that are prefixes of an order of the layers.
 
     Without those that have some of the layers ``together`` but not all.

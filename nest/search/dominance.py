@@ -25,9 +25,7 @@ SQUARE = 160
 BLOCK = 256
 
 
-def drop_neighbours(
-    group: Ints, columns: Sequence[Ints], rounds: int = 3
-) -> Ints:
+def drop_neighbours(group: Ints, columns: Sequence[Ints], rounds: int = 3) -> Ints:
     """Return rows, sorted, without most of those that another one beats.
 
     Rows are sorted by group and then by the columns, and compared with their

@@ -45,9 +45,7 @@ def _search_layers(task: SearchTask) -> SolverOutput:
     return layers.search(task)
 
 
-def search_schedule(
-    task: SearchTask, with_bounds: bool = True
-) -> SolverOutput:
+def search_schedule(task: SearchTask, with_bounds: bool = True) -> SolverOutput:
     """Search all plans of one schedule, those timed pass by pass last.
 
     Without bounds these are tried alone, for all the time that is left.
@@ -61,11 +59,7 @@ def search_schedule(
     remaining_s = task.deadline.remaining_s
     limit_s = None if remaining_s is None else EXACT_SHARE * remaining_s
     plain = search(
-        replace(
-            task,
-            deadline=Deadline(limit_s),
-            report=without_bounds(task.report),
-        )
+        replace(task, deadline=Deadline(limit_s), report=without_bounds(task.report))
     )
     return interleave(task, plain, with_bounds)
 

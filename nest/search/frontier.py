@@ -84,8 +84,7 @@ def search(
 def _merge_layers(levels: FrontierSearch) -> list[Gap]:
     """Add plans with a strategy per layer; return what is left."""
     search = LayerFrontierSearch(
-        *(levels.model, levels.sets, levels.deadline),
-        *(levels.say, levels.workers),
+        *(levels.model, levels.sets, levels.deadline), *(levels.say, levels.workers)
     )
     search.staircase = levels.staircase
     search.run()

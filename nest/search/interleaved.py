@@ -49,12 +49,7 @@ from nest.search.chunks import (
     bubble_part,
     prefix_shapes,
 )
-from nest.search.interleaved_exact import (
-    BoundedCase,
-    Enumeration,
-    TooManyError,
-    cases,
-)
+from nest.search.interleaved_exact import BoundedCase, Enumeration, TooManyError, cases
 from nest.search.options import (
     INFINITE,
     BatchTerms,
@@ -64,12 +59,7 @@ from nest.search.options import (
     batch_terms,
 )
 from nest.search.task import SearchTask
-from nest.solvers.base import (
-    Limit,
-    Progress,
-    SolverOutput,
-    exact_output,
-)
+from nest.solvers.base import Limit, Progress, SolverOutput, exact_output
 
 #: Whether bounds of cases are raised before their plans are tried.
 RAISE = True
@@ -129,10 +119,7 @@ def interleave(
 
 
 def _try_uniform(
-    task: SearchTask,
-    best: int,
-    offer: Callable[[int, Plan], None],
-    share: float,
+    task: SearchTask, best: int, offer: Callable[[int, Plan], None], share: float
 ) -> None:
     """Try plans with one strategy for all blocks, for a share of the time."""
     model, remaining_s = task.model, task.deadline.remaining_s
@@ -182,9 +169,7 @@ def bound_all(
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
-        for blocks, bound in zip(
-            case.family.stage_counts, case.bounds, strict=True
-        ):
+        for blocks, bound in zip(case.family.stage_counts, case.bounds, strict=True):
             queue.append((bound, len(queue), blocks, case))
     heapq.heapify(queue)
     opened, steps = int(INFINITE), 0
@@ -272,11 +257,7 @@ def tried_runtimes(problem: Problem) -> list[Runtime]:
     }
     return sorted(
         distinct,
-        key=lambda x: (
-            -len(x.overlap),
-            not x.distributed_optimizer,
-            x.named_overlap,
-        ),
+        key=lambda x: (-len(x.overlap), not x.distributed_optimizer, x.named_overlap),
     )
 
 
@@ -297,21 +278,13 @@ def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Candidate]:
         blocks = uniform.blocks(virtual[0])
         if len(blocks):
             loads, syncs = _times(uniform, [None])
-            bounds, even = _estimates(
-                uniform, loads, syncs, 0, blocks, virtual[-1]
-            )
+            bounds, even = _estimates(uniform, loads, syncs, 0, blocks, virtual[-1])
             yield Candidate(
-                int(even.min()),
-                uniform.number,
-                int(bounds.min()),
-                uniform,
-                None,
+                int(even.min()), uniform.number, int(bounds.min()), uniform, None
             )
 
 
-def _times(
-    uniform: Uniform, blocks: Sequence[Block | None]
-) -> tuple[Ints, Ints]:
+def _times(uniform: Uniform, blocks: Sequence[Block | None]) -> tuple[Ints, Ints]:
     """Return the least load and sync of every layer over some blocks.
 
     The load is over the step, ``M - S`` passes as short as in pairs.
@@ -321,8 +294,7 @@ def _times(
     paired = uniform.schedule(1).most_paired(1, count)
     passes = terms.periods
     load = count * (
-        passes[..., PassComponent.FORWARD]
-        + passes[..., PassComponent.BACKWARD]
+        passes[..., PassComponent.FORWARD] + passes[..., PassComponent.BACKWARD]
     )
     hidden = (
         passes[..., PassComponent.FORWARD_HIDING]
@@ -334,12 +306,7 @@ def _times(
 
 
 def _estimates(
-    uniform: Uniform,
-    loads: Ints,
-    syncs: Ints,
-    receive: int,
-    blocks: Ints,
-    virtual: int,
+    uniform: Uniform, loads: Ints, syncs: Ints, receive: int, blocks: Ints, virtual: int
 ) -> tuple[Ints, Ints]:
     """Return a bound on the step time, and what even chunks would take."""
     count = uniform.case.num_micro_batches

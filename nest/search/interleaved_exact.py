@@ -40,11 +40,7 @@ from nest.cost.space import (
 )
 from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.batch_bounds import (
-    BatchBound,
-    RisingBound,
-    layer_choices,
-)
+from nest.search.batch_bounds import BatchBound, RisingBound, layer_choices
 from nest.search.closed_sets import ClosedSets
 from nest.search.layer_options import stage_bounds
 from nest.search.options import (
@@ -162,8 +158,7 @@ def cases(
                         for count in family.stage_counts
                         if (count > 1 or virtual == 1)
                         and count * width <= split.devices
-                        and schedule.why_not(count, split.num_micro_batches)
-                        is None
+                        and schedule.why_not(count, split.num_micro_batches) is None
                     )
                     if blocks:
                         allowed = family._replace(stage_counts=blocks)
@@ -216,10 +211,7 @@ def bounded(
     single = cost // devices
     lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
     # Forward and back once, gradients of weights apart where they may wait.
-    once = (
-        passes[:, :, PassComponent.FORWARD]
-        + passes[:, :, PassComponent.INPUTS]
-    )
+    once = passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
     through = sum(
         int(number) * int(once[~missing[:, k], k].min())
         for k, number in enumerate(counts.tolist())
@@ -365,11 +357,7 @@ class Enumeration:
         ways[0] = 1.0
         for _ in range(chunks):
             more = np.zeros(sets.count)
-            np.add.at(
-                more,
-                sets.pair_target[allowed],
-                ways[sets.pair_source[allowed]],
-            )
+            np.add.at(more, sets.pair_target[allowed], ways[sets.pair_source[allowed]])
             ways = more
         if not ways[-1]:
             return -math.inf
@@ -382,18 +370,14 @@ class Enumeration:
         The first of all pairs and the target.
         """
         sets = self.sets
-        pairs_from: list[list[tuple[int, int]]] = [
-            [] for _ in range(sets.count)
-        ]
+        pairs_from: list[list[tuple[int, int]]] = [[] for _ in range(sets.count)]
         for pair in even_pairs(self.case, chunks, sets).tolist():
             pairs_from[int(sets.pair_source[pair])].append(
                 (pair, int(sets.pair_target[pair]))
             )
         return pairs_from
 
-    def _extend(
-        self, source: int, chosen: list[_Chunk], loads: list[_Load]
-    ) -> None:
+    def _extend(self, source: int, chosen: list[_Chunk], loads: list[_Load]) -> None:
         """Try every next chunk."""
         case, chunk_index = self.case, len(chosen)
         if chunk_index == self._chunks:
@@ -416,9 +400,7 @@ class Enumeration:
                     continue
                 more = [*loads]
                 more[block] = loads[block].plus(load)
-                if not self._hopeless(
-                    more, block, device_range, chosen, target
-                ):
+                if not self._hopeless(more, block, device_range, chosen, target):
                     chunk = _Chunk(pair, strategy, device_range)
                     self._extend(target, [*chosen, chunk], more)
 
@@ -435,9 +417,7 @@ class Enumeration:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)
 
-    def _load(
-        self, pair: int, strategy: Strategy, device_range: Block
-    ) -> _Load | None:
+    def _load(self, pair: int, strategy: Strategy, device_range: Block) -> _Load | None:
         """Return what a chunk adds to its block, receives apart."""
         model = self.case.terms.model
         key = pair, strategy, model.alike(device_range)
@@ -456,8 +436,7 @@ class Enumeration:
                 else _Load(
                     sum(
                         count * (x.forward + x.backward)
-                        - self._paired
-                        * (x.pairable_forward + x.pairable_backward)
+                        - self._paired * (x.pairable_forward + x.pairable_backward)
                         for x in available
                     ),
                     sum(x.sync - x.hideable_sync for x in available),
@@ -485,9 +464,7 @@ class Enumeration:
         room = case.terms.model.capacity_bytes(device_range)
         if block_load.held_bytes + block_load.working_bytes > room:
             return True
-        fill = sum(
-            self._forward(chunk) for chunk in chosen[: min(block, len(chosen))]
-        )
+        fill = sum(self._forward(chunk) for chunk in chosen[: min(block, len(chosen))])
         if fill + block_load.busy + block_load.sync >= self.best:
             return True
         devices = [x.place.devices for x in chosen[: self.blocks]]

@@ -171,10 +171,7 @@ class LabelSearch:
     def _pipelines(self, labels: Labels) -> list[Pipeline]:
         starts = np.flatnonzero(self.graph.is_start)
         root = np.concatenate(
-            [
-                np.arange(labels.first[node], labels.stop[node])
-                for node in starts
-            ]
+            [np.arange(labels.first[node], labels.stop[node]) for node in starts]
             or [np.zeros(0, dtype=np.int64)]
         )
         at_root = labels.table[:, root]
@@ -190,9 +187,7 @@ class LabelSearch:
                 pipelines.append(Pipeline(best, stages))
         return pipelines
 
-    def _stages(
-        self, labels: Labels, label: int
-    ) -> list[tuple[int, int, int, int]]:
+    def _stages(self, labels: Labels, label: int) -> list[tuple[int, int, int, int]]:
         edges, count = self.graph.edges, self.graph.num_sets
         stages = []
         while label >= 0:
@@ -221,9 +216,7 @@ class LabelSearch:
         if len(repeat):
             starts = np.cumsum(count) - count
             label = np.arange(len(repeat)) - np.repeat(starts - first, count)
-            parts.append(
-                self._may_improve(rows[repeat], labels.table[:, label], label)
-            )
+            parts.append(self._may_improve(rows[repeat], labels.table[:, label], label))
         return parts
 
     def _may_improve(self, rows: Ints, old: Ints, label: Ints) -> Ints:
@@ -237,19 +230,14 @@ class LabelSearch:
         edges = graph.edges
         node = graph.begin[rows]
         ahead = graph.prefix[:, node]
-        maxima = np.stack(
-            [column[rows] for column in (*edges.periods, edges.sync)]
-        )
+        maxima = np.stack([column[rows] for column in (*edges.periods, edges.sync)])
         maxima = np.maximum(np.maximum(old[1 + 1 : -4], maxima), ahead[1:-2])
         total = old[1] + edges.once[rows]
         stages = old[-4] + 1
-        bound = graph.step_time(
-            np.stack((total + ahead[0], *maxima)), ahead[-2]
-        )
+        bound = graph.step_time(np.stack((total + ahead[0], *maxima)), ahead[-2])
         need = options.inflight(stages)
         memory = np.maximum(
-            old[-3],
-            edges.fixed_bytes[rows] + need * edges.kept_bytes[rows],
+            old[-3], edges.fixed_bytes[rows] + need * edges.kept_bytes[rows]
         )
         floor = graph.target.floors[graph.level[node]]
         memory = np.maximum(memory, floor)
@@ -271,9 +259,7 @@ class LabelSearch:
             graph.num_layers[node], graph.offset[node] // smallest
         )
         allowed: Bools = np.where(
-            graph.num_layers[node] == 0,
-            rule.complete[stages],
-            rule.open[stages],
+            graph.num_layers[node] == 0, rule.complete[stages], rule.open[stages]
         )
         allowed &= min_stages <= rule.max_stages
         allowed &= max_stages >= rule.min_stages
@@ -290,9 +276,7 @@ class LabelSearch:
         need = self.options.inflight(stages)
         estimate = self.graph.step_time(columns[1:-4])
         # In this order no label is dominated by a later one.
-        order = np.lexsort(
-            (memory + need + maxima.sum(axis=0), estimate, group)
-        )
+        order = np.lexsort((memory + need + maxima.sum(axis=0), estimate, group))
         criteria: Sequence[Ints] = (total, *maxima, need, memory)
         keep = non_dominated(
             group[order], [column[order] for column in criteria], max_labels

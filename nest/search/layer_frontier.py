@@ -22,21 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.space import BatchSplit, Family, leading_runtimes
-from nest.search.best import (
-    PathBounds,
-    bound_paths,
-    make_plan,
-    open_splits,
-)
+from nest.search.best import PathBounds, bound_paths, make_plan, open_splits
 from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageWays
-from nest.search.layer_least import (
-    LeastCosts,
-    Merged,
-    Stairs,
-    least_costs,
-)
+from nest.search.layer_least import LeastCosts, Merged, Stairs, least_costs
 from nest.search.layer_options import LayerOptions
 from nest.search.layers import LayerStages
 from nest.search.levels import FrontierSearch, FrontierSplit, OpenRanges
@@ -52,19 +42,8 @@ from nest.search.options import (
     StageFilter,
 )
 from nest.search.parallel import Link, share
-from nest.search.stage_frontiers import (
-    Allowance,
-    Cost,
-    TooManyWaysError,
-    grow_frontier,
-)
-from nest.search.staircase import (
-    Gap,
-    Point,
-    Staircase,
-    merge_gaps,
-    nothing_below,
-)
+from nest.search.stage_frontiers import Allowance, Cost, TooManyWaysError, grow_frontier
+from nest.search.staircase import Gap, Point, Staircase, merge_gaps, nothing_below
 from nest.solvers.base import Deadline, OutOfTimeError
 
 #: Levels that are left with so few relaxed options get frontiers of stages.
@@ -118,10 +97,7 @@ class Pipelines(LayerStages):
     """The stage options of pipelines with several stages."""
 
     def __init__(
-        self,
-        terms: BatchTerms,
-        split: BatchSplit,
-        family: Family | None = None,
+        self, terms: BatchTerms, split: BatchSplit, family: Family | None = None
     ) -> None:
         super().__init__(terms, split, family)
         self._stairs: dict[object, list[Stairs]] = {}
@@ -181,9 +157,7 @@ class Pipelines(LayerStages):
                             "passing_bytes": first * int(passing[shape]),
                         }
                     )
-                    for mine, theirs in zip(
-                        stairs, stairs_of_shape, strict=True
-                    ):
+                    for mine, theirs in zip(stairs, stairs_of_shape, strict=True):
                         mine.append(theirs[shape])
         order = sorted(range(len(rows)), key=lambda row: rows[row]["shape"])
         rows = [rows[row] for row in order]
@@ -204,9 +178,7 @@ class Pipelines(LayerStages):
                     [
                         stair[0] + passed
                         for mine in stairs
-                        for stair, passed in zip(
-                            mine, passing_bytes, strict=True
-                        )
+                        for stair, passed in zip(mine, passing_bytes, strict=True)
                     ]
                     or [capacity]
                 )
@@ -242,9 +214,7 @@ class Pipelines(LayerStages):
             )
             _, wait = self.costs(amounts)
             together = wait + self._least_sync(options, shape[rows])
-            bounds[:, rows[possible]] = np.stack((*amounts, together))[
-                :, possible
-            ]
+            bounds[:, rows[possible]] = np.stack((*amounts, together))[:, possible]
         return bounds
 
     def _clipped(self, amounts: Ints) -> tuple[Ints, Bools]:
@@ -367,9 +337,7 @@ class Pipelines(LayerStages):
         """
         last = self.shapes.sets.count - 1
         stage = self._stage(
-            self._layers(0, last),
-            self._block(0, size),
-            self.routes(0, size, 0, 0),
+            self._layers(0, last), self._block(0, size), self.routes(0, size, 0, 0)
         )
         end = stage.capacity + 1
         memories, times = staircase.arrays()
@@ -391,9 +359,7 @@ class Pipelines(LayerStages):
         memory = ways.fixed_bytes + need * ways.kept_bytes
         return once + wait + ways.sync, memory
 
-    def _useful_ways(
-        self, demanded: StageDemands, ways: StageWays
-    ) -> tuple[Ints, ...]:
+    def _useful_ways(self, demanded: StageDemands, ways: StageWays) -> tuple[Ints, ...]:
         """Return which demands are met by which ways, and what fits."""
         once, wait = self.costs(ways.amounts)
         width = max(1, CHUNK // len(ways))
@@ -436,16 +402,12 @@ class StageDemands(NamedTuple):
 
     @staticmethod
     def of(
-        demands: Sequence[Demand],
-        level: Ints,
-        target: IncumbentCurve,
-        caps: Ints,
+        demands: Sequence[Demand], level: Ints, target: IncumbentCurve, caps: Ints
     ) -> StageDemands:
         """Put the demands of some stages together."""
         upper = target.upper(target.floors)[level]
         fields = [
-            (d.min_inflight, d.budget, d.wait, d.sync_floor, d.joint)
-            for d in demands
+            (d.min_inflight, d.budget, d.wait, d.sync_floor, d.joint) for d in demands
         ]
         rows = np.array(fields, dtype=np.int64).T
         rows[1] = upper - rows[1]
@@ -472,23 +434,16 @@ class StageDemands(NamedTuple):
             Cost(1, 1, 1, self._allowance(around)),
             Cost(1, 1, 0, self._allowance(around + sync)),
             Cost(1, 0, 1, self._allowance(around + wait)),
-            Cost(
-                *(1, 0, 0),
-                self._allowance(around + np.maximum(joint, wait + sync)),
-            ),
+            Cost(*(1, 0, 0), self._allowance(around + np.maximum(joint, wait + sync))),
         ]
 
     def _allowance(self, around: Ints) -> Allowance:
         """Return what is allowed beside others that take so much."""
         floor, cap = self.rows[-2:]
-        levels, level = np.unique(
-            np.stack((floor, cap)), axis=1, return_inverse=True
-        )
+        levels, level = np.unique(np.stack((floor, cap)), axis=1, return_inverse=True)
         min_around = np.full(levels.shape[1], INFINITE)
         np.minimum.at(min_around, level.reshape(-1), around)
-        starts = np.unique(
-            np.concatenate(([-1], self.target.memories, levels[1] + 1))
-        )
+        starts = np.unique(np.concatenate(([-1], self.target.memories, levels[1] + 1)))
         starts = starts[starts <= levels[1].max() + 1]
         values = np.full(len(starts), -INFINITE)
         for (low, high), others in zip(levels.T, min_around, strict=True):
@@ -537,9 +492,7 @@ class LayerFrontierSearch(FrontierSearch):
     ) -> list[tuple[int, int]]:
         """Cut where ``U`` has steps, or else where relaxed options have."""
         staircase = self.staircase
-        if split and staircase.least_time(floor) == staircase.least_time(
-            cap - 1
-        ):
+        if split and staircase.least_time(floor) == staircase.least_time(cap - 1):
             steps = _steps(split, floor, cap)
             if len(steps):
                 middle = int(steps[len(steps) // 2]) - 1
@@ -562,9 +515,7 @@ class LayerFrontierSearch(FrontierSearch):
                 for item in sorted(items, key=lambda item: item.bound)
             ]
             one = [s for s in splits if 1 in s.item.options.stage_counts]
-            several = [
-                s for s in splits if s.item.options.stage_counts[-1] > 1
-            ]
+            several = [s for s in splits if s.item.options.stage_counts[-1] > 1]
             whole = [
                 _OneStagePlans(open_ranges, size)
                 for open_ranges in self._open_ranges(one, [everything])
@@ -663,15 +614,12 @@ class LayerFrontierSearch(FrontierSearch):
             return []
         try:
             placed = options.frontiers(
-                *(graph, caps, self.deadline),
-                MOST_LABELS if can_cut else None,
+                *(graph, caps, self.deadline), MOST_LABELS if can_cut else None
             )
         except TooManyWaysError:
             if single:
                 return self._cut(*levels[0], split)
-            return [
-                level for one in batch for level in self._label(split, [one])
-            ]
+            return [level for one in batch for level in self._label(split, [one])]
         grown = PlacementGraph(options, placed, graph.target, self.deadline)
         if len(placed) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):

@@ -266,9 +266,7 @@ class Growth:
         stage, inflight = self.stage, self.demand.min_inflight
         kinds = np.array(stage.kinds)
 
-        def whole(
-            field: Callable[[LayerOptions], Ints], max_inflight: bool
-        ) -> Ints:
+        def whole(field: Callable[[LayerOptions], Ints], max_inflight: bool) -> Ints:
             values = [
                 int(field(o).max() if max_inflight else field(o).min())
                 if len(o.strategy)
@@ -302,8 +300,7 @@ class Growth:
         slopes = best_slopes(costs, memory, stage.counts, self.free)
         rows = priced(costs, memory, slopes)[:, np.array(stage.kinds)]
         return [
-            (float(slope), tails(row))
-            for slope, row in zip(slopes, rows, strict=True)
+            (float(slope), tails(row)) for slope, row in zip(slopes, rows, strict=True)
         ]
 
     def run(self, beam: int | None, deadline: Deadline) -> StageWays:
@@ -336,9 +333,7 @@ class Growth:
             steps.append(Step(labels.parent, labels.strategy))
         return self._ways(labels, tuple(steps))
 
-    def _extended(
-        self, labels: LayerLabels, position: int
-    ) -> tuple[LayerLabels, Ints]:
+    def _extended(self, labels: LayerLabels, position: int) -> tuple[LayerLabels, Ints]:
         """Add a layer to every label, in every layout."""
         stage = self.stage
         options = stage.options[stage.kinds[position]]
@@ -350,9 +345,7 @@ class Growth:
         forward = backward = np.zeros_like(choice)
         for consumer, producer, there, back in stage.changes:
             if consumer == position:
-                from_layout = self.states[
-                    state, self.open_layers.index(producer)
-                ]
+                from_layout = self.states[state, self.open_layers.index(producer)]
                 forward = forward + there[from_layout, layout]
                 backward = backward + back[from_layout, layout]
         kept_bytes = before.kept_bytes + layer.kept_bytes
@@ -386,10 +379,7 @@ class Growth:
         if after < len(stage.kinds):
             tail = Times(0, int(stage.receive_back.min()))
             amounts = amounts + np.array([stage.schedule.amounts(tail)]).T
-        fits = (
-            memory + self.rest_memory[after] + labels.working_bytes
-            <= stage.capacity
-        )
+        fits = memory + self.rest_memory[after] + labels.working_bytes <= stage.capacity
         # Bounds of the whole stage; those with prices hold up to rounding.
         bounds = {
             row: self._bounded(
@@ -401,18 +391,12 @@ class Growth:
             )
             for row, prices in self.prices.items()
         }
-        sync = np.maximum(
-            labels.sync + self.rest_sync[after], demand.sync_floor
-        )
+        sync = np.maximum(labels.sync + self.rest_sync[after], demand.sync_floor)
         joint = np.maximum(
             np.maximum(stage.wait(bounds), demand.wait) + sync, demand.joint
         )
         joint = self._bounded(
-            stage.wait(amounts) + labels.sync,
-            joint,
-            memory,
-            self.joint_prices,
-            after,
+            stage.wait(amounts) + labels.sync, joint, memory, self.joint_prices, after
         )
         total = stage.schedule.added(bounds) + joint
         useful: Bools = fits & (total * (1 - SLACK) < demand.budget)
@@ -438,24 +422,16 @@ class Growth:
     def _next_states(self, state: Ints, layout: Ints, position: int) -> Ints:
         """Add a layer to the states, and forget those that nothing needs."""
         num_layouts = len(self.stage.receive)
-        distinct, inverse = np.unique(
-            state * num_layouts + layout, return_inverse=True
-        )
+        distinct, inverse = np.unique(state * num_layouts + layout, return_inverse=True)
         old, new = np.divmod(distinct, num_layouts)
         rows = np.concatenate((self.states[old], new[:, None]), axis=1)
         layers = [*self.open_layers, position]
-        still = [
-            i
-            for i, layer in enumerate(layers)
-            if self.last_use[layer] > position
-        ]
+        still = [i for i, layer in enumerate(layers) if self.last_use[layer] > position]
         self.open_layers = [layers[i] for i in still]
         if not still:
             self.states = rows[:1, :0]
             return np.zeros(len(state), dtype=np.int64)
-        self.states, again = np.unique(
-            rows[:, still], axis=0, return_inverse=True
-        )
+        self.states, again = np.unique(rows[:, still], axis=0, return_inverse=True)
         states: Ints = again.reshape(-1)[inverse]
         return states
 
@@ -492,9 +468,7 @@ class Growth:
         max_inflight, kept_bytes = self.demand.max_inflight, labels.kept_bytes
         fixed = labels.static_bytes + labels.working_bytes
         room = self.stage.capacity - fixed
-        fit = np.where(
-            kept_bytes > 0, room // np.maximum(kept_bytes, 1), max_inflight
-        )
+        fit = np.where(kept_bytes > 0, room // np.maximum(kept_bytes, 1), max_inflight)
         fit = np.minimum(fit, max_inflight)
         sync = labels.sync
         if self.stage.hidden is not None:
@@ -511,9 +485,7 @@ class Growth:
             steps=steps,
         )
         return ways.take(
-            unbeaten(
-                np.zeros(len(fit), dtype=np.int64), self._final_criteria(ways)
-            )
+            unbeaten(np.zeros(len(fit), dtype=np.int64), self._final_criteria(ways))
         )
 
     def _final_criteria(self, ways: StageWays) -> list[Ints]:

@@ -51,9 +51,7 @@ class Merged(NamedTuple):
         group = np.zeros_like(self.cost)
         order = drop_neighbours(group, columns)
         survivors = order[
-            non_dominated_sorted(
-                group[order], [column[order] for column in columns]
-            )
+            non_dominated_sorted(group[order], [column[order] for column in columns])
         ]
         return Merged(*(column[survivors] for column in self))
 

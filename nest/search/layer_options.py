@@ -67,9 +67,7 @@ class LayerOptions(NamedTuple):
 
     def fitting(self, inflight: int, capacity: int) -> LayerOptions:
         """Return those that fit alone."""
-        return self.take(
-            self.memory(inflight) + self.working_bytes <= capacity
-        )
+        return self.take(self.memory(inflight) + self.working_bytes <= capacity)
 
     def undominated(self, group: Ints, *, hides: bool) -> LayerOptions:
         """Return those that no other one of their group beats.
@@ -119,9 +117,7 @@ def unbeaten(group: Ints, columns: Sequence[Ints]) -> Ints:
     any order, and of equal ones the first stays.
     """
     order = np.lexsort((*reversed(columns), group))
-    survivors = non_dominated(
-        group[order], [column[order] for column in columns]
-    )
+    survivors = non_dominated(group[order], [column[order] for column in columns])
     rows: Ints = np.sort(order[survivors])
     return rows
 
@@ -149,9 +145,7 @@ def hull_slopes(costs: Sequence[Ints], memory: Sequence[Ints]) -> Floats:
     return np.array(sorted(slopes), dtype=np.float64)
 
 
-def priced(
-    costs: Sequence[Ints], memory: Sequence[Ints], slopes: Floats
-) -> Floats:
+def priced(costs: Sequence[Ints], memory: Sequence[Ints], slopes: Floats) -> Floats:
     """Return the least ``cost + λ memory``, of shape (slopes, kinds)."""
     return np.array(
         [

@@ -22,19 +22,11 @@ import numpy as np
 
 from nest.cost.space import BatchSplit, Family
 from nest.ir.plan import Plan, Strategy
-from nest.search.best import (
-    BestSearch,
-    OpenSplit,
-    make_plan,
-)
+from nest.search.best import BestSearch, OpenSplit, make_plan
 from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.labels import LabelSearch
 from nest.search.layer_growth import Demand, StageLayers, StageWays, grow
-from nest.search.layer_options import (
-    LayerOptions,
-    StageBounds,
-    least,
-)
+from nest.search.layer_options import LayerOptions, StageBounds, least
 from nest.search.neighbor_sizes import neighbor_sizes, split_by_neighbor_size
 from nest.search.options import (
     INFINITE,
@@ -113,22 +105,15 @@ class LayerStages(StageOptions):
     """
 
     def __init__(
-        self,
-        terms: BatchTerms,
-        split: BatchSplit,
-        family: Family | None = None,
+        self, terms: BatchTerms, split: BatchSplit, family: Family | None = None
     ) -> None:
         super().__init__(terms, split, family)
         self._of_size = {
-            size: np.flatnonzero(
-                self.usable & (terms.devices == size)
-            ).tolist()
+            size: np.flatnonzero(self.usable & (terms.devices == size)).tolist()
             for size in self.sizes
         }
         self._layouts = {
-            size: list(
-                dict.fromkeys(terms.strategies[i].layout for i in chosen)
-            )
+            size: list(dict.fromkeys(terms.strategies[i].layout for i in chosen))
             for size, chosen in self._of_size.items()
         }
         self._shards = {
@@ -144,9 +129,7 @@ class LayerStages(StageOptions):
         }
         self._groups = self._inflight_groups()
         self._kind_options_cache: dict[object, list[LayerOptions]] = {}
-        self._layer_needs: dict[
-            object, tuple[list[LayerOptions], list[Ints]]
-        ] = {}
+        self._layer_needs: dict[object, tuple[list[LayerOptions], list[Ints]]] = {}
         self._fits: dict[object, Fitting] = {}
         self._sequences: dict[tuple[int, int], LayerSequence] = {}
         self._changes: dict[object, tuple[Ints, Ints]] = {}
@@ -166,12 +149,8 @@ class LayerStages(StageOptions):
 
     def shards(self, options: PlacedOptions) -> Ints:
         """Return the largest number of ranks over which options shard."""
-        max_shards = {
-            size: max(shards) for size, shards in self._shards.items()
-        }
-        return np.array(
-            [max_shards[x] for x in options.size.tolist()], np.int64
-        )
+        max_shards = {size: max(shards) for size, shards in self._shards.items()}
+        return np.array([max_shards[x] for x in options.size.tolist()], np.int64)
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
@@ -182,10 +161,7 @@ class LayerStages(StageOptions):
     # What the layers cost
 
     def _options(
-        self,
-        size: int,
-        block: Block | None,
-        site: Site | None = None,
+        self, size: int, block: Block | None, site: Site | None = None
     ) -> list[LayerOptions]:
         """Return the options of every kind of layer on a block.
 
@@ -332,9 +308,7 @@ class LayerStages(StageOptions):
         fitting = self._fitting(options, inflight, capacity)
         counts = self.shapes.counts[shape]
         present = counts > 0
-        free = capacity - np.where(present, fitting.working, 0).max(
-            axis=1, initial=0
-        )
+        free = capacity - np.where(present, fitting.working, 0).max(axis=1, initial=0)
         most_shards = max(self._shards[size])
         free -= inflight * self.passing_bytes(most_shards)[shape]
         needed = counts @ fitting.memory
@@ -343,8 +317,7 @@ class LayerStages(StageOptions):
         # No stage of a plan has more.
         max_amount = INFINITE // self.split.num_micro_batches
         amounts = [
-            np.minimum(cost.of(counts, free), max_amount)
-            for cost in fitting.amounts
+            np.minimum(cost.of(counts, free), max_amount) for cost in fitting.amounts
         ]
         together = np.zeros(0, dtype=np.int64)
         if joint:
@@ -369,20 +342,13 @@ class LayerStages(StageOptions):
             fits.
         """
         values = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
-        which, of_row = np.unique(
-            np.stack((group, room)), axis=1, return_inverse=True
-        )
+        which, of_row = np.unique(np.stack((group, room)), axis=1, return_inverse=True)
         for row, (group_index, held) in enumerate(which.T.tolist()):
             rows = np.flatnonzero(of_row.reshape(-1) == row)
             distinct, inverse = np.unique(shape[rows], return_inverse=True)
             table = np.full((len(values), len(distinct)), INFINITE)
             fits, amounts, together = self._bounds(
-                options,
-                size,
-                distinct,
-                self._groups[group_index][0],
-                held,
-                joint=True,
+                options, size, distinct, self._groups[group_index][0], held, joint=True
             )
             table[:, np.searchsorted(distinct, fits)] = [*amounts, together]
             values[:, rows] = table[:, inverse]
@@ -397,10 +363,7 @@ class LayerStages(StageOptions):
             # The options are stored, so that their id is not used again.
             self._layer_needs[key] = (
                 options,
-                [
-                    np.sort(o.memory(inflight) + o.working_bytes)
-                    for o in options
-                ],
+                [np.sort(o.memory(inflight) + o.working_bytes) for o in options],
             )
         # If equally many options fit, the same options fit.
         count = [
@@ -420,8 +383,7 @@ class LayerStages(StageOptions):
                     for cost in zip(*(o.amounts for o in fitting), strict=True)
                 ],
                 StageBounds(
-                    [self.costs(o.amounts)[1] + o.sync for o in fitting],
-                    memory,
+                    [self.costs(o.amounts)[1] + o.sync for o in fitting], memory
                 ),
             )
         return self._fits[full]
@@ -613,9 +575,7 @@ class LayerStages(StageOptions):
             layers[-1] - layers[edges.target[first] % graph.num_sets],
             (self.split.devices - end) // self.smallest,
         )
-        max_inflight = np.minimum(
-            max_inflight, self.inflight(stages_after + 1)
-        )
+        max_inflight = np.minimum(max_inflight, self.inflight(stages_after + 1))
         need = self.inflight(fewest)
         for row in zip(
             need.tolist(),
@@ -661,9 +621,7 @@ class LayerStages(StageOptions):
         """Return the costs of the layers of a stage on a block."""
         size, shards = block.devices, np.array(self._shards[block.devices])
         route_before, route_after = routes
-        cuts_before, cuts_after = (
-            np.full(len(shards), cut) for cut in layers.cuts
-        )
+        cuts_before, cuts_after = (np.full(len(shards), cut) for cut in layers.cuts)
         route = self.model.network.inside(block)
         return StageLayers(
             kinds=layers.kinds,
@@ -683,9 +641,7 @@ class LayerStages(StageOptions):
             hidden=self.hidden if self.hides else None,
         )
 
-    def _change(
-        self, route: Route, size: int, size_bytes: int
-    ) -> tuple[Ints, Ints]:
+    def _change(self, route: Route, size: int, size_bytes: int) -> tuple[Ints, Ints]:
         """Return the time of an edge between layouts, forward and backward.
 
         The forward pass moves the tensor to the layout of the consumer, the
@@ -737,9 +693,7 @@ class LayerSearch(BestSearch):
             grown = PlacementGraph(options, placed, target, self.deadline)
             if not len(placed) or grown.bounds()[0] >= INFINITE:
                 continue
-            for pipeline in LabelSearch(grown).pipelines(
-                None if beam is None else 1
-            ):
+            for pipeline in LabelSearch(grown).pipelines(None if beam is None else 1):
                 plan = make_plan(options, pipeline.stages)
                 step_quanta = self._offer(item, plan)
         return step_quanta, plan

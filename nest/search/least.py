@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.space import (
-    is_single,
-    leading_runtimes,
-    undivided,
-    virtual_stages,
-)
+from nest.cost.space import is_single, leading_runtimes, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.best import make_plan, open_splits
@@ -91,9 +86,7 @@ def least_memory(
     floor = nothing_below(model)
     try:
         sets = closed_sets(problem.graph, together=undivided(problem))
-        items = open_splits(
-            model, sets, deadline, runtimes=leading_runtimes(problem)
-        )
+        items = open_splits(model, sets, deadline, runtimes=leading_runtimes(problem))
     except OutOfTimeError:
         return MemoryBounds(floor)
     splits = [FrontierSplit(item, least_bytes(item.options)) for item in items]
@@ -117,9 +110,7 @@ class _Search:
         self.least: int | None = None
         self.lows: dict[int, int] = {}
 
-    def run(
-        self, splits: list[FrontierSplit], enough_bytes: int | None
-    ) -> None:
+    def run(self, splits: list[FrontierSplit], enough_bytes: int | None) -> None:
         """Close the intervals of all splits while there is time.
 
         At first to a fraction: few splits are left for the rest then.
@@ -146,9 +137,7 @@ class _Search:
             return self.capacity
         return self.least - 1 - (self.least // divisor if divisor else 0)
 
-    def _close(
-        self, index: int, split: FrontierSplit, divisor: int | None
-    ) -> None:
+    def _close(self, index: int, split: FrontierSplit, divisor: int | None) -> None:
         """Find the least memory of a split, if it is below what is known."""
         high = cap = self._high(divisor)
         options = split.item.options

@@ -45,12 +45,7 @@ from nest.search.bounds import IncumbentCurve, PlacementGraph
 from nest.search.closed_sets import ClosedSets
 from nest.search.labels import LabelSearch
 from nest.search.neighbor_sizes import split_by_neighbor_size
-from nest.search.options import (
-    INFINITE,
-    LooseOptions,
-    PairOptions,
-    StageOptions,
-)
+from nest.search.options import INFINITE, LooseOptions, PairOptions, StageOptions
 from nest.search.parallel import Link, share
 from nest.search.paths import Path, Paths
 from nest.search.staircase import (
@@ -196,9 +191,7 @@ class FrontierSearch:
         )
 
     def _open_ranges(
-        self,
-        splits: Sequence[FrontierSplit],
-        levels: Sequence[tuple[int, int]],
+        self, splits: Sequence[FrontierSplit], levels: Sequence[tuple[int, int]]
     ) -> list[OpenRanges]:
         """Return every split with every level."""
         return [
@@ -293,9 +286,7 @@ class FrontierSearch:
         self.say("looking for plans to start from")
         low, high = self.least_bytes, self.capacity
         ratio = high / max(low, 1)
-        caps = {
-            round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)
-        }
+        caps = {round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)}
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
         items = [split.item for split in splits]
 
@@ -311,20 +302,10 @@ class FrontierSearch:
                 if self.staircase.least_time(cap) < guess:
                     break
 
-        share(
-            len(todo),
-            self.workers,
-            run,
-            self._take,
-            lambda index, result: None,
-        )
+        share(len(todo), self.workers, run, self._take, lambda index, result: None)
 
     def _bound(
-        self,
-        split: FrontierSplit,
-        floor: int,
-        cap: int,
-        guess: int,
+        self, split: FrontierSplit, floor: int, cap: int, guess: int
     ) -> PathBounds:
         """Bound the plans within a cap that are faster than ``U(floor)``."""
 
@@ -428,9 +409,7 @@ class FrontierSearch:
         ]
         return PlacementGraph(
             options,
-            options.placed(
-                merged(tables), split.item.limit(uppers), self._check_time
-            ),
+            options.placed(merged(tables), split.item.limit(uppers), self._check_time),
             IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
         )

@@ -38,13 +38,9 @@ class LinearProgram:
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
         self._solver.SetSolverSpecificParametersAsString(PARAMETERS)
         self._optimal = pywraplp.Solver.OPTIMAL
-        self._amounts = [
-            self._solver.NumVar(0.0, x, "") for x in self._upper.tolist()
-        ]
+        self._amounts = [self._solver.NumVar(0.0, x, "") for x in self._upper.tolist()]
         objective = self._solver.Objective()
-        for amount, cost in zip(
-            self._amounts, self._costs.tolist(), strict=True
-        ):
+        for amount, cost in zip(self._amounts, self._costs.tolist(), strict=True):
             objective.SetCoefficient(amount, cost)
         objective.SetMinimization()
         self.rows: list[Floats] = []
@@ -55,13 +51,9 @@ class LinearProgram:
         """Add the row ``row x >= lower``."""
         lacking = abs(lower) - np.minimum(row, 0.0) @ self._upper[:-1]
         row = np.append(row, lacking)
-        constraint = self._solver.Constraint(
-            float(lower), self._solver.infinity()
-        )
+        constraint = self._solver.Constraint(float(lower), self._solver.infinity())
         for column in np.flatnonzero(row).tolist():
-            constraint.SetCoefficient(
-                self._amounts[column], float(row[column])
-            )
+            constraint.SetCoefficient(self._amounts[column], float(row[column]))
         self.rows.append(row)
         self.lower.append(float(lower))
         self._constraints.append(constraint)

@@ -138,9 +138,7 @@ class ListOrder(NamedTuple):
 
 
 def list_order(
-    scope: OrderScope,
-    delays: Delays,
-    stop: Callable[[], bool] = lambda: False,
+    scope: OrderScope, delays: Delays, stop: Callable[[], bool] = lambda: False
 ) -> ListOrder | None:
     """Return the order of some delays; ``None`` if none fits, or to stop."""
     return _Maker(scope, delays).run(stop)
@@ -174,9 +172,7 @@ def balanced(scope: OrderScope) -> tuple[int, ...]:
     no chunk of a block passes on fewer than another one.
     """
     max_in_flight = [1] * len(scope.times)
-    for chunks, free_bytes in zip(
-        scope.members, scope.free_bytes, strict=True
-    ):
+    for chunks, free_bytes in zip(scope.members, scope.free_bytes, strict=True):
         stays = {chunk: scope.stay(chunk) for chunk in chunks}
         area = sum(scope.kept_bytes[c] * stay for c, stay in stays.items())
         for chunk, stay in stays.items():
@@ -263,10 +259,7 @@ class OrderSearch:
                     row[chunk] = int(rng.gauss(0, 0.15) * load)
         forward, inputs, by_weights, in_flight = (tuple(x) for x in values)
         return delays._replace(
-            forward=forward,
-            inputs=inputs,
-            weights=by_weights,
-            max_in_flight=in_flight,
+            forward=forward, inputs=inputs, weights=by_weights, max_in_flight=in_flight
         )
 
 

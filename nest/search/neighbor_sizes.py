@@ -71,9 +71,7 @@ def split_by_neighbor_size(graph: PlacementGraph) -> PlacementGraph:
     num_out, first_out, flat_out = _joined(ways_out)
     count = num_in[graph.begin] * num_out[graph.end]
     row = np.repeat(np.arange(len(edges)), count)
-    combination = np.arange(len(row)) - np.repeat(
-        np.cumsum(count) - count, count
-    )
+    combination = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
     begin, end = graph.begin[row], graph.end[row]
     enter, leave = np.divmod(combination, num_out[end])
     enter_size = flat_in[first_in[begin] + enter]
@@ -88,9 +86,7 @@ def split_by_neighbor_size(graph: PlacementGraph) -> PlacementGraph:
     )
 
 
-def neighbor_sizes(
-    options: StageOptions, edges: PlacedOptions
-) -> tuple[Ints, Ints]:
+def neighbor_sizes(options: StageOptions, edges: PlacedOptions) -> tuple[Ints, Ints]:
     """Return the devices of the stages before and after each option.
 
     The size is 0 where there is no stage.
@@ -108,34 +104,26 @@ def _sizes(node: Ints, size: Ints, width: int) -> dict[int, list[int]]:
 
 
 def _cut_sizes(
-    options: StageOptions,
-    offset: int,
-    before: tuple[int, ...],
-    after: tuple[int, ...],
+    options: StageOptions, offset: int, before: tuple[int, ...], after: tuple[int, ...]
 ) -> CutSizes:
     """Return the classes of the sizes that end and begin at an offset."""
     sizes = [0, *options.sizes]
 
     def forward(sender: int) -> tuple[Route | None, ...]:
         return tuple(
-            options.routes(offset, sizes[size], sizes[sender], 0)[0]
-            for size in after
+            options.routes(offset, sizes[size], sizes[sender], 0)[0] for size in after
         )
 
     def backward(sender: int) -> tuple[Route | None, ...]:
         return tuple(
-            options.routes(
-                offset - sizes[size], sizes[size], 0, sizes[sender]
-            )[1]
+            options.routes(offset - sizes[size], sizes[size], 0, sizes[sender])[1]
             for size in before
         )
 
     return CutSizes(_classes(before, forward), _classes(after, backward))
 
 
-def _classes(
-    sizes: Iterable[int], key: Callable[[int], object]
-) -> SizeClasses:
+def _classes(sizes: Iterable[int], key: Callable[[int], object]) -> SizeClasses:
     """Return the first size with the same key, for each size."""
     first: dict[object, int] = {}
     return {size: first.setdefault(key(size), size) for size in sizes}
@@ -148,9 +136,7 @@ def _joined(lists: list[list[int]]) -> tuple[Ints, Ints, Ints]:
     return count, np.cumsum(count) - count, flat
 
 
-def _representatives(
-    classes: list[SizeClasses], node: Ints, size: Ints
-) -> Ints:
+def _representatives(classes: list[SizeClasses], node: Ints, size: Ints) -> Ints:
     """Return the representatives of the sizes of options at nodes."""
     representatives = [
         classes[node][size]
@@ -172,11 +158,7 @@ def _received(options: StageOptions, edges: PlacedOptions) -> PlacedOptions:
     positions = zip(
         *(
             column[first].tolist()
-            for column in (
-                edges.offset,
-                edges.size,
-                *neighbor_sizes(options, edges),
-            )
+            for column in (edges.offset, edges.size, *neighbor_sizes(options, edges))
         ),
         strict=True,
     )
@@ -185,8 +167,7 @@ def _received(options: StageOptions, edges: PlacedOptions) -> PlacedOptions:
         for position in positions
     ]
     (exact, back), (least, least_back) = (
-        options.received(edges, [pair[i] for pair in routes], which)
-        for i in range(2)
+        options.received(edges, [pair[i] for pair in routes], which) for i in range(2)
     )
     extra = exact - least
     once, wait = options.costs(extra)

@@ -99,10 +99,7 @@ class StageShapes:
     """
 
     def __init__(
-        self,
-        model: CostModel,
-        sets: ClosedSets,
-        deadline: Deadline | None = None,
+        self, model: CostModel, sets: ClosedSets, deadline: Deadline | None = None
     ) -> None:
         self.model, self.sets, self.deadline = model, sets, deadline
         #: Least amounts of strategies, as :class:`BatchTerms` knows them.
@@ -123,15 +120,11 @@ class StageShapes:
         # of it the layers outside need.
         inside = [sets.member[:, t.producer] for t in model.transfers.tensors]
         beyond = [
-            np.max(
-                [~sets.member[:, node] * size for node, size in t.consumers],
-                axis=0,
-            )
+            np.max([~sets.member[:, node] * size for node, size in t.consumers], axis=0)
             for t in model.transfers.tensors
         ]
         crossing = np.array(
-            [a * size for a, size in zip(inside, beyond, strict=True)],
-            dtype=np.int64,
+            [a * size for a, size in zip(inside, beyond, strict=True)], dtype=np.int64
         ).reshape(len(model.transfers.tensors), sets.count)
         cuts: dict[tuple[int, ...], int] = {}
         self.cut_of: Ints = np.array(
@@ -200,8 +193,7 @@ class Table:
 
         def table(field: Callable[[LayerTerms], int]) -> Ints:
             values = [
-                [0 if term is None else field(term) for term in row]
-                for row in rows
+                [0 if term is None else field(term) for term in row] for row in rows
             ]
             return np.array(values, dtype=np.int64)
 
@@ -258,10 +250,7 @@ def paired_load(passes: Any, num_passes: int, num_paired: int) -> Any:
     """
     columns = np.moveaxis(passes, -1, 0)
     whole = columns[PassComponent.FORWARD] + columns[PassComponent.BACKWARD]
-    alone = (
-        columns[PassComponent.FORWARD_ALONE]
-        + columns[PassComponent.BACKWARD_ALONE]
-    )
+    alone = columns[PassComponent.FORWARD_ALONE] + columns[PassComponent.BACKWARD_ALONE]
     unpaired = (num_passes - num_paired) * whole
     return unpaired + num_paired * np.minimum(whole, alone)
 
@@ -332,14 +321,11 @@ class BatchTerms:
         """Return the table of some terms."""
         return Table.of(rows, self.schedule.paces, self.max_bytes)
 
-    def terms(
-        self, strategy: Strategy, block: Block | None
-    ) -> list[LayerTerms | None]:
+    def terms(self, strategy: Strategy, block: Block | None) -> list[LayerTerms | None]:
         """Return the terms of every kind on a block."""
         return [
             self.model.layer_terms(
-                *(layer, strategy, self.micro_batch, block),
-                replicas=self.replicas,
+                *(layer, strategy, self.micro_batch, block), replicas=self.replicas
             )
             for layer in self.shapes.representatives
         ]
@@ -354,9 +340,7 @@ class BatchTerms:
         all replicas, so no device range has a smaller load.
         """
         count = len(self.model.problem.cluster.types)
-        return np.array(
-            [self._min_load(device_type) for device_type in range(count)]
-        )
+        return np.array([self._min_load(device_type) for device_type in range(count)])
 
     @cached_property
     def least_anywhere(self) -> Ints:
@@ -436,9 +420,7 @@ class BatchTerms:
             # Replicas begin anywhere, and any of them may have the type.
             period = math.inf
             splits = batch_splits(self.model.problem)
-            unit = math.gcd(
-                unit, *(x.devices for x in splits if x.replicas > 1)
-            )
+            unit = math.gcd(unit, *(x.devices for x in splits if x.replicas > 1))
         blocks: dict[int, Sequence[Block | None]] = {}
         for size in unique(self.devices).tolist():
             end = min(cluster.num_devices - size + 1, period)
@@ -514,10 +496,7 @@ class BatchTerms:
             self.shapes.deadline.check()
 
     def _fastest(
-        self,
-        model: CostModel,
-        strategy: Strategy,
-        places: Sequence[Block | None],
+        self, model: CostModel, strategy: Strategy, places: Sequence[Block | None]
     ) -> list[Block | None]:
         """Return blocks such that no layer is faster on any other block."""
         of_types: dict[object, list[Block]] = {}
@@ -546,9 +525,7 @@ def batch_terms(
         replicas = split.replicas if runtime.distributed_optimizer else 1
         key = (split.micro_batch, replicas)
         if key not in terms:
-            terms[key] = BatchTerms(
-                shapes, split.micro_batch, runtime, replicas
-            )
+            terms[key] = BatchTerms(shapes, split.micro_batch, runtime, replicas)
         yield split, terms[key]
 
 
@@ -721,9 +698,7 @@ def min_memory_bytes(cluster: Cluster, types: tuple[int, ...] | None) -> int:
     """Return the least memory of these device types; ``None``: of any."""
     if types is None:
         return cluster.memory_bytes()
-    return min(
-        cluster.types[device_type].memory_bytes for device_type in types
-    )
+    return min(cluster.types[device_type].memory_bytes for device_type in types)
 
 
 class StageOptions:
@@ -741,17 +716,11 @@ class StageOptions:
     """
 
     def __init__(
-        self,
-        terms: BatchTerms,
-        split: BatchSplit,
-        family: Family | None = None,
+        self, terms: BatchTerms, split: BatchSplit, family: Family | None = None
     ) -> None:
         if family is None:
             (family,) = families(
-                terms.model.problem,
-                split,
-                terms.strategies,
-                terms.model.runtime,
+                terms.model.problem, split, terms.strategies, terms.model.runtime
             )
         self.terms, self.split = terms, split
         self.shapes, self.model = terms.shapes, terms.model
@@ -767,16 +736,12 @@ class StageOptions:
         self.family = family
         allowed = {*family.strategies}
         self.usable = (terms.devices <= split.devices) & np.array(
-            [strategy in allowed for strategy in terms.strategies],
-            dtype=np.bool_,
+            [strategy in allowed for strategy in terms.strategies], dtype=np.bool_
         )
         self.zones = Zones(problem.cluster, split)
         #: Upper limit of the memory of the devices of every span.
         self.span_bytes: Ints = np.array(
-            [
-                min_memory_bytes(problem.cluster, x.types)
-                for x in self.zones.sites
-            ]
+            [min_memory_bytes(problem.cluster, x.types) for x in self.zones.sites]
         )
         #: The numbers of devices that stages may have, ascending.
         self.sizes: list[int] = unique(terms.devices[self.usable]).tolist()
@@ -828,9 +793,7 @@ class StageOptions:
 
     def inflight(self, remaining: Ints) -> Ints:
         """Return the in-flight counts for numbers of remaining stages."""
-        in_flight: Ints = self._inflight[
-            np.minimum(remaining, self.max_stages) - 1
-        ]
+        in_flight: Ints = self._inflight[np.minimum(remaining, self.max_stages) - 1]
         return in_flight
 
     def need(self, remaining: int) -> int:
@@ -856,16 +819,11 @@ class StageOptions:
         ``amounts`` are the ``sums`` of their periods.
         """
         count = self.split.num_micro_batches
-        return (
-            self.schedule.added(amounts),
-            self.schedule.waited(amounts, count),
-        )
+        return (self.schedule.added(amounts), self.schedule.waited(amounts, count))
 
     # Without a device range
 
-    def fit(
-        self, options: LooseOptions | PairOptions, cap_bytes: Ints | int
-    ) -> Ints:
+    def fit(self, options: LooseOptions | PairOptions, cap_bytes: Ints | int) -> Ints:
         """Return the largest in-flight counts that fit."""
         free = cap_bytes - options.fixed_bytes
         max_inflight = self.max_inflight
@@ -892,9 +850,7 @@ class StageOptions:
             first, last = zones.window(span, self.terms.devices)
             chosen = np.flatnonzero(self.usable & (first <= last))
             tables += [
-                self._loose(
-                    chosen[start : start + width], index, limit, cap_bytes
-                )
+                self._loose(chosen[start : start + width], index, limit, cap_bytes)
                 for start in range(0, len(chosen), width)
             ]
         if not tables:
@@ -952,10 +908,7 @@ class StageOptions:
     # At device ranges
 
     def placed(
-        self,
-        pairs: PairOptions,
-        limit: StageFilter,
-        check_time: Callable[[], object],
+        self, pairs: PairOptions, limit: StageFilter, check_time: Callable[[], object]
     ) -> PlacedOptions:
         """Compute the costs of options at every offset where they may be.
 
@@ -975,9 +928,7 @@ class StageOptions:
         count = 0
         for size, offsets in self._offsets(pairs).items():
             chosen = pairs.take(pairs.size == size)
-            for priced, row, offset in self._placed(
-                chosen, size, offsets, limit
-            ):
+            for priced, row, offset in self._placed(chosen, size, offsets, limit):
                 check_time()
                 tables.append(priced)
                 rows.append(row + count)
@@ -1012,11 +963,7 @@ class StageOptions:
         return offsets
 
     def _placed(
-        self,
-        pairs: PairOptions,
-        size: int,
-        offsets: list[int],
-        limit: StageFilter,
+        self, pairs: PairOptions, size: int, offsets: list[int], limit: StageFilter
     ) -> Iterator[tuple[PlacedOptions, Ints, Ints]]:
         """Compute the costs of options of one size, offset by offset.
 
@@ -1028,9 +975,7 @@ class StageOptions:
         """
         by_cost: dict[object, list[int]] = {}
         for offset in offsets:
-            cost_key = self._place(
-                offset, size, self.least_routes(offset, size)
-            )
+            cost_key = self._place(offset, size, self.least_routes(offset, size))
             by_cost.setdefault(cost_key, []).append(offset)
         for equivalent in by_cost.values():
             where = np.array(equivalent, dtype=np.int64)
@@ -1062,12 +1007,8 @@ class StageOptions:
         """
         network, block = self.model.network, self._block(offset, size)
         return (
-            network.route(block, block.before(size_before))
-            if size_before
-            else None,
-            network.route(block, block.behind(size_after))
-            if size_after
-            else None,
+            network.route(block, block.before(size_before)) if size_before else None,
+            network.route(block, block.behind(size_after)) if size_after else None,
         )
 
     def least_routes(self, offset: int, size: int) -> Routes:
@@ -1079,8 +1020,7 @@ class StageOptions:
             network, block = self.model.network, self._block(offset, size)
             free = self.split.devices - offset - size
             sizes_before, sizes_after = (
-                self.sizes[: bisect_right(self.sizes, room)]
-                for room in (offset, free)
+                self.sizes[: bisect_right(self.sizes, room)] for room in (offset, free)
             )
             self._least_routes[offset, size] = (
                 network.fastest(block, sizes_before, forward=True)
@@ -1096,17 +1036,10 @@ class StageOptions:
         """Return an equivalence key: equal keys, equal costs."""
         block = self._block(offset, size)
         types = self.model.problem.cluster.types_in(block.ranges())
-        return (
-            self.model.network.alike(block),
-            types,
-            *routes,
-        )
+        return (self.model.network.alike(block), types, *routes)
 
     def _priced(
-        self,
-        pairs: PairOptions,
-        block: Block,
-        limit: StageFilter,
+        self, pairs: PairOptions, block: Block, limit: StageFilter
     ) -> tuple[PlacedOptions, Ints]:
         """Compute the costs at one device range.
 
@@ -1130,8 +1063,7 @@ class StageOptions:
         shards = np.array(self.terms.shards, dtype=np.int64)[used][row]
         received_back = self._receive(after, shapes.cut_of[target], shards)
         received = self._received(
-            self._receive(before, shapes.cut_of[source], shards),
-            received_back,
+            self._receive(before, shapes.cut_of[source], shards), received_back
         )[: len(self.rounds)]
         work, (sync, overlappable, backward) = self._sums(table, row, shape)
         hidden = self.hidden(overlappable)
@@ -1140,8 +1072,7 @@ class StageOptions:
         once = weighted(self.schedule.once, periods)
         wait = self.rounds @ periods
         fit = np.minimum(
-            pairs.max_inflight,
-            self.fit(pairs, self.model.capacity_bytes(block)),
+            pairs.max_inflight, self.fit(pairs, self.model.capacity_bytes(block))
         )
         fast = np.flatnonzero(
             limit.admits(once, wait, pairs.level) & (fit >= self.need(1))
@@ -1282,9 +1213,7 @@ class StageOptions:
             )
             every = list(numbers)
             table = [
-                self._times(
-                    every[x // len(degrees)], degrees[x % len(degrees)]
-                )
+                self._times(every[x // len(degrees)], degrees[x % len(degrees)])
                 for x in key.tolist()
             ]
             cuts = np.array(table).reshape(-1, len(self.shapes.cuts))

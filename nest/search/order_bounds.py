@@ -16,8 +16,7 @@ def order_bound(scope: OrderScope) -> int:
     """
     blocks = range(len(scope.members))
     return max(
-        max(_work_bound(scope, block), _memory_bound(scope, block))
-        for block in blocks
+        max(_work_bound(scope, block), _memory_bound(scope, block)) for block in blocks
     )
 
 
@@ -74,7 +73,5 @@ def _memory_bound(scope: OrderScope, block: int) -> int:
     if min(sizes) <= 0 or free_bytes < min(sizes):
         return 0
     free_bytes = min(free_bytes, free_bytes // min(sizes) * max(sizes))
-    area = count * sum(
-        scope.kept_bytes[chunk] * scope.stay(chunk) for chunk in chunks
-    )
+    area = count * sum(scope.kept_bytes[chunk] * scope.stay(chunk) for chunk in chunks)
     return sum(scope.forward[: chunks[0]]) + ceil_div(area, free_bytes)

@@ -19,13 +19,7 @@ from nest.cost.schedules import AnyOrder
 from nest.cost.space import BatchSplit, Runtime, runtime_of
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Placement, Plan, Strategy
-from nest.search.chunks import (
-    Chunks,
-    Cutter,
-    Shape,
-    Uniform,
-    prefix_shapes,
-)
+from nest.search.chunks import Chunks, Cutter, Shape, Uniform, prefix_shapes
 from nest.search.interleaved import tried_runtimes
 from nest.search.options import INFINITE, BatchTerms, batch_terms
 from nest.solvers.base import Deadline
@@ -99,9 +93,7 @@ class Settings:
         if batch is None or setting.strategy not in batch[1].strategies:
             return None
         split, terms = batch
-        uniform = Uniform(
-            terms, terms.strategies.index(setting.strategy), split
-        )
+        uniform = Uniform(terms, terms.strategies.index(setting.strategy), split)
         if uniform.table([None]).missing.any():
             return None
         virtual = setting.virtual_stages
@@ -153,9 +145,7 @@ class Settings:
             replicas=amounts["replicas"],
             micro_batch=amounts["micro_batch"],
             blocks=amounts["blocks"],
-            strategy=replace(
-                setting.strategy, **degrees, sequence_parallel=split
-            ),
+            strategy=replace(setting.strategy, **degrees, sequence_parallel=split),
         )
 
     def _other_choices(self, strategy: Strategy) -> Iterator[Strategy]:

@@ -40,12 +40,7 @@ from nest.search.order_bounds import order_bound
 from nest.search.order_settings import Setting, Settings, settings_of
 from nest.search.task import SearchTask
 from nest.search.zero_bubble import best_zero_bubble_order
-from nest.solvers.base import (
-    Deadline,
-    Progress,
-    SolverOutput,
-    exact_output,
-)
+from nest.solvers.base import Deadline, Progress, SolverOutput, exact_output
 from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
@@ -127,9 +122,7 @@ class _OrdersSearch:
         bounds = [bound for bound in self._search_named() if bound is not None]
         if self.problem.job.schedule == ANY_ORDER:
             self._explore(self._share(FIRST_SHARE / (1 - NAMED_SHARE)))
-            self._improve(
-                self._share(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE))
-            )
+            self._improve(self._share(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE)))
         bound, limit = 0, None
         if len(bounds) == len(self.problem.job.schedules) and (
             self.problem.job.schedule != ANY_ORDER
@@ -310,9 +303,7 @@ class _OrdersSearch:
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
         if candidate.plan.virtual_stages == 1:
-            order = best_zero_bubble_order(
-                search.scope, lambda: task.deadline.passed
-            )
+            order = best_zero_bubble_order(search.scope, lambda: task.deadline.passed)
             search.best = min(search.best, order, key=lambda x: x.end)
         self._take(candidate)
         for num_orders in (FEW_ORDERS - 1, FIRST_ORDERS - FEW_ORDERS):
@@ -372,11 +363,7 @@ class _OrdersSearch:
             return
         candidate.is_modeled = True
         search.best, search.floor = prove(
-            scope,
-            search.best,
-            search.floor,
-            self.best - candidate.extra,
-            deadline,
+            scope, search.best, search.floor, self.best - candidate.extra, deadline
         )
         self._take(candidate)
 
@@ -426,9 +413,7 @@ def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
             yield name, with_fields(problem, job=job)
 
 
-def _task_of(
-    task: SearchTask, problem: Problem, deadline: Deadline
-) -> SearchTask:
+def _task_of(task: SearchTask, problem: Problem, deadline: Deadline) -> SearchTask:
     """Return the task of one of :func:`_named`."""
     model = CostModel(problem, task.model.network)
     return SearchTask(model, task.sets, deadline, options=task.options)
@@ -455,15 +440,10 @@ def order_scope(
         free_bytes.append(capacity - used_bytes)
         syncs.append(sum(x.sync - x.hideable_sync for x in terms))
     scope = OrderScope(
-        times=[
-            model.rules.loads(pipeline, chunk)
-            for chunk in range(len(plan.stages))
-        ],
+        times=[model.rules.loads(pipeline, chunk) for chunk in range(len(plan.stages))],
         kept_bytes=tuple(kept_bytes),
         free_bytes=tuple(free_bytes),
-        block_of=tuple(
-            plan.block_of(chunk) for chunk in range(len(plan.stages))
-        ),
+        block_of=tuple(plan.block_of(chunk) for chunk in range(len(plan.stages))),
         whole=frozenset(
             chunk
             for chunk, stage in enumerate(plan.stages)

@@ -199,9 +199,7 @@ def _better_multipliers(
     1960).
     """
     max_multiplier = int(INFINITE) // (4 * sum(room))
-    for zone in sorted(
-        range(len(room)), key=lambda z: room[z] - paths[-1].used[z]
-    ):
+    for zone in sorted(range(len(room)), key=lambda z: room[z] - paths[-1].used[z]):
         others = (*multipliers[:zone], 0, *multipliers[zone + 1 :])
         lines = {
             (path.total + _total_charge(others, path.used), path.used[zone])
@@ -275,9 +273,7 @@ class Paths:
         row[groups[rows] - first] = rows
         row = row[self.shapes.of_pair]
         pairs = np.flatnonzero(row >= 0)
-        sources, starts = np.unique(
-            self.sets.pair_source[pairs], return_index=True
-        )
+        sources, starts = np.unique(self.sets.pair_source[pairs], return_index=True)
         return _Stages(
             span,
             self.zones.spans[span],
@@ -306,25 +302,18 @@ class Paths:
         """
         key = (loads, multipliers, most_wait, budget)
         if key not in self._cache:
-            cost = loads * self.lean.once + self._charge(
-                self.lean, multipliers
-            )
+            cost = loads * self.lean.once + self._charge(self.lean, multipliers)
             cost[self.lean.wait > most_wait] = INFINITE
-            self._remember(
-                key, self._min_costs_after(cost, self._sum_after, budget)
-            )
+            self._remember(key, self._min_costs_after(cost, self._sum_after, budget))
         return self._cache[key]
 
     def min_devices_after(self, most_wait: int) -> Costs:
         """Return the least number of devices from every set on."""
         if most_wait not in self._cache:
-            cost = np.where(
-                self.lean.wait > most_wait, INFINITE, self.lean.size
-            )
+            cost = np.where(self.lean.wait > most_wait, INFINITE, self.lean.size)
             budget = self.options.split.devices
             self._remember(
-                most_wait,
-                self._min_costs_after(cost, self._begin_from_end, budget),
+                most_wait, self._min_costs_after(cost, self._begin_from_end, budget)
             )
         return self._cache[most_wait]
 
@@ -343,9 +332,7 @@ class Paths:
         paid = np.zeros_like(options.size)
         for index, span in enumerate(self.zones.spans):
             rows = options.span == index
-            paid[rows] = self.zones.charge(
-                span, options.size[rows], multipliers
-            )
+            paid[rows] = self.zones.charge(span, options.size[rows], multipliers)
         return paid
 
     def _sum_after(self, stages: _Stages, after: Ints, cost: Ints) -> Ints:
@@ -353,15 +340,11 @@ class Paths:
         added: Ints = cost + after[stages.span.last][stages.target]
         return added
 
-    def _begin_from_end(
-        self, stages: _Stages, after: Ints, size: Ints
-    ) -> Ints:
+    def _begin_from_end(self, stages: _Stages, after: Ints, size: Ints) -> Ints:
         """Return the least distance from a stage's begin to the end."""
         zones, (first, last) = self.zones, stages.span
         devices = self.options.split.devices
-        end = np.maximum(
-            after[last][stages.target], devices - zones.ends[last]
-        )
+        end = np.maximum(after[last][stages.target], devices - zones.ends[last])
         begin = end + size
         if first < last:
             begin = np.maximum(begin, devices - zones.ends[first] + 1)
@@ -370,9 +353,7 @@ class Paths:
         found: Ints = begin
         return found
 
-    def _min_costs_after(
-        self, cost: Ints, combine: Combine, budget: int
-    ) -> Costs:
+    def _min_costs_after(self, cost: Ints, combine: Combine, budget: int) -> Costs:
         """Return the least costs from every set on, by number of stages.
 
         ``cost`` is the cost of each lean option. Row ``z`` is for a previous
@@ -423,9 +404,7 @@ class Paths:
             default=(int(INFINITE), 0),
         )
 
-    def trace(
-        self, costs: Costs, multipliers: Multipliers | None = None
-    ) -> Path:
+    def trace(self, costs: Costs, multipliers: Multipliers | None = None) -> Path:
         """Return the cheapest path; there must be one."""
         _, count = self.root(costs)
         stages = []
@@ -469,18 +448,13 @@ class Paths:
         """Return the least cost from a set on, and its first stage."""
         stages = self._stages[index]
         position = int(np.searchsorted(stages.sources, source))
-        if (
-            position == len(stages.sources)
-            or stages.sources[position] != source
-        ):
+        if position == len(stages.sources) or stages.sources[position] != source:
             return int(INFINITE), index, 0
         ends = np.append(stages.first, len(stages.row))
         pairs = slice(*ends[position : position + 2].tolist())
         stage_cost = costs.tables[remaining - 1][stages.row[pairs]]
         chosen = stages._replace(target=stages.target[pairs])
-        totals = costs.combine(
-            chosen, costs.costs_after[remaining - 1], stage_cost
-        )
+        totals = costs.combine(chosen, costs.costs_after[remaining - 1], stage_cost)
         best = int(np.argmin(totals))
         return int(totals[best]), index, pairs.start + best
 
@@ -600,24 +574,18 @@ class Paths:
         end[(begin >= zones.ends[first]) | (end > zones.ends[last])] = INFINITE
         return end
 
-    def survivors(
-        self, interval: Interval, upper: int, level: int
-    ) -> PairOptions:
+    def survivors(self, interval: Interval, upper: int, level: int) -> PairOptions:
         """Return the options of plans of the interval below ``upper``."""
         most_wait, zones = interval.up_to, self.zones
         devices = self.min_devices_after(most_wait)
         stages_after = np.full(self.sets.count, INFINITE)
         for count in range(len(devices.costs_after) - 1, -1, -1):
-            stages_after[
-                (devices.costs_after[count] < INFINITE).any(axis=0)
-            ] = count
+            stages_after[(devices.costs_after[count] < INFINITE).any(axis=0)] = count
         around = [
             Surroundings(
                 None,
                 self.options.split.devices,
-                self._min_costs_before(
-                    devices, stages_after, self._end_offset
-                ),
+                self._min_costs_before(devices, stages_after, self._end_offset),
                 np.minimum.accumulate(devices.costs_after, axis=0),
             )
         ]
@@ -661,25 +629,19 @@ class Paths:
         def cost(multipliers: Multipliers | None) -> Ints:
             if multipliers is None:
                 return options.size
-            paid: Ints = (
-                options.once + slack + self._charge(options, multipliers)
-            )
+            paid: Ints = options.once + slack + self._charge(options, multipliers)
             return paid
 
         # First the best pair of every shape, then every pair.
         useful = np.ones(len(options), dtype=np.bool_)
         for multipliers, room, before, after in around:
             rest = before[sets.pair_source] + after[-1][sets.pair_target]
-            best = np.minimum.reduceat(
-                rest[shapes.pairs], shapes.first_pair[:-1]
-            )
+            best = np.minimum.reduceat(rest[shapes.pairs], shapes.first_pair[:-1])
             useful &= cost(multipliers) + best[options.shape] <= room
         options, fit, slack = options.take(useful), fit[useful], slack[useful]
         width = np.diff(shapes.first_pair)[options.shape]
         row = np.repeat(np.arange(len(options)), width)
-        position = np.arange(len(row)) - np.repeat(
-            np.cumsum(width) - width, width
-        )
+        position = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
         pair = shapes.pairs[shapes.first_pair[options.shape[row]] + position]
         source, target = sets.pair_source[pair], sets.pair_target[pair]
         max_after = self.options.max_stages_after(fit)[row]
@@ -687,9 +649,7 @@ class Paths:
         bounds = []
         for multipliers, room, before, after in around:
             bound_after = after[np.minimum(max_after, len(after) - 1), target]
-            useful &= (
-                cost(multipliers)[row] + before[source] + bound_after <= room
-            )
+            useful &= cost(multipliers)[row] + before[source] + bound_after <= room
             bounds.append((before[source], bound_after))
         row, pair = row[useful], pair[useful]
         bounds = [(f[useful], b[useful]) for f, b in bounds]
@@ -706,8 +666,7 @@ class Paths:
             free_slack = around[1].room - cost(zones.free)[row]
             paid = zones.paid(multipliers)
             first = np.maximum(
-                first,
-                np.searchsorted(paid, charged_before + after - free_slack),
+                first, np.searchsorted(paid, charged_before + after - free_slack)
             )
             max_paid = paid[-1] - (before + charged_after - free_slack)
             end = np.searchsorted(paid, max_paid, "right") - 1
@@ -727,9 +686,7 @@ class Paths:
             last=last,
         )
 
-    def intervals(
-        self, upper: int, offer: Callable[[Path], int]
-    ) -> list[Interval]:
+    def intervals(self, upper: int, offer: Callable[[Path], int]) -> list[Interval]:
         """Return the intervals that may hold a plan below ``upper``.
 
         Parameters
@@ -746,9 +703,7 @@ class Paths:
         # Other options have times ``w`` between those of lean options.
         ends = np.append(waits[1:] - 1, self.loose.wait.max())
 
-        def bounded(
-            start: int, stop: int, multipliers: Multipliers | None
-        ) -> Interval:
+        def bounded(start: int, stop: int, multipliers: Multipliers | None) -> Interval:
             """Bound the plans whose ``max w`` is in a range of waits."""
             nonlocal upper
             low, high = int(waits[start]), int(ends[stop - 1])

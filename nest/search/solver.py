@@ -78,8 +78,7 @@ class DpSolver:
         searches=frozenset(EXTENSIONS),
         requires=("numpy",),
         options={
-            "max_closed_sets": "refuse graphs with more closed sets "
-            "(default 1000)",
+            "max_closed_sets": "refuse graphs with more closed sets (default 1000)",
             "at_most_quanta": "stop at any plan with a step time of at most "
             "so many quanta, or prove that there is none",
             "within_quanta": "look for the best plan with a step time of at "
@@ -92,10 +91,7 @@ class DpSolver:
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Return the best plan, or the best known when time runs out.
 
@@ -132,9 +128,7 @@ class DpSolver:
         if target is None and within is None:
             return _solve(task)
         # No plan takes more than MAX_TOTAL.
-        max_quanta = min(
-            x for x in (target, within, MAX_TOTAL) if x is not None
-        )
+        max_quanta = min(x for x in (target, within, MAX_TOTAL) if x is not None)
         return _solve_within(task, max_quanta, stop_at=target)
 
 
@@ -153,9 +147,7 @@ class _EnoughError(Exception):
     """A plan within the target was reported."""
 
 
-def _solve_within(
-    task: SearchTask, target: int, stop_at: int | None
-) -> SolverOutput:
+def _solve_within(task: SearchTask, target: int, stop_at: int | None) -> SolverOutput:
     """Search the plans with a step time of at most ``target`` quanta.
 
     Nothing slower is looked at. That there is no such plan is an answer
@@ -171,11 +163,7 @@ def _solve_within(
         if progress.plan is not None:
             best = progress
         best_quanta = best.claimed_quanta
-        if (
-            best_quanta is not None
-            and stop_at is not None
-            and best_quanta <= stop_at
-        ):
+        if best_quanta is not None and stop_at is not None and best_quanta <= stop_at:
             raise _EnoughError
 
     try:

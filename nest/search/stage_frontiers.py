@@ -174,8 +174,7 @@ class StageFrontier(Growth):
         for cost in costs:
             values = [self._value(cost, o) for o in stage.options]
             slopes = hull_slopes(
-                [values[kind] for kind in used],
-                [memory[kind] for kind in used],
+                [values[kind] for kind in used], [memory[kind] for kind in used]
             )
             slopes = np.append(0.0, _spread(slopes, PRICES))
             rest = priced(values, memory, slopes)[:, np.array(stage.kinds)]
@@ -248,10 +247,7 @@ class StageFrontier(Growth):
         hides = self.stage.hidden is not None
         if not self.alone:
             sync = np.maximum(labels.sync, floor)
-            return [
-                *labels.amounts,
-                *(sync_columns(labels) if hides else [sync]),
-            ]
+            return [*labels.amounts, *(sync_columns(labels) if hides else [sync])]
         total = self.stage.schedule.added(labels.amounts)
         total = total + self.stage.wait(labels.amounts)
         if not hides:

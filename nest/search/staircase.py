@@ -56,23 +56,17 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
         if not bounds:
             continue
         last = joined[-1] if joined else None
-        if last and (last.up_to_bytes, last.lower_bound_quanta) == (
-            low,
-            min(bounds),
-        ):
+        if last and (last.up_to_bytes, last.lower_bound_quanta) == (low, min(bounds)):
             joined[-1] = replace(last, up_to_bytes=high)
         else:
             joined.append(Gap(low, high, min(bounds)))
     return joined
 
 
-def leave_room(
-    gaps: Iterable[Gap], memory_bytes: int, step_quanta: int
-) -> bool:
+def leave_room(gaps: Iterable[Gap], memory_bytes: int, step_quanta: int) -> bool:
     """Whether a plan as small and as fast as that is not ruled out."""
     return any(
-        gap.above_bytes < memory_bytes
-        and gap.lower_bound_quanta <= step_quanta
+        gap.above_bytes < memory_bytes and gap.lower_bound_quanta <= step_quanta
         for gap in gaps
     )
 
@@ -114,18 +108,13 @@ class Staircase:
         position = bisect.bisect_right(
             self.points, memory_bytes, key=lambda p: p.memory_bytes
         )
-        return (
-            self.points[position - 1].step_quanta
-            if position
-            else int(INFINITE)
-        )
+        return self.points[position - 1].step_quanta if position else int(INFINITE)
 
     def arrays(self) -> tuple[Ints, Ints]:
         """Return memories, and ``U`` below the first and from each on."""
         return (
             np.array([p.memory_bytes for p in self.points], dtype=np.int64),
             np.array(
-                [int(INFINITE), *(p.step_quanta for p in self.points)],
-                dtype=np.int64,
+                [int(INFINITE), *(p.step_quanta for p in self.points)], dtype=np.int64
             ),
         )

@@ -26,10 +26,7 @@ from nest.util.interrupts import Ending
 
 
 def trace(
-    problem: Problem,
-    deadline: Deadline,
-    say: Say = ignore,
-    workers: int = 1,
+    problem: Problem, deadline: Deadline, say: Say = ignore, workers: int = 1
 ) -> tuple[list[Point], list[Gap]]:
     """Return the frontier of step time and memory, and what is not proven.
 
@@ -79,27 +76,20 @@ class FrontierTracer:
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Trace the frontier."""
         deadline = Deadline(options.time_limit_s)
         with Ending(deadline.expire):
             points, gaps = trace(
-                problem,
-                deadline,
-                lambda text: report(Progress(message=text)),
+                problem, deadline, lambda text: report(Progress(message=text))
             )
         extra: dict[str, Any] = {
             "points": [
-                (p.step_quanta, p.memory_bytes, plan_to_json(p.plan))
-                for p in points
+                (p.step_quanta, p.memory_bytes, plan_to_json(p.plan)) for p in points
             ],
             "gaps": [
-                (g.above_bytes, g.up_to_bytes, g.lower_bound_quanta)
-                for g in gaps
+                (g.above_bytes, g.up_to_bytes, g.lower_bound_quanta) for g in gaps
             ],
         }
         return SolverOutput(status=Status.NO_SOLUTION, extra=extra)

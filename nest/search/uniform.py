@@ -16,12 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nest.cost.model import CostModel
-from nest.cost.space import (
-    BatchSplit,
-    Family,
-    families,
-    leading_runtimes,
-)
+from nest.cost.space import BatchSplit, Family, families, leading_runtimes
 from nest.search.best import BestSearch, OpenSplit, as_triples, work_bound
 from nest.search.options import (
     INFINITE,

@@ -21,9 +21,7 @@ from nest.cost.space import BatchSplit, Family
 from nest.search.options import INFINITE, BatchTerms, Bools, Ints
 
 
-def stage_bounds(
-    terms: BatchTerms, split: BatchSplit, counts: Sequence[int]
-) -> Ints:
+def stage_bounds(terms: BatchTerms, split: BatchSplit, counts: Sequence[int]) -> Ints:
     """Return lower bounds on ``T`` of plans with one strategy.
 
     Of shape (strategies, numbers of stages), :data:`INFINITE` where no plan

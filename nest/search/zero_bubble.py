@@ -108,9 +108,7 @@ class _OrderMaker:
                     break
                 self.run_forward(stage)
 
-    def may_forward(
-        self, stage: int, micro_batch: int, skips_forward: bool
-    ) -> bool:
+    def may_forward(self, stage: int, micro_batch: int, skips_forward: bool) -> bool:
         """Whether a stage runs an F behind the B of a micro-batch."""
         num_forward = len(self.forward_ends[stage])
         if num_forward == self.scope.num_micro_batches:
@@ -177,9 +175,7 @@ class _OrderMaker:
         while self.num_weights_open(stage) and self.free_at[stage] < ready:
             gap = ready - self.free_at[stage]
             others = self.idle[:stage] + self.idle[stage + 1 :]
-            if gap < weights and self.idle[stage] + gap <= max(
-                others, default=0
-            ):
+            if gap < weights and self.idle[stage] + gap <= max(others, default=0):
                 break
             self.run_weights(stage)
         if self.lists[stage]:

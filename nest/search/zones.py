@@ -98,8 +98,7 @@ class Zones:
     def sizes(self) -> tuple[int, ...]:
         """Devices of every zone."""
         return tuple(
-            end - start
-            for start, end in zip(self.starts, self.ends, strict=True)
+            end - start for start, end in zip(self.starts, self.ends, strict=True)
         )
 
     @property
@@ -120,9 +119,7 @@ class Zones:
             high = np.minimum(high, self.ends[first] - 1)
         return low, high
 
-    def shares(
-        self, span: Span, size: Ints, multipliers: Multipliers
-    ) -> list[Ints]:
+    def shares(self, span: Span, size: Ints, multipliers: Multipliers) -> list[Ints]:
         """Return how many devices of each zone stages take at least.
 
         Of all ways to stand across the zones the cheapest.
@@ -154,9 +151,7 @@ class Zones:
 
     def paid(self, multipliers: Multipliers) -> Ints:
         """Return what the devices in front of every offset cost."""
-        of_device = np.repeat(
-            np.array(multipliers, dtype=np.int64), self.sizes
-        )
+        of_device = np.repeat(np.array(multipliers, dtype=np.int64), self.sizes)
         return np.concatenate(([0], np.cumsum(of_device)))
 
 
@@ -165,13 +160,7 @@ def _site(cluster: Cluster, block: Block) -> Site:
     types_of_ends = {cluster.types_in([span]) for span in block.ranges()}
     return Site(
         tuple(
-            sorted(
-                {
-                    device_type
-                    for types in types_of_ends
-                    for device_type in types
-                }
-            )
+            sorted({device_type for types in types_of_ends for device_type in types})
         ),
         tuple(sorted(types[0] for types in types_of_ends if len(types) == 1)),
     )

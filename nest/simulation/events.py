@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nest.cost.schedules import Pass
-from nest.cost.schedules.timeline import (
-    MOST_PASSES,
-    Timeline,
-    pair_time,
-    pass_times,
-)
+from nest.cost.schedules.timeline import MOST_PASSES, Timeline, pair_time, pass_times
 from nest.cost.score import Score, score
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan
@@ -239,9 +234,7 @@ class Simulation(Tabular):
                 time = self.pair_time(run, partner)
                 for one in (run, partner):
                     start = end - time
-                    yield Event(
-                        kind_of(one), start, time, *one[:2], paired=True
-                    )
+                    yield Event(kind_of(one), start, time, *one[:2], paired=True)
                 continue
             time, received = self.cost_of(run)
             if received:
@@ -295,9 +288,7 @@ class Simulation(Tabular):
         for index, block in enumerate(self.score.blocks):
             stages = [self.score.stages[stage - 1] for stage in block.stages]
             apart, hidden = self._apart(index)
-            receive = sum(
-                x.receive_forward + x.receive_backward for x in stages
-            )
+            receive = sum(x.receive_forward + x.receive_backward for x in stages)
             forward = sum(x.forward - x.receive_forward for x in stages)
             backward = sum(x.backward - x.receive_backward for x in stages)
             end = self.timeline.block_ends[index]

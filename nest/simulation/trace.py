@@ -62,23 +62,14 @@ def _events(simulation: Simulation) -> Iterator[dict[str, Any]]:
         first, end = next(blocks[index].ranges())
         text = f"block {index + 1}: stage {stages}, devices {first}–{end - 1}"
         yield _name("thread_name", text, index)
-        yield {
-            **_name("thread_sort_index", "", index),
-            "args": {"sort_index": index},
-        }
+        yield {**_name("thread_sort_index", "", index), "args": {"sort_index": index}}
         for event in simulation.events(index):
             yield _complete(event, index, problem.quantum_ps)
 
 
 def _name(what: str, text: str, block: int = 0) -> dict[str, Any]:
     """Return what names a row."""
-    return {
-        "name": what,
-        "ph": "M",
-        "pid": 0,
-        "tid": block,
-        "args": {"name": text},
-    }
+    return {"name": what, "ph": "M", "pid": 0, "tid": block, "args": {"name": text}}
 
 
 def _complete(event: Event, block: int, quantum_ps: int) -> dict[str, Any]:

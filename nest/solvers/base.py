@@ -192,9 +192,7 @@ class Capabilities:
             "order": job.plans_order_passes,
         }
         return tuple(
-            name
-            for name in EXTENSIONS
-            if allowed[name] and name not in self.searches
+            name for name in EXTENSIONS if allowed[name] and name not in self.searches
         )
 
     def unable(self, problem: Problem) -> str | None:
@@ -296,9 +294,7 @@ class SolveOptions:
     repair: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
 
-    def reached(
-        self, step_quanta: int | None, lower_bound_quanta: int | None
-    ) -> bool:
+    def reached(self, step_quanta: int | None, lower_bound_quanta: int | None) -> bool:
         """Whether a plan and a bound are as close as :attr:`gap` asks for.
 
         Never so if no gap is asked for, or either is missing. Exact.
@@ -312,9 +308,7 @@ class SolveOptions:
         return math.ceil((1 - Fraction(self.gap)) * step_quanta)
 
 
-def check_limits(
-    name: str, num_workers: int, time_limit_s: float | None
-) -> None:
+def check_limits(name: str, num_workers: int, time_limit_s: float | None) -> None:
     """Raise ``InvalidOptionError`` for limits that nobody can keep.
 
     ``name`` is what the number of workers is called.
@@ -377,10 +371,7 @@ class Solver(Protocol):
         """Return why this problem cannot be searched, or ``None``."""
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Search for the best plan."""
 

@@ -201,9 +201,7 @@ class Cell:
         if self.last is not None:
             worker.wait(_LEAVE_S)
         elif not worker.ended:
-            self.within_gap = self.options.reached(
-                self.best.claimed_quanta, self.bound
-            )
+            self.within_gap = self.options.reached(self.best.claimed_quanta, self.bound)
             self.out_of_time = self.clock.elapsed_s >= end_s
             if not self.within_gap and not self.out_of_time:
                 self._show()

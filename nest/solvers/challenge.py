@@ -171,10 +171,7 @@ def _rank(
         lean = {"full": 0, "selective": 1}.get(strategy.recompute, 2)
         return lean, -strategy.zero, idle, -num_stages
     guide = best.stages[0].layer_strategies[0]
-    other = [
-        int(getattr(strategy, name) != getattr(guide, name))
-        for name in _FIELDS
-    ]
+    other = [int(getattr(strategy, name) != getattr(guide, name)) for name in _FIELDS]
     return sum(other), idle, abs(num_stages - best.num_blocks), *other
 
 
@@ -188,9 +185,7 @@ def _plan(
     """Return the plan of one strategy, ``None`` if a layer cannot have it."""
     graph = model.problem.graph
     terms = {
-        kind: model.layer_terms(
-            *(position, strategy, split.micro_batch, None), runtime
-        )
+        kind: model.layer_terms(*(position, strategy, split.micro_batch, None), runtime)
         for kind, position in {
             layer.kind: i for i, layer in enumerate(graph.layers)
         }.items()

@@ -115,8 +115,7 @@ class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
             return tuple(shlex.split(self.command))
         except ValueError as error:
             raise ValueError(
-                f"command: expected words with closed quotes, got {error}; "
-                f"correct it"
+                f"command: expected words with closed quotes, got {error}; correct it"
             ) from None
 
     def takes(self, placeholder: str) -> bool:
@@ -150,9 +149,7 @@ class Answer(FileStruct, frozen=True, kw_only=True, tag="nest-answer/1"):
         As in :class:`~nest.solvers.base.SolverOutput`.
     """
 
-    status: Literal[
-        "optimal", "feasible", "infeasible", "no-solution", "unsupported"
-    ]
+    status: Literal["optimal", "feasible", "infeasible", "no-solution", "unsupported"]
     plan: Plan | None = None
     claimed_quanta: Size | None = None
     lower_bound_quanta: Size | None = None
@@ -181,11 +178,7 @@ def read_planner(path: str | Path) -> Planner:
     """
     data = read_bytes(path, InvalidOptionError, "description of a planner")
     planner = decode(
-        data,
-        str(path),
-        Planner,
-        "description of a planner",
-        InvalidOptionError,
+        data, str(path), Planner, "description of a planner", InvalidOptionError
     )
     here = str(Path(path).resolve().parent)
     words = tuple(word.replace("{here}", here) for word in planner.words)
@@ -221,9 +214,7 @@ class CommandSolver:
     """Runs the command of a description; :func:`solver_of` makes classes."""
 
     name: ClassVar[str] = "command"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False, method="a command"
-    )
+    capabilities: ClassVar[Capabilities] = Capabilities(exact=False, method="a command")
     planner: ClassVar[Planner]
 
     def unsupported(self, problem: Problem) -> str | None:
@@ -231,10 +222,7 @@ class CommandSolver:
         return None
 
     def solve(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report = ignore_progress,
+        self, problem: Problem, options: SolveOptions, report: Report = ignore_progress
     ) -> SolverOutput:
         """Run the command and read what it wrote.
 
@@ -265,9 +253,7 @@ class CommandSolver:
         killed = self._run(values, folder, limit_s)
         return self._read(files["plan"], limit_s if killed else None)
 
-    def _run(
-        self, values: dict[str, str], folder: Path, limit_s: float | None
-    ) -> bool:
+    def _run(self, values: dict[str, str], folder: Path, limit_s: float | None) -> bool:
         """Run the command; return whether it was stopped at the limit."""
         words = [
             _PLACEHOLDER.sub(lambda found: values[found[1]], word)
@@ -280,11 +266,7 @@ class CommandSolver:
                 # In the process group of this process, so that it ends with
                 # it, whoever kills the group.
                 process = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=scratch,
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=scratch
                 )
             except OSError as error:
                 raise SolverNotInstalledError(

@@ -90,9 +90,7 @@ def inconsistency(
         )
     if not exact and (proven or bound is not None):
         found = f"status {status}" if proven else f"a bound of {bound}"
-        return (
-            f"expected no proof from a solver that is not exact, got {found}"
-        )
+        return f"expected no proof from a solver that is not exact, got {found}"
     if proven and stated.limit is not None:
         return f"expected no limit with {status}, got {stated.limit}"
     if status is Status.NO_SOLUTION and not (stated.limit or stated.detail):

@@ -103,10 +103,7 @@ class _ScoredPlan(NamedTuple):
 
 
 def _score(
-    problem: Problem,
-    plan: Plan | None,
-    model: CostModel,
-    capabilities: Capabilities,
+    problem: Problem, plan: Plan | None, model: CostModel, capabilities: Capabilities
 ) -> _ScoredPlan:
     """Score the plan of a claim, and check that it is in the plan space."""
     from nest.cost.score import score
@@ -124,10 +121,7 @@ def _score(
 
 
 def _known_times(
-    problem: Problem,
-    scored: _ScoredPlan,
-    others: Iterable[Plan],
-    model: CostModel,
+    problem: Problem, scored: _ScoredPlan, others: Iterable[Plan], model: CostModel
 ) -> Iterator[int]:
     """Yield the step times of all known plans that fit."""
     from nest.cost.score import score
@@ -168,10 +162,7 @@ def _mismatch(
         )
     over = over_memory(problem, claim, claim.plan, scored.score)
     return replace(
-        over,
-        outcome=Outcome.MISMATCH,
-        detail=f"{reason}; {over.detail}",
-        extra=extra,
+        over, outcome=Outcome.MISMATCH, detail=f"{reason}; {over.detail}", extra=extra
     )
 
 
@@ -192,9 +183,7 @@ def _accept(
         status, detail = _qualify(claim, unsearched)
     plan, result = claim.plan, scored.score
     if plan is not None and result is not None and not result.feasible:
-        over = over_memory(
-            problem, replace(claim, detail=detail), plan, result
-        )
+        over = over_memory(problem, replace(claim, detail=detail), plan, result)
         return replace(over, lower_bound_quanta=finite(bound))
     return Verdict(
         outcome=Outcome.SOLVED,
@@ -273,9 +262,7 @@ def _outside(problem: Problem, plan: Plan) -> str | None:
     return None
 
 
-def _qualify(
-    claim: SolverOutput, unsearched: tuple[str, ...]
-) -> tuple[Status, str]:
+def _qualify(claim: SolverOutput, unsearched: tuple[str, ...]) -> tuple[Status, str]:
     """Return status and detail of a claim about part of the plan space."""
     status, detail = claim.status, f"did not search {', '.join(unsearched)}"
     without = "it" if len(unsearched) == 1 else "them"
@@ -306,10 +293,7 @@ def claim_to_json(
 
 
 def _reject(
-    claim: SolverOutput,
-    reason: str | None,
-    fault: str,
-    unsearched: Sequence[str],
+    claim: SolverOutput, reason: str | None, fault: str, unsearched: Sequence[str]
 ) -> Verdict:
     """Return the verdict on a plan that counts for nothing.
 

@@ -154,8 +154,7 @@ class Worker:
         self._usage = Usage(
             exit_code=exit_code,
             cpu_s=used.ru_utime + used.ru_stime,
-            peak_rss_bytes=used.ru_maxrss
-            * (1 if sys.platform == "darwin" else 1024),
+            peak_rss_bytes=used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
             log=log,
             num_detached=num_detached,
         )

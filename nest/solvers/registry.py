@@ -25,20 +25,11 @@ import uuid
 from importlib import import_module, util
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from nest.errors import (
-    InvalidOptionError,
-    SolverNotInstalledError,
-    UnknownSolverError,
-)
+from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownSolverError
 from nest.solvers.base import COMMAND, Capabilities, Solver
 from nest.solvers.descendants import MARK, end_all, end_marked
 from nest.util.interpreters import environment, python, search_path
-from nest.util.versions import (
-    DISTRIBUTION,
-    nest_version,
-    num_cpus,
-    package_version,
-)
+from nest.util.versions import DISTRIBUTION, nest_version, num_cpus, package_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,8 +222,7 @@ def load_target(target: str) -> type[Solver]:
         isinstance(capabilities, Capabilities) and hasattr(found, "solve")
     ):
         raise TypeError(
-            f"{target}: expected a class with 'capabilities' and 'solve', "
-            f"got {found!r}"
+            f"{target}: expected a class with 'capabilities' and 'solve', got {found!r}"
         )
     return cast("type[Solver]", found)
 
@@ -304,10 +294,7 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     )
     mark = f"import-{os.getpid()}-{uuid.uuid4().hex}"
     with subprocess.Popen(
-        python(
-            *("-c", code, json.dumps(search_path())),
-            *(target, str(os.getpid())),
-        ),
+        python(*("-c", code, json.dumps(search_path())), *(target, str(os.getpid()))),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -392,9 +379,7 @@ def order_prover() -> Callable[..., Any] | None:
     if not _is_there(_ORDER_ENGINE):
         return None
     module_name, _, function = _ORDER_PROVER.partition(":")
-    return cast(
-        "Callable[..., Any]", getattr(import_module(module_name), function)
-    )
+    return cast("Callable[..., Any]", getattr(import_module(module_name), function))
 
 
 def availability(name: str) -> str | None:
@@ -504,9 +489,7 @@ def _readable(ignored: dict[str, str]) -> list[EntryPoint]:
 def _malformed_name(name: str) -> str | None:
     if _KEYWORD.fullmatch(name):
         return None
-    return (
-        "expected a name of lower-case letters, digits, '-' and '_'; rename it"
-    )
+    return "expected a name of lower-case letters, digits, '-' and '_'; rename it"
 
 
 def _malformed_target(target: str) -> str | None:

@@ -24,9 +24,7 @@ from nest.solvers.result import Verdict
 Change = Callable[[Strategy], Strategy]
 
 
-def repair(
-    problem: Problem, verdict: Verdict, remedies: Sequence[str]
-) -> Verdict:
+def repair(problem: Problem, verdict: Verdict, remedies: Sequence[str]) -> Verdict:
     """Return the verdict on the plan that fits, or say that none was found.
 
     Remedies are applied one after the other, each to the stages that do not
@@ -64,9 +62,7 @@ def repair(
                     extra={**verdict.extra, "repair": done},
                 )
     tried = ", ".join(done) or "no remedy helps"
-    return replace(
-        verdict, detail=f"{verdict.detail}; could not be repaired: {tried}"
-    )
+    return replace(verdict, detail=f"{verdict.detail}; could not be repaired: {tried}")
 
 
 def _apply(
@@ -126,9 +122,7 @@ def _changed(stage: Stage, change: Change) -> Stage:
     return Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
 
 
-def _more_recompute(
-    problem: Problem, plan: Plan
-) -> Iterator[tuple[str, Change]]:
+def _more_recompute(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
     for rank, choice in enumerate(RECOMPUTE):
         if choice in problem.job.recompute and rank:
 
@@ -152,9 +146,7 @@ def _more_zero(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
             yield f"zero {zero}", change
 
 
-def _smaller_micro_batch(
-    problem: Problem, plan: Plan
-) -> Iterator[tuple[str, Plan]]:
+def _smaller_micro_batch(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
     for micro_batch in sorted(problem.job.micro_batches, reverse=True):
         if micro_batch < plan.micro_batch:
             yield (

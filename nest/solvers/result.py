@@ -228,8 +228,7 @@ class SolveResult(Verdict, Tabular):
             "feasible": score and score.feasible,
             "step_time_s": self.step_time_s,
             "tokens_per_s": score and score.throughput_tokens_per_s,
-            "memory_bytes": score
-            and max(block.memory_bytes for block in score.blocks),
+            "memory_bytes": score and max(block.memory_bytes for block in score.blocks),
             "plan": self.plan and self.plan.text,
         }
 
@@ -319,9 +318,7 @@ class SolveResult(Verdict, Tabular):
         return Fraction(cost - bound, cost) if cost else Fraction(0)
 
     def _in_ns(self, quanta: int | None) -> int | float | None:
-        return (
-            None if quanta is None else quanta_to_ns(quanta, self.quantum_ps)
-        )
+        return None if quanta is None else quanta_to_ns(quanta, self.quantum_ps)
 
     def summary(self) -> dict[str, Any]:
         """Return what documents say of one answer among many."""

@@ -60,9 +60,7 @@ class CellInterrupted(KeyboardInterrupt):
         self.result = result
 
 
-def check_request(
-    problem: Problem, name: str, options: SolveOptions
-) -> type[Solver]:
+def check_request(problem: Problem, name: str, options: SolveOptions) -> type[Solver]:
     """Refuse what no run could make sense of; return the solver's class.
 
     Raises
@@ -149,8 +147,7 @@ def run_solver(
     target = solver_target(name)
     options = options or SolveOptions(num_workers=default_workers(name))
     cell = Cell(
-        *(name, target, problem, options, clock, on_progress, on_report),
-        folder=folder,
+        *(name, target, problem, options, clock, on_progress, on_report), folder=folder
     )
     try:
         capabilities = check_request(problem, name, options).capabilities
@@ -227,8 +224,7 @@ class _Run:
             return self.settle(Outcome.SOLVED, None, "")
         if cell.out_of_time:
             text = (
-                f"did not stop at its limit; killed after "
-                f"{cell.clock.elapsed_s:.1f} s"
+                f"did not stop at its limit; killed after {cell.clock.elapsed_s:.1f} s"
                 if cell.started
                 else "the limit passed before the search began"
             )
@@ -255,9 +251,7 @@ class _Run:
                     log=usage.log,
                 )
             case "MemoryError":
-                return self.settle(
-                    Outcome.SOLVED, Limit.MEMORY, "ran out of memory"
-                )
+                return self.settle(Outcome.SOLVED, Limit.MEMORY, "ran out of memory")
             case "InvalidProblemError" | "InvalidOptionError" as name:
                 error = getattr(nest.errors, name)
                 raise error(f"solver {self.cell.name!r}: {failure.text}")
@@ -373,9 +367,7 @@ class _Run:
         )
 
 
-def _check_options(
-    name: str, solver: type[Solver], options: SolveOptions
-) -> None:
+def _check_options(name: str, solver: type[Solver], options: SolveOptions) -> None:
     if not 0 <= options.gap < 1:
         raise InvalidOptionError(
             f"gap: expected a fraction from 0 to below 1, got {options.gap}; "
@@ -383,8 +375,7 @@ def _check_options(
         )
     if not 0 <= options.seed < 2**31:
         raise InvalidOptionError(
-            f"seed: expected 0 to 2**31 - 1, got {options.seed}; "
-            f"correct the value"
+            f"seed: expected 0 to 2**31 - 1, got {options.seed}; correct the value"
         )
     known = solver.capabilities.options
     for key in options.extra:

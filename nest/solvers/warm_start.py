@@ -19,10 +19,7 @@ def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
         searched, or exceeds the memory.
     """
     for number, stage in enumerate(plan.stages, 1):
-        if (
-            problem.job.granularity == "layer"
-            or model.rules.recompute_per_layer
-        ):
+        if problem.job.granularity == "layer" or model.rules.recompute_per_layer:
             break  # score knows what the layers of a stage must share
         if len(set(stage.layer_strategies)) > 1:
             raise InvalidPlanError(
@@ -32,7 +29,5 @@ def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
             )
     verdict = score(problem, plan, model)
     if not verdict.feasible:
-        raise InvalidPlanError(
-            f"{verdict.violations[0]}; start from a plan that fits"
-        )
+        raise InvalidPlanError(f"{verdict.violations[0]}; start from a plan that fits")
     return verdict.step_quanta

@@ -28,13 +28,7 @@ from nest.cost.orders import planner_job
 from nest.errors import InvalidPlanError, SolverError, UnsupportedProblemError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.solvers.base import (
-    Capabilities,
-    Limit,
-    Progress,
-    SolverOutput,
-    Status,
-)
+from nest.solvers.base import Capabilities, Limit, Progress, SolverOutput, Status
 from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.messages import (
     BegunMessage,
@@ -60,9 +54,7 @@ def main(directory: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    threading.Thread(
-        target=_guard, args=(lifeline, directory), daemon=True
-    ).start()
+    threading.Thread(target=_guard, args=(lifeline, directory), daemon=True).start()
     num_detached = 0
     try:
         data = Path(directory, REQUEST).read_bytes()
@@ -72,14 +64,10 @@ def main(directory: str) -> None:
         finally:
             # While it is here they are its descendants.
             num_detached = end_detached(os.getpid())
-        channel.send(
-            msgspec.structs.replace(answer, num_detached=num_detached)
-        )
+        channel.send(msgspec.structs.replace(answer, num_detached=num_detached))
     except BaseException as error:  # whatever it is, the parent must know
         failure = failure_of(error)
-        channel.send(
-            msgspec.structs.replace(failure, num_detached=num_detached)
-        )
+        channel.send(msgspec.structs.replace(failure, num_detached=num_detached))
 
 
 class _Channel:
@@ -108,18 +96,14 @@ def _guard(descriptor: int, directory: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def answered(
-    request: Request, send: Callable[[Message], object]
-) -> OutputMessage:
+def answered(request: Request, send: Callable[[Message], object]) -> OutputMessage:
     """Return what a solver answers, and send what it says until then."""
     output = _solve(request, send)
     output = replace(output, extra=dict(output.extra))
     return OutputMessage(output, _peak_rss_bytes())
 
 
-def _solve(
-    request: Request, send: Callable[[Message], object]
-) -> SolverOutput:
+def _solve(request: Request, send: Callable[[Message], object]) -> SolverOutput:
     solver = load_target(request.target)()
     problem, order = _planned(request.problem, solver.capabilities)
     reason = solver.unsupported(problem)

@@ -84,12 +84,7 @@ def run(setting: StudySetting) -> Findings:
     small, small_answers = _small(folder, setting)
     network, network_answers = _network(inputs, setting)
     return Findings(
-        answers=(
-            *nest_answers,
-            *baseline_answers,
-            *small_answers,
-            *network_answers,
-        ),
+        answers=(*nest_answers, *baseline_answers, *small_answers, *network_answers),
         tables=(nest_column, means, baselines, small, network),
         plot=Plot(
             "What the network does to NEST's optimum, at most",
@@ -129,9 +124,7 @@ def _read(folder: Path, setting: StudySetting) -> list[_Input]:
 # NEST's own column
 
 
-def _nest_column(
-    inputs: Iterable[_Input], folder: Path
-) -> tuple[Table, list[str]]:
+def _nest_column(inputs: Iterable[_Input], folder: Path) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     feasible = same = optimal = 0
     for item in inputs:
@@ -362,8 +355,7 @@ def _network(
         if not of_unit:
             continue
         (share, loss), (slow_share, slow_loss) = (
-            map(max, zip(*pairs, strict=True))
-            for pairs in (of_unit[0], of_unit[-1])
+            map(max, zip(*pairs, strict=True)) for pairs in (of_unit[0], of_unit[-1])
         )
         slowest = max(spine for name, spine in cases if name == unit)
         answers.append(
@@ -387,9 +379,7 @@ def slower_spine(problem: Problem, factor: float) -> Problem:
     """Return a problem whose top level has so many times less bandwidth."""
     tree = tree_of(problem)
     top = tree.levels[-1]
-    slow = replace(
-        top, bandwidth_bytes_per_s=top.bandwidth_bytes_per_s / factor
-    )
+    slow = replace(top, bandwidth_bytes_per_s=top.bandwidth_bytes_per_s / factor)
     topology = replace(tree, levels=(*tree.levels[:-1], slow))
     cluster = replace(problem.cluster, topology=topology)
     return replace(problem, cluster=cluster)
@@ -400,9 +390,7 @@ def in_seconds(problem: Problem) -> Problem:
 
     def shorter(cost: LayerCost) -> LayerCost:
         return replace(
-            cost,
-            forward_ns=cost.forward_ns / 1000,
-            backward_ns=cost.backward_ns / 1000,
+            cost, forward_ns=cost.forward_ns / 1000, backward_ns=cost.backward_ns / 1000
         )
 
     kinds = tuple(
@@ -440,11 +428,7 @@ def _plan(item: _Input, sizes: Sequence[int], replicas: int, tp: int) -> Plan:
         replicas=replicas,
         micro_batch=job.micro_batches[0],
         stages=tuple(
-            Stage(
-                layers=tuple(layers),
-                devices=strategy.devices,
-                strategy=strategy,
-            )
+            Stage(layers=tuple(layers), devices=strategy.devices, strategy=strategy)
             for layers in _cut(order, sizes)
         ),
     )

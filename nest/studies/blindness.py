@@ -64,9 +64,7 @@ def _flat(problem: Problem, which: int) -> Problem:
     assert topology.kind == "hierarchy"
     joining = [level for level in topology.levels if level.fan_out > 1]
     level = replace(joining[which], fan_out=problem.cluster.num_devices)
-    cluster = replace(
-        problem.cluster, topology=replace(topology, levels=(level,))
-    )
+    cluster = replace(problem.cluster, topology=replace(topology, levels=(level,)))
     return replace(problem, cluster=cluster)
 
 
@@ -125,9 +123,7 @@ class Cost(NamedTuple):
     belief: float
 
 
-def cost_of(
-    problem: Problem, view: Problem, plan: Plan, best_quanta: int
-) -> Cost:
+def cost_of(problem: Problem, view: Problem, plan: Plan, best_quanta: int) -> Cost:
     """Score the optimum of another view of the problem.
 
     Raises
@@ -191,17 +187,14 @@ def run(setting: StudySetting) -> Findings:
 
 
 def report(
-    rows: Sequence[Sequence[Value]],
-    by_view: Mapping[str, Sequence[Cost | None]],
+    rows: Sequence[Sequence[Value]], by_view: Mapping[str, Sequence[Cost | None]]
 ) -> Findings:
     """Return what the costs of all plans say."""
     summary: list[tuple[Value, ...]] = []
     answers, series = [], []
     for view, all_costs in by_view.items():
         costs = [cost for cost in all_costs if cost is not None]
-        losses = sorted(
-            1 + cost.loss for cost in costs if cost.loss is not None
-        )
+        losses = sorted(1 + cost.loss for cost in costs if cost.loss is not None)
         fitting = sum(not cost.over_bytes for cost in costs)
         mean = geometric_mean(losses)
         believed = geometric_mean(1 + cost.belief for cost in costs)
@@ -217,10 +210,7 @@ def report(
                 None if not losses else losses[-1] - 1,
             )
         )
-        shares = [
-            (ratio, count / len(costs))
-            for count, ratio in enumerate(losses, 1)
-        ]
+        shares = [(ratio, count / len(costs)) for count, ratio in enumerate(losses, 1)]
         series.append(Series(view, shares))
         if mean is None:
             answers.append(

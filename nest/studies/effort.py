@@ -63,9 +63,7 @@ class Trace(NamedTuple):
 
     def at(self, time_s: float) -> int | None:
         """Return the best step time after so long."""
-        return min(
-            (step for time, step in self.plans if time <= time_s), default=None
-        )
+        return min((step for time, step in self.plans if time <= time_s), default=None)
 
 
 def traced(problem: Problem) -> Trace:
@@ -133,18 +131,14 @@ def run(setting: StudySetting) -> Findings:
     return report(traces, rows)
 
 
-def report(
-    traces: dict[str, Trace], rows: Sequence[tuple[Any, ...]]
-) -> Findings:
+def report(traces: dict[str, Trace], rows: Sequence[tuple[Any, ...]]) -> Findings:
     """Return what times and ratios say."""
     by_solver: dict[str, list[_Search]] = {}
     for search in map(_Search._make, rows):
         by_solver.setdefault(search.solver, []).append(search)
     solvers, points = [], []
     for solver, searches in by_solver.items():
-        usable_plans = [
-            (x.wall_s, x.ratio) for x in searches if x.ratio is not None
-        ]
+        usable_plans = [(x.wall_s, x.ratio) for x in searches if x.ratio is not None]
         solvers.append(
             (
                 solver,

@@ -104,9 +104,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
                     layers=stage.nodes,
                     devices=stage.d * stage.t,
                     strategies=tuple(
-                        Strategy(
-                            dp=stage.d, tp=stage.t, recompute=ALTERNATIVES[x]
-                        )
+                        Strategy(dp=stage.d, tp=stage.t, recompute=ALTERNATIVES[x])
                         for x in stage.tmpc
                     ),
                 )
@@ -156,9 +154,7 @@ def _recorded_plans(folder: Path, setting: StudySetting) -> str:
     """Score every recorded plan; say how many have their figure."""
     path = folder / "recorded_plans.json"
     try:
-        records = msgspec.json.decode(
-            read_bytes(path, NestError), type=list[_Record]
-        )
+        records = msgspec.json.decode(read_bytes(path, NestError), type=list[_Record])
     except msgspec.DecodeError as error:
         raise NestError(
             f"{path}: expected a list of recorded plans, got something else "
@@ -296,8 +292,7 @@ def _swept(
 def _solve(problem: Problem) -> _StepTimes:
     greedy = get_solver("piper")().solve(problem, SolveOptions())
     return _StepTimes(
-        step_quanta(problem, optimum(problem)),
-        step_quanta(problem, greedy.plan),
+        step_quanta(problem, optimum(problem)), step_quanta(problem, greedy.plan)
     )
 
 

@@ -12,14 +12,7 @@ from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.studies.blindness import INSTANCES
 from nest.studies.solving import geometric_mean, prove, step_quanta, usable
-from nest.studies.study import (
-    Findings,
-    Plot,
-    Series,
-    Study,
-    StudySetting,
-    Value,
-)
+from nest.studies.study import Findings, Plot, Series, Study, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.units import GB
 
@@ -29,9 +22,7 @@ TEXTS = read_texts("planners")
 TIME_LIMIT_S = 60.0
 
 #: Where layers of a stage may differ, two instances more.
-PER_LAYER = (
-    *("bert-large-a10gx8-per-layer", "llama2-7b-dgx-a100x16-per-layer"),
-)
+PER_LAYER = (*("bert-large-a10gx8-per-layer", "llama2-7b-dgx-a100x16-per-layer"),)
 QUICK_INSTANCES = (
     *("llama2-7b-jean-zay-a100x16", "qwen3-30b-a3b-h800x16"),
     *("gpt3-13b-jean-zay-v100x32", "llama3-8b-dgx-h100x32-leaf8"),
@@ -91,11 +82,7 @@ def with_outer_choice(problem: Problem, plan: Plan) -> Problem:
     That is replicas, micro-batch and the number of stages: what planners
     loop over, with a search inside.
     """
-    pins = {
-        "r": (plan.replicas,),
-        "b": (plan.micro_batch,),
-        "pp": (plan.num_blocks,),
-    }
+    pins = {"r": (plan.replicas,), "b": (plan.micro_batch,), "pp": (plan.num_blocks,)}
     return restrict(problem, pins)
 
 
@@ -189,6 +176,5 @@ ALPA = _study(
     "Alpa",
     "It does not see gradient synchronization, the optimizer update, what "
     "passes between stages, or where a stage sits, and uses every device.",
-    "Sixteen clusters of layers, and its own placement rule; its users tune "
-    "both.",
+    "Sixteen clusters of layers, and its own placement rule; its users tune both.",
 )

@@ -47,9 +47,7 @@ GRAPHS = (
     *("llama2-13b-dgx-h100x32-rails", "llama2-13b-dgx-a100x32-dragonfly"),
 )
 QUICK_GRAPHS = ("llama2-7b-dgx-h100x16-torus",)
-QUICK_INSTANCES = (
-    *("llama2-7b-jean-zay-a100x16", "gpt3-13b-jean-zay-v100x32"),
-)
+QUICK_INSTANCES = (*("llama2-7b-jean-zay-a100x16", "gpt3-13b-jean-zay-v100x32"),)
 
 
 def gpipe(problem: Problem) -> Problem:
@@ -69,8 +67,7 @@ def shared_links(problem: Problem) -> Problem:
     assert topology.kind == "hierarchy"
     first, *others = topology.levels
     slower = (
-        replace(x, bandwidth_bytes_per_s=x.bandwidth_bytes_per_s / 4)
-        for x in others
+        replace(x, bandwidth_bytes_per_s=x.bandwidth_bytes_per_s / 4) for x in others
     )
     cluster = replace(
         problem.cluster, topology=replace(topology, levels=(first, *slower))
@@ -140,14 +137,10 @@ def run(setting: StudySetting) -> Findings:
 def _no_ratios(
     all_rules: Iterable[str], planners: Sequence[str]
 ) -> dict[str, dict[str, list[float | None]]]:
-    return {
-        rules: {planner: [] for planner in planners} for rules in all_rules
-    }
+    return {rules: {planner: [] for planner in planners} for rules in all_rules}
 
 
-def each(
-    names: Sequence[str], what: str, ratios: Ratios
-) -> Iterator[Sequence[Value]]:
+def each(names: Sequence[str], what: str, ratios: Ratios) -> Iterator[Sequence[Value]]:
     """Yield a row per plan."""
     for rules, by_planner in ratios.items():
         for planner, row in by_planner.items():
@@ -240,8 +233,7 @@ def swaps(
     return [
         (first, second)
         for first, second in combinations(before, 2)
-        if (before[first] - before[second]) * (after[first] - after[second])
-        < 0
+        if (before[first] - before[second]) * (after[first] - after[second]) < 0
     ]
 
 
@@ -249,18 +241,13 @@ def report(again: Ratios, old_plans: Ratios, shared: Ratios) -> Findings:
     """Return what the ratios say."""
     tables, answers = [], []
     series: list[Series] = []
-    for key, ratios in (
-        ("again", again),
-        ("kept", old_plans),
-        ("contention", shared),
-    ):
+    for key, ratios in (("again", again), ("kept", old_plans), ("contention", shared)):
         title = TEXTS.tables[key].title
         planners = ranked(ratios)
         instances = common(ratios, planners)
         if not instances:
             answers.append(
-                f"{title}: no instance has a plan of every planner under all "
-                f"rules."
+                f"{title}: no instance has a plan of every planner under all rules."
             )
             continue
         by_planner = means(ratios, planners, instances)
@@ -303,10 +290,7 @@ def _by_rules(
 
 
 def _ranks_table(
-    key: str,
-    ratios: Ratios,
-    by_planner: Mapping[str, Sequence[float]],
-    num_common: int,
+    key: str, ratios: Ratios, by_planner: Mapping[str, Sequence[float]], num_common: int
 ) -> Table:
     """Return means and ranks of planners on the instances of all."""
     every = next(iter(ratios.values()))

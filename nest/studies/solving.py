@@ -42,9 +42,7 @@ def prove(problem: Problem, time_limit_s: float) -> Plan | None:
 
     In a process of its own; ``None`` if nothing fits or was proven in time.
     """
-    options = SolveOptions(
-        time_limit_s=time_limit_s, num_workers=default_workers("dp")
-    )
+    options = SolveOptions(time_limit_s=time_limit_s, num_workers=default_workers("dp"))
     result = run_solver(problem, "dp", options)
     return result.plan if result.status is Status.OPTIMAL else None
 

@@ -35,9 +35,7 @@ def published_data(study: Study) -> Iterator[Path]:
         for name in sorted({file.split("/")[0] for file in study.files}):
             with tarfile.open(ARCHIVES / f"{name}.tar.xz") as archive:
                 # Releases before Python 3.11.4 have no filters.
-                archive.extraction_filter = getattr(
-                    tarfile, "data_filter", None
-                )
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)
                 archive.extractall(folder)
         yield Path(folder)
 

@@ -21,17 +21,8 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 from nest.errors import NestError
-from nest.util.interpreters import (
-    INHERITED,
-    leave_safe_environment,
-    safe_environment,
-)
-from nest.util.interrupts import (
-    deferred,
-    end_with_parent,
-    heard_again,
-    unheard,
-)
+from nest.util.interpreters import INHERITED, leave_safe_environment, safe_environment
+from nest.util.interrupts import deferred, end_with_parent, heard_again, unheard
 
 #: Seconds to wait for a scheduler.
 _CONNECT_S = 10.0
@@ -111,9 +102,7 @@ def _here(
     while pending:
         taken: dict[str, Task] = {}
         try:
-            for key, data in _pool(
-                map(prepared, _draw(pending, taken)), run, jobs
-            ):
+            for key, data in _pool(map(prepared, _draw(pending, taken)), run, jobs):
                 del taken[key]
                 yield data
         except _broken_pool():
@@ -137,9 +126,7 @@ def _draw(pending: deque[Task], taken: dict[str, Task]) -> Iterator[Task]:
         yield task
 
 
-def _pool(
-    tasks: Iterator[Task], run: Run, jobs: int
-) -> Iterator[tuple[str, bytes]]:
+def _pool(tasks: Iterator[Task], run: Run, jobs: int) -> Iterator[tuple[str, bytes]]:
     from multiprocessing.resource_tracker import ensure_running
 
     from joblib import Parallel, delayed

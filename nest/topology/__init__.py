@@ -11,13 +11,7 @@ from collections.abc import Callable
 from nest.ir.cluster import Hierarchy, Topology
 from nest.ir.graph_topology import GraphTopology
 from nest.topology.hierarchy import HierarchyNetwork
-from nest.topology.protocol import (
-    Block,
-    Link,
-    Network,
-    ParallelGroups,
-    Route,
-)
+from nest.topology.protocol import Block, Link, Network, ParallelGroups, Route
 
 __all__ = [
     "NETWORKS",

@@ -26,8 +26,7 @@ class Line(NamedTuple):
     def plus(self, other: Line) -> Line:
         """Return one after the other."""
         return Line(
-            self.latency_fs + other.latency_fs,
-            self.ns_per_byte + other.ns_per_byte,
+            self.latency_fs + other.latency_fs, self.ns_per_byte + other.ns_per_byte
         )
 
     def times(self, factor: int) -> Line:
@@ -70,7 +69,5 @@ def sums(steps: Iterable[Iterable[Line]]) -> tuple[Line, ...]:
     totals: tuple[Line, ...] = (NOTHING,)
     for lines in steps:
         choices = tuple(lines)
-        totals = undominated(
-            before.plus(line) for before in totals for line in choices
-        )
+        totals = undominated(before.plus(line) for before in totals for line in choices)
     return totals

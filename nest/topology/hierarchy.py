@@ -60,9 +60,7 @@ class HierarchyNetwork:
         self.algorithms = topology.algorithms
         self.latencies_ns = tuple(level.latency_ns for level in levels)
         self.latencies_fs = tuple(map(femtoseconds, self.latencies_ns))
-        self.raw_bandwidths = tuple(
-            level.bandwidth_bytes_per_s for level in levels
-        )
+        self.raw_bandwidths = tuple(level.bandwidth_bytes_per_s for level in levels)
         ways_up = itertools.accumulate(self.raw_bandwidths, min)
         self.links = tuple(
             Link(
@@ -123,9 +121,7 @@ class HierarchyNetwork:
         route: Route = self._known[key]
         return route
 
-    def fastest(
-        self, receiver: Block, sizes: Sequence[int], *, forward: bool
-    ) -> Route:
+    def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
         All meet where the nearest device does, or above it.
@@ -225,10 +221,7 @@ class HierarchyNetwork:
         return GroupShape(len(devices), tuple(spreads))
 
     def collective_ns(
-        self,
-        kind: CollectiveKind,
-        groups: Iterable[GroupShape],
-        size_bytes: float,
+        self, kind: CollectiveKind, groups: Iterable[GroupShape], size_bytes: float
     ) -> float:
         """Return the time of parallel groups: the worst of them."""
         check_collective(kind)
@@ -262,9 +255,7 @@ class HierarchyNetwork:
         lines: Offers = self._known[key]
         return lines
 
-    def offered(
-        self, kind: CollectiveKind, shape: GroupShape
-    ) -> dict[str, Offers]:
+    def offered(self, kind: CollectiveKind, shape: GroupShape) -> dict[str, Offers]:
         """Return the same by name; one with choices has several lines.
 
         ``shape`` has at least two ranks.
@@ -304,9 +295,7 @@ class HierarchyNetwork:
         """
         launch_ns, steps = 0.0, []
         ports = itertools.accumulate((x.port for x in share.steps), min)
-        for level, (step, port) in enumerate(
-            zip(share.steps, ports, strict=True)
-        ):
+        for level, (step, port) in enumerate(zip(share.steps, ports, strict=True)):
             g, ranks_below = step.spread.meeting, step.spread.fewest
             if g == 1:
                 continue

@@ -111,9 +111,7 @@ class NetworkFacts:
     partitions: tuple[PartitionFacts, ...]
 
 
-def network_facts(
-    graph: nx.Graph, order: Sequence[Any] | None = None
-) -> NetworkFacts:
+def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> NetworkFacts:
     """Return what a network is like.
 
     Parameters
@@ -150,9 +148,7 @@ def network_facts(
         name=str(graph.graph.get("name", "")),
         num_devices=len(devices),
         num_switches=len(graph) - len(devices),
-        num_links=(
-            nx.Graph(graph) if graph.is_directed() else graph
-        ).number_of_edges(),
+        num_links=(nx.Graph(graph) if graph.is_directed() else graph).number_of_edges(),
         port_bytes_per_s=Range.of(cuts[0].out_bytes_per_s.values()),
         bisection_bytes_per_s=flows.between(devices[: len(devices) // 2]),
         diameter_hops=hops,
@@ -174,13 +170,10 @@ def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     for device, twin in twins(graph, devices).items():
         classes.setdefault(twin, []).append(device)
     # Others are as far from a device as from its twin, which is one of them.
-    targets = [
-        device for same_links in classes.values() for device in same_links[:2]
-    ]
+    targets = [device for same_links in classes.values() for device in same_links[:2]]
     hops, latency_ns = 0, 0.0
     for distances in Routes(graph).distances_of_each(
-        _distinct(graph, devices) if "coord" in graph.graph else list(classes),
-        targets,
+        _distinct(graph, devices) if "coord" in graph.graph else list(classes), targets
     ):
         hops = max(hops, int(distances.hops.max()))
         latency_ns = max(latency_ns, float(distances.latency_ns.max()))
@@ -201,9 +194,7 @@ def _tree(graph: nx.Graph, devices: Sequence[Any]) -> PooledTree | None:
         )
         for one, other, link in graph.edges(data=True)
     ]
-    ones, others, speeds, latencies = (
-        zip(*links, strict=True) if links else (((),) * 4)
-    )
+    ones, others, speeds, latencies = zip(*links, strict=True) if links else (((),) * 4)
     return pooled_tree(
         np.array([index[device] for device in devices]),
         np.array([forwards(graph.nodes[node]) for node in graph], np.bool_),
@@ -236,14 +227,10 @@ def _distinct(graph: nx.Graph, devices: Sequence[Any]) -> list[Any]:
     coord = graph.graph["coord"]
     position = {device: tuple(at) for device, at in coord.items()}
     axes = [
-        axis
-        for axis in range(len(coord[devices[0]]))
-        if _shifts(graph, position, axis)
+        axis for axis in range(len(coord[devices[0]])) if _shifts(graph, position, axis)
     ]
     return [
-        device
-        for device in devices
-        if not any(position[device][axis] for axis in axes)
+        device for device in devices if not any(position[device][axis] for axis in axes)
     ]
 
 
@@ -255,11 +242,7 @@ def _shifts(
     length = 1 + max(position[axis] for position in at)
     step = {
         device: at.get(
-            (
-                *position[:axis],
-                (position[axis] + 1) % length,
-                *position[axis + 1 :],
-            )
+            (*position[:axis], (position[axis] + 1) % length, *position[axis + 1 :])
         )
         for device, position in positions.items()
     }
@@ -308,9 +291,7 @@ def _partitions(
 ) -> Iterator[PartitionFacts]:
     """Yield what the partitions of a graph are like, finest first."""
     for (finer, finer_outs), (members, outs) in pairwise(cuts):
-        unit_of = {
-            device: unit for unit, inner in members.items() for device in inner
-        }
+        unit_of = {device: unit for unit, inner in members.items() for device in inner}
         inside = dict.fromkeys(members, 0.0)
         for finer_unit, (device, *_) in finer.items():
             inside[unit_of[device]] += finer_outs[finer_unit]
@@ -320,8 +301,7 @@ def _partitions(
             devices=Range.of(map(len, members.values())),
             out_bytes_per_s=Range.of(outs.values()),
             oversubscription=Range.of(
-                inside[unit] / out if out else 1.0
-                for unit, out in outs.items()
+                inside[unit] / out if out else 1.0 for unit, out in outs.items()
             ),
             bisection_bytes_per_s=flows.between(
                 [device for unit in half for device in members[unit]]
@@ -380,9 +360,7 @@ class _Flows:
         self.switches = {
             node: 2 + i
             for i, node in enumerate(
-                node
-                for node, kind in graph.nodes(data="kind")
-                if kind != "device"
+                node for node, kind in graph.nodes(data="kind") if kind != "device"
             )
         }
         self.into = self._to_devices(self.arcs, devices)
@@ -419,10 +397,7 @@ class _Flows:
         return min(forth, back)
 
     def _flow(
-        self,
-        arcs: nx.DiGraph,
-        into: NDArray[np.float64],
-        senders: Sequence[Any],
+        self, arcs: nx.DiGraph, into: NDArray[np.float64], senders: Sequence[Any]
     ) -> float:
         members = set(senders)
         out = np.zeros_like(into)

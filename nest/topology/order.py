@@ -120,10 +120,7 @@ class OrderCosts:
             If the order is not all devices, each once.
         """
         return np.array(
-            [
-                self._index[device]
-                for device in check_order(self.devices, order)
-            ],
+            [self._index[device] for device in check_order(self.devices, order)],
             dtype=np.int64,
         )
 
@@ -397,9 +394,7 @@ def _swapped(costs: OrderCosts, order: Order) -> Order:
     while improved:
         improved = False
         for one, other in itertools.combinations(range(len(assigned)), 2):
-            touched = set(groups_of.get(one, ())) ^ set(
-                groups_of.get(other, ())
-            )
+            touched = set(groups_of.get(one, ())) ^ set(groups_of.get(other, ()))
             if not touched:
                 continue
             tries += 1

@@ -90,9 +90,7 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
 
 
 def network_svg(
-    graph: nx.Graph,
-    order: Sequence[Any] | None = None,
-    plan: Plan | None = None,
+    graph: nx.Graph, order: Sequence[Any] | None = None, plan: Plan | None = None
 ) -> str:
     """Return a picture of a network as SVG.
 
@@ -186,12 +184,8 @@ def _places(
     for level, row in enumerate(rows[1:], start=1):
         middle = {}
         for node in row:
-            below = [
-                points[other][0] for other in graph[node] if other in points
-            ]
-            middle[node] = (
-                sum(below) / len(below) if below else _MARGIN + width / 2
-            )
+            below = [points[other][0] for other in graph[node] if other in points]
+            middle[node] = sum(below) / len(below) if below else _MARGIN + width / 2
         ranked = sorted(row, key=lambda node: middle[node])
         positions = _spread([middle[node] for node in ranked], width)
         for node, x in zip(ranked, positions, strict=True):
@@ -213,8 +207,7 @@ def _spread(middles: Sequence[float], width: float) -> list[float]:
     for x in reversed(middles):
         from_right.append(min(x, from_right[-1] - gap if from_right else last))
     positions = [
-        (a + b) / 2
-        for a, b in zip(from_left, reversed(from_right), strict=True)
+        (a + b) / 2 for a, b in zip(from_left, reversed(from_right), strict=True)
     ]
     for i, x in enumerate(positions):
         positions[i] = max(x, positions[i - 1] + gap if i else first)
@@ -224,14 +217,10 @@ def _spread(middles: Sequence[float], width: float) -> list[float]:
     return positions
 
 
-def _links(
-    graph: nx.Graph, points: Points, devices: Sequence[Any]
-) -> Iterator[str]:
+def _links(graph: nx.Graph, points: Points, devices: Sequence[Any]) -> Iterator[str]:
     """Yield links: lines, and arcs beside a row that they stay in."""
     among = set(devices)
-    fastest = max(
-        (bw for _, _, bw in graph.edges(data="bandwidth")), default=1.0
-    )
+    fastest = max((bw for _, _, bw in graph.edges(data="bandwidth")), default=1.0)
     spans = [points[device][0] for device in devices]
     whole = max(spans) - min(spans) + _DEVICE
     for one, other, link in graph.edges(data=True):
@@ -242,8 +231,7 @@ def _links(
             pull = _DEVICE + 1.6 * _ROW * abs(x1 - x2) / whole
             pull = y1 + (pull if one in among else -pull)
             path = (
-                f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {pull:.1f} "
-                f"{x2:.1f} {y2:.1f}"
+                f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {pull:.1f} {x2:.1f} {y2:.1f}"
             )
         width = 0.5 + 2.5 * link["bandwidth"] / fastest
         what = (
@@ -302,9 +290,7 @@ def _color(stages: StageColors | None, block: int | None) -> str:
     return "#" + "".join(f"{round(255 * c):02x}" for c in (red, green, blue))
 
 
-def _legend(
-    stages: StageColors | None, width: float
-) -> tuple[list[str], float]:
+def _legend(stages: StageColors | None, width: float) -> tuple[list[str], float]:
     """Return a swatch and a text for every block and idle devices; height."""
     if stages is None:
         return [], 0.0

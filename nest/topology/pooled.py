@@ -61,18 +61,14 @@ class PooledTree:
 
     def latencies(self, sources: Ints, targets: Ints) -> Ints:
         """Return the latencies of the routes between devices."""
-        return self._sums(
-            self.up_latencies, self.down_latencies, sources, targets
-        )
+        return self._sums(self.up_latencies, self.down_latencies, sources, targets)
 
     def hops(self, sources: Ints, targets: Ints) -> Ints:
         """Return the numbers of links of the routes between devices."""
         ones = (self.depths > 0).astype(np.int64)
         return self._sums(ones, ones, sources, targets)
 
-    def _sums(
-        self, up: Ints, down: Ints, sources: Ints, targets: Ints
-    ) -> Ints:
+    def _sums(self, up: Ints, down: Ints, sources: Ints, targets: Ints) -> Ints:
         """Return the sums over the links up and down between devices."""
         sums = np.zeros(np.broadcast(sources, targets).shape, np.int64)
         for above in self.above:
@@ -144,9 +140,7 @@ def pooled_tree(
     count = 0
     while count < (count := len(np.unique(colors))):
         colors = refined(colors, tails, heads, kinds)
-    _, sets, members = np.unique(
-        colors, return_inverse=True, return_counts=True
-    )
+    _, sets, members = np.unique(colors, return_inverse=True, return_counts=True)
     if (members[sets[devices]] > 1).any():
         return None
     pairs = _pairs(sets, members, tails, heads, kinds)
@@ -178,9 +172,7 @@ def _pairs(
     equal = (kinds == kinds[first][pair_index]).all()
     equal = equal and np.array_equal(keys, back)
     for ends, side in ((tails, here), (heads, there)):
-        end_pairs, of_end = np.unique(
-            pair_index * len(sets) + ends, return_counts=True
-        )
+        end_pairs, of_end = np.unique(pair_index * len(sets) + ends, return_counts=True)
         max_arcs = np.zeros(len(keys), np.int64)
         np.maximum.at(max_arcs, end_pairs // len(sets), of_end)
         # As many at each member as at the one with the most.

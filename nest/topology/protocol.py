@@ -42,9 +42,7 @@ class Block(NamedTuple):
 
     def behind(self, devices: int) -> Block:
         """Return the block of so many devices behind this one."""
-        return self._replace(
-            offset=self.offset + self.devices, devices=devices
-        )
+        return self._replace(offset=self.offset + self.devices, devices=devices)
 
 
 class ParallelGroups(NamedTuple):
@@ -79,10 +77,7 @@ class ParallelGroups(NamedTuple):
             starts = [start for start, _ in block.ranges()]
             for first in range(0, block.devices, tile):
                 for shift in range(self.stride):
-                    inside = [
-                        first + shift + self.stride * i
-                        for i in range(self.size)
-                    ]
+                    inside = [first + shift + self.stride * i for i in range(self.size)]
                     if self.joined:
                         yield [place + i for place in starts for i in inside]
                         continue
@@ -144,9 +139,7 @@ class Network(Protocol):
     def route(self, receiver: Block, sender: Block) -> Route:
         """Return how a block receives from another one, in each replica."""
 
-    def fastest(
-        self, receiver: Block, sizes: Sequence[int], *, forward: bool
-    ) -> Route:
+    def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
         Parameters

@@ -44,11 +44,7 @@ def refined(colors: Hashes, tails: Ints, heads: Ints, links: Ints) -> Hashes:
 def mixed(values: Ints | Hashes) -> Hashes:
     """Return hashes (SplitMix64; Steele, Lea and Flood, OOPSLA 2014)."""
     hashes = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(
-        0xBF58476D1CE4E5B9
-    )
-    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(
-        0x94D049BB133111EB
-    )
+    hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     result: Hashes = hashes ^ (hashes >> np.uint64(31))
     return result

@@ -88,9 +88,7 @@ class Routes:
         self.ns_per_byte = np.array(ns_per_byte, dtype=np.float64)
         self.heads = np.array(heads, dtype=np.int64)
 
-    def distances(
-        self, sources: Sequence[Any], targets: Sequence[Any]
-    ) -> Distances:
+    def distances(self, sources: Sequence[Any], targets: Sequence[Any]) -> Distances:
         """Return how far each of the targets is from each of the sources.
 
         Raises
@@ -103,10 +101,7 @@ class Routes:
             for distances in self.distances_of_each(sources, targets)
         ]
         return Distances(
-            *(
-                np.concatenate(columns)
-                for columns in zip(*columns_of, strict=True)
-            )
+            *(np.concatenate(columns) for columns in zip(*columns_of, strict=True))
         )
 
     def distances_of_each(
@@ -138,9 +133,7 @@ class Routes:
                     f"link, or let devices forward"
                 )
             done += len(length)
-            yield Distances(
-                length // _LATENCY / PS_PER_NS, length % _LATENCY, slowness
-            )
+            yield Distances(length // _LATENCY / PS_PER_NS, length % _LATENCY, slowness)
 
     def costs_ns(
         self, groups: Iterable[Sequence[Any]], size_bytes: float
@@ -188,8 +181,7 @@ class Routes:
     ) -> Iterator[tuple[Ints, Floats]]:
         """Yield lengths and slownesses from sources, out of their gates'."""
         table = [
-            np.concatenate(x)
-            for x in zip(*self._from(gates, targets), strict=True)
+            np.concatenate(x) for x in zip(*self._from(gates, targets), strict=True)
         ]
         row = np.zeros(len(self.nodes), dtype=np.int64)
         row[gates] = np.arange(len(gates))
@@ -211,9 +203,7 @@ class Routes:
                 )
             yield np.array(lengths), np.array(slownesses)
 
-    def _from(
-        self, sources: Ints, targets: Ints
-    ) -> Iterator[tuple[Ints, Floats]]:
+    def _from(self, sources: Ints, targets: Ints) -> Iterator[tuple[Ints, Floats]]:
         """Yield lengths and slownesses from some sources after the other."""
         for i in range(0, len(sources), _CHUNK):
             yield self._relaxed(sources[i : i + _CHUNK], targets)
@@ -255,9 +245,7 @@ class Routes:
         return length[targets].T, slowness[targets].T
 
 
-def _batches(
-    groups: Iterable[Sequence[Any]],
-) -> Iterator[list[Sequence[Any]]]:
+def _batches(groups: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
     """Yield groups together, until there are enough devices to work on."""
     batch: list[Sequence[Any]] = []
     for devices in groups:
@@ -277,9 +265,7 @@ def devices_of(graph: nx.Graph) -> list[Any]:
     InvalidProblemError
         If the graph has an order that is not all of its devices, each once.
     """
-    devices = [
-        node for node, kind in graph.nodes(data="kind") if kind == "device"
-    ]
+    devices = [node for node, kind in graph.nodes(data="kind") if kind == "device"]
     if "order" not in graph.graph:
         return devices
     return check_order(devices, graph.graph["order"])
@@ -297,8 +283,7 @@ def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
     for device in order:
         if device not in members:
             raise InvalidProblemError(
-                f"order: expected devices of the network, got {device!r}; "
-                f"leave it out"
+                f"order: expected devices of the network, got {device!r}; leave it out"
             )
         if device in seen:
             raise InvalidProblemError(

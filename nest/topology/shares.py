@@ -76,9 +76,7 @@ class Share(NamedTuple):
     @property
     def even(self) -> bool:
         """Whether all members of a level hold as many ranks."""
-        return all(
-            step.spread.fewest == step.spread.most for step in self.steps
-        )
+        return all(step.spread.fewest == step.spread.most for step in self.steps)
 
     @property
     def nested(self) -> bool:
@@ -156,15 +154,12 @@ class Share(NamedTuple):
             slope = max(slope, beyond * NS_PER_S / step.port)
             if step.pair is not None:
                 slope = max(slope, step.spread.most / n * NS_PER_S / step.pair)
-        return Line(
-            sum(count * step.latency_fs for step, count in self.peers()), slope
-        )
+        return Line(sum(count * step.latency_fs for step, count in self.peers()), slope)
 
     def flat(self, messages: int, volume: float) -> Line:
         """Return messages of all ranks at once, all as far as they can go."""
         return Line(
-            messages * self.steps[-1].latency_fs,
-            volume * NS_PER_S / self.slowest,
+            messages * self.steps[-1].latency_fs, volume * NS_PER_S / self.slowest
         )
 
     def halving(self, *, far: bool) -> Line:

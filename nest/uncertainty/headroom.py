@@ -79,9 +79,7 @@ class FullestDevice(NamedTuple):
     usable_bytes: int
 
 
-def fullest_device(
-    problem: Problem, plan: Plan, verdict: Score
-) -> FullestDevice:
+def fullest_device(problem: Problem, plan: Plan, verdict: Score) -> FullestDevice:
     """Return the fullest device of a plan, with its own numbers."""
     cluster = problem.cluster
     devices = [
@@ -133,9 +131,7 @@ def fits_word(
     return "likely" if within_50.high <= device_bytes else "doubtful"
 
 
-def with_headroom(
-    problem: Problem, text: str, option: str = "--headroom"
-) -> Problem:
+def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Problem:
     """Return the problem with less memory on every device.
 
     Parameters
@@ -164,9 +160,7 @@ def with_headroom(
 
     def smaller(device: Device) -> Device:
         memory = device.memory_bytes
-        share = amount * (
-            Fraction(memory, 100) if unit == "%" else SIZES[unit]
-        )
+        share = amount * (Fraction(memory, 100) if unit == "%" else SIZES[unit])
         size_bytes = -int(-share // 1)
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
@@ -218,14 +212,11 @@ def within_memory(
     if any(size_bytes(device) < device.reserve_bytes for device in types):
         return None
     return _with_devices(
-        problem,
-        lambda device: replace(device, memory_bytes=size_bytes(device)),
+        problem, lambda device: replace(device, memory_bytes=size_bytes(device))
     )
 
 
-def _with_devices(
-    problem: Problem, change: Callable[[Device], Device]
-) -> Problem:
+def _with_devices(problem: Problem, change: Callable[[Device], Device]) -> Problem:
     cluster = problem.cluster
     others = tuple(
         replace(device_range, device=change(device_range.device))

@@ -96,9 +96,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     sources: int
 
 
-class Deviations(
-    FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"
-):
+class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     """What intervals are made of: standard deviations of logarithms.
 
     Attributes
@@ -209,8 +207,7 @@ class Intervals:
             "memory_90_bytes": [round(x) for x in self.memory_90_bytes],
             "fit_probability": round(self.fit_probability, 4),
             "shares": {
-                name: round(share, 6)
-                for name, share in self.shares._asdict().items()
+                name: round(share, 6) for name, share in self.shares._asdict().items()
             },
             "rests_on": list(self.rests_on),
         }
@@ -294,9 +291,7 @@ def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
     user_runs = problem.own_runs
     if has_experts(problem) and not (user_runs and user_runs.experts):
         squares += deviations.experts**2
-    if problem.job.dtype == "fp8" and not (
-        user_runs and user_runs.low_precision
-    ):
+    if problem.job.dtype == "fp8" and not (user_runs and user_runs.low_precision):
         squares += deviations.low_precision**2
     if user_runs is not None:
         one, two, three = user_runs.covariance
@@ -326,9 +321,7 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def deviation(
-    shares: Sequence[float], covariance: Covariance, noise: float
-) -> float:
+def deviation(shares: Sequence[float], covariance: Covariance, noise: float) -> float:
     """Return the standard deviation of a step time's logarithm.
 
     Parameters
@@ -393,10 +386,7 @@ def device_ranges(problem: Problem, plan: Plan) -> list[Ranges]:
 
 
 def fit_probability(
-    problem: Problem,
-    plan: Plan,
-    verdict: Score,
-    deviations: Deviations | None = None,
+    problem: Problem, plan: Plan, verdict: Score, deviations: Deviations | None = None
 ) -> float:
     """Return the probability that a plan's memory fits every device.
 
@@ -435,9 +425,7 @@ def _around(
     """Return the 50 % and the 90 % interval around a figure."""
 
     def between(low: float, high: float) -> Interval:
-        return Interval(
-            figure * math.exp(scale * low), figure * math.exp(scale * high)
-        )
+        return Interval(figure * math.exp(scale * low), figure * math.exp(scale * high))
 
     return (
         between(quantiles.low_50, quantiles.high_50),
@@ -509,9 +497,7 @@ def _measured(family: str, deviations: Deviations) -> Measured:
 def has_experts(problem: Problem) -> bool:
     """Whether its model has experts."""
     return any(
-        cost.expert_weight_bytes
-        for kind in problem.graph.kinds
-        for cost in kind.costs
+        cost.expert_weight_bytes for kind in problem.graph.kinds for cost in kind.costs
     )
 
 
@@ -521,8 +507,7 @@ def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
     texts = [_own_text(user_runs)] if user_runs is not None else []
     if user_runs is None:
         texts += [
-            _device_text(device.name, deviations)
-            for device in problem.cluster.types
+            _device_text(device.name, deviations) for device in problem.cluster.types
         ]
     costs = [cost for kind in problem.graph.kinds for cost in kind.costs]
     profiled = sum(cost.measured for cost in costs)

@@ -85,8 +85,7 @@ class Publication:
 
 def _joined(authors: Sequence[str]) -> str:
     return " and ".join(
-        name if "," in name or name == "others" else f"{{{name}}}"
-        for name in authors
+        name if "," in name or name == "others" else f"{{{name}}}" for name in authors
     )
 
 

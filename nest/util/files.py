@@ -93,6 +93,5 @@ def check_output(path: str | None, option: str, folder: bool = False) -> None:
         reason = "one with files in it"
     if reason is not None:
         raise NestError(
-            f"{option} {path}: expected a {wanted}, got {reason}; "
-            f"choose another path"
+            f"{option} {path}: expected a {wanted}, got {reason}; choose another path"
         )

@@ -32,11 +32,7 @@ def search_path() -> list[str]:
     An absolute entry that names the working directory stays: the user or the
     location of a script put it there.
     """
-    return [
-        os.path.abspath(path)
-        for path in sys.path
-        if not _is_relative_here(path)
-    ]
+    return [os.path.abspath(path) for path in sys.path if not _is_relative_here(path)]
 
 
 def environment() -> dict[str, str]:

@@ -34,9 +34,7 @@ class Interrupted(KeyboardInterrupt):
         self.found = found
 
 
-def until_interrupted(
-    work: Callable[[], Result],
-) -> tuple[Result, Interrupted | None]:
+def until_interrupted(work: Callable[[], Result]) -> tuple[Result, Interrupted | None]:
     """Return what work returns, or what is known when it is interrupted.
 
     The caller writes the result, and raises the second value if there is one.
@@ -120,9 +118,7 @@ class Ending:
             for signal_number in (signal.SIGINT, signal.SIGTERM):
                 # A signal that is ignored (nohup) stays ignored.
                 if signal.getsignal(signal_number) is not signal.SIG_IGN:
-                    self._previous[signal_number] = signal.signal(
-                        signal_number, self
-                    )
+                    self._previous[signal_number] = signal.signal(signal_number, self)
         return self
 
     def __exit__(self, *_: object) -> None:

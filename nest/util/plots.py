@@ -100,13 +100,9 @@ def save_plot(path: str, draw: Callable[[Axes], object]) -> None:
         figure = Figure(figsize=(8, 5), layout="constrained")
         draw(figure.add_subplot())
         suffix = Path(path).suffix.lower()
-        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(
-            suffix, {}
-        )
+        stamp = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
         buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp
-        )
+        figure.savefig(buffer, format=suffix.removeprefix("."), dpi=150, metadata=stamp)
     write_atomically(Path(path), buffer.getvalue())
 
 
@@ -138,9 +134,7 @@ def new_axes() -> Axes:
     return axes
 
 
-def timeline(
-    events: Sequence[Mapping[str, Any]], axes: Axes | None = None
-) -> Axes:
+def timeline(events: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> Axes:
     """Draw what every block does when.
 
     Parameters
@@ -208,9 +202,7 @@ def memory(
     return axes
 
 
-def bars(
-    rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str
-) -> Axes:
+def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str) -> Axes:
     """Draw the step time of every solver, and its lower bound.
 
     A plan over memory is hatched; a solver without a plan is named.
@@ -252,9 +244,7 @@ def bars(
     return axes
 
 
-def accelerators(
-    document: Mapping[str, Any], axes: Axes | None = None
-) -> Axes:
+def accelerators(document: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     """Draw relative throughput against area, of all points of answers.
 
     The line is the most throughput within so much area; where the best point
@@ -276,9 +266,7 @@ def accelerators(
     }
     positions: list[tuple[float, float]] = []
     for label, (points, marker) in marked.items():
-        points_drawn = [
-            (x["point"]["area_mm2"], x["relative"]) for x in points
-        ]
+        points_drawn = [(x["point"]["area_mm2"], x["relative"]) for x in points]
         positions += points_drawn
         if points_drawn:
             areas, throughputs = zip(*points_drawn, strict=True)
@@ -306,8 +294,7 @@ def accelerators(
         )
     axes.set_xlabel("area of the die (mm²)")
     axes.set_ylabel(
-        f"throughput relative to {document['spec']['base_name']}; "
-        f"not calibrated"
+        f"throughput relative to {document['spec']['base_name']}; not calibrated"
     )
     axes.legend(loc="lower right")
     return axes

@@ -43,9 +43,7 @@ class Kind(NamedTuple):
 
 def _powers(unit: str, letters: str) -> dict[str, int]:
     """Return a unit with prefixes that are a thousand apart."""
-    return {
-        f"{letter.strip()}{unit}": 1000**i for i, letter in enumerate(letters)
-    }
+    return {f"{letter.strip()}{unit}": 1000**i for i, letter in enumerate(letters)}
 
 
 #: In bytes.
@@ -71,10 +69,7 @@ FREQUENCY = Kind("a frequency", "1.05 GHz", "Hz", _powers("Hz", " kMG"))
 
 #: In ns.
 TIME = Kind(
-    "a time",
-    "3 us",
-    "ns",
-    {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9},
+    "a time", "3 us", "ns", {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 )
 
 #: In 1e-6 µm².
@@ -118,18 +113,12 @@ MONEY = Kind(
 
 #: In millionths of a dollar per 10⁹ bytes.
 MONEY_PER_SIZE = Kind(
-    "a price of memory",
-    "7 USD/GB",
-    "millionths of a dollar per GB",
-    {"USD/GB": 10**6},
+    "a price of memory", "7 USD/GB", "millionths of a dollar per GB", {"USD/GB": 10**6}
 )
 
 #: In 1/m².
 DENSITY = Kind(
-    "a density of defects",
-    "0.1 /cm2",
-    "/m2",
-    {"/m2": 1, "/cm2": 10**4, "/mm2": 10**6},
+    "a density of defects", "0.1 /cm2", "/m2", {"/m2": 1, "/cm2": 10**4, "/mm2": 10**6}
 )
 
 
@@ -218,8 +207,7 @@ def read_whole(value: object, kind: Kind, minimum: int = 1) -> int:
     amount = read_quantity(value, kind)
     if amount.denominator != 1:
         raise ValueError(
-            f"expected a whole number of {kind.counted}, got {value!r}; "
-            f"round it"
+            f"expected a whole number of {kind.counted}, got {value!r}; round it"
         )
     if not minimum <= amount <= MAX_TERM:
         raise ValueError(

@@ -123,9 +123,7 @@ class Table:
     ) -> Table:
         """Return a table with a row per record."""
         columns = tuple(columns)
-        rows = (
-            tuple(c.value_of(record) for c in columns) for record in records
-        )
+        rows = (tuple(c.value_of(record) for c in columns) for record in records)
         return cls(columns, tuple(rows), title)
 
     @property
@@ -182,9 +180,7 @@ def _csv_cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def fields_csv(
-    keys: Iterable[str], records: Iterable[Mapping[str, Any]]
-) -> str:
+def fields_csv(keys: Iterable[str], records: Iterable[Mapping[str, Any]]) -> str:
     """Return some fields of records as CSV, a column per key."""
     return to_csv(Table.of(map(Column, keys), records))
 
@@ -192,18 +188,12 @@ def fields_csv(
 def to_markdown(table: Table) -> str:
     """Return a table as a page of Markdown shows it."""
     shown = table.shown_by(Writer.PAGE)
-    marks = [
-        "---:" if column.holds_numbers else "---" for column in shown.columns
-    ]
+    marks = ["---:" if column.holds_numbers else "---" for column in shown.columns]
 
     def line(texts: Iterable[str]) -> str:
         cells = (text.replace("|", "\\|") for text in texts)
         return f"| {' | '.join(cells)} |"
 
     return "\n".join(
-        [
-            line(shown.headings),
-            f"|{'|'.join(marks)}|",
-            *map(line, shown.texts()),
-        ]
+        [line(shown.headings), f"|{'|'.join(marks)}|", *map(line, shown.texts())]
     )

@@ -58,12 +58,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
         return other
     start = name.lower()
     return next(
-        (
-            x
-            for x in candidates
-            if len(name) > 2 and x.lower().startswith(start)
-        ),
-        None,
+        (x for x in candidates if len(name) > 2 and x.lower().startswith(start)), None
     )
 
 
@@ -74,9 +69,7 @@ def _similar(name: str, names: Iterable[str], min_ratio: float) -> list[str]:
     lower = name.lower()
     # Of names that differ in capital letters alone the first one counts.
     originals = {other.lower(): other for other in reversed(list(names))}
-    close = get_close_matches(
-        lower, originals, len(originals) or 1, cutoff=min_ratio
-    )
+    close = get_close_matches(lower, originals, len(originals) or 1, cutoff=min_ratio)
     # Of equally close ones that with the same letters, in another order.
     close.sort(key=lambda x: (-_ratio(x, lower), sorted(x) != sorted(lower)))
     return [originals[other] for other in close if _begin_alike(lower, other)]
@@ -111,9 +104,7 @@ def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
     """Return some of many names, the closest to a wrong one first."""
     candidates = list(names)
     close = _similar(name, candidates, 0.4)
-    return ", ".join(
-        [*close, *(x for x in candidates if x not in close)][:count]
-    )
+    return ", ".join([*close, *(x for x in candidates if x not in close)][:count])
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
@@ -151,6 +142,4 @@ def clipped(text: str) -> str:
 
 def _short_word(match: re.Match[str]) -> str:
     long_word = match[0]
-    return (
-        f"{long_word[:150]}… ({len(long_word)} characters) …{long_word[-20:]}"
-    )
+    return f"{long_word[:150]}… ({len(long_word)} characters) …{long_word[-20:]}"

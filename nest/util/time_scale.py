@@ -16,9 +16,7 @@ class TimeScale:
     decimals: int
 
     @classmethod
-    def fitting(
-        cls, reference_ns: float | None, time_unit: str = "s"
-    ) -> TimeScale:
+    def fitting(cls, reference_ns: float | None, time_unit: str = "s") -> TimeScale:
         """Return the scale for times about as long as the reference.
 
         ``time_unit`` other than ``"s"`` is the problem's own, for which no

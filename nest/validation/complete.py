@@ -115,21 +115,12 @@ PRECISIONS = {
 
 def complete(row: Row) -> Row:
     """Return a row with what its stated cells imply."""
-    for rule in (
-        _precision,
-        _model,
-        _devices,
-        _recipe,
-        _micro_batch,
-        _step_time,
-    ):
+    for rule in (_precision, _model, _devices, _recipe, _micro_batch, _step_time):
         filled = rule(row)
         if filled:
             values, why = filled
             row = replace(
-                row,
-                **values,
-                assumed=(*row.assumed, f"{', '.join(values)}: {why}"),
+                row, **values, assumed=(*row.assumed, f"{', '.join(values)}: {why}")
             )
     return row
 
@@ -142,11 +133,7 @@ def _precision(row: Row) -> Filled:
     if row.precision_class or not row.precision:
         return None
     text = row.precision.lower()
-    named = [
-        name
-        for name, pattern in PRECISIONS.items()
-        if re.search(pattern, text)
-    ]
+    named = [name for name, pattern in PRECISIONS.items() if re.search(pattern, text)]
     if len(named) != 1:
         return None
     return {"precision_class": named[0]}, f"precision {row.precision}"
@@ -160,8 +147,7 @@ def _model(row: Row) -> Filled:
     values = {
         name: value
         for name, value in _columns_of(stored).items()
-        if getattr(row, name) is None
-        and (row.layers is None or name == "vocab")
+        if getattr(row, name) is None and (row.layers is None or name == "vocab")
     }
     return (values, stored.reference) if values else None
 
@@ -181,9 +167,7 @@ def _known_model(name: str, source: str) -> KnownModel | None:
     letters = _letters(name)
     for model in ARCHITECTURES:
         if _letters(model.name) == letters and len(model.towers) == 1:
-            return KnownModel(
-                name=model.name, reference=model.source, zoo=model.name
-            )
+            return KnownModel(name=model.name, reference=model.source, zoo=model.name)
     return None
 
 
@@ -201,9 +185,7 @@ def architecture_of(row: Row) -> Architecture | None:
     stored = known_model(row.model, row.source)
     if stored is None:
         return None
-    taken = any(
-        "layers" in text.split(":")[0].split(", ") for text in row.assumed
-    )
+    taken = any("layers" in text.split(":")[0].split(", ") for text in row.assumed)
     agrees = stored.beyond_columns and all(
         getattr(row, name) == value
         for name, value in _columns_of(stored).items()

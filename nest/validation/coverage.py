@@ -7,12 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from nest.uncertainty.intervals import Interval, intervals_of
-from nest.validation.predict import (
-    PredictedRun,
-    Prediction,
-    Skip,
-    predicted_run,
-)
+from nest.validation.predict import PredictedRun, Prediction, Skip, predicted_run
 from nest.validation.report import Assessment, assess
 from nest.validation.rows import Row
 

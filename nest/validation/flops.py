@@ -41,9 +41,7 @@ class FlopCount(Struct, frozen=True, kw_only=True):
     reference: str
 
 
-FLOP_COUNTS = read_stored(
-    "nest.validation", "flop_counts", tuple[FlopCount, ...]
-)
+FLOP_COUNTS = read_stored("nest.validation", "flop_counts", tuple[FlopCount, ...])
 
 
 class CountedTime(NamedTuple):
@@ -57,11 +55,7 @@ def flop_count_of(row: Row) -> FlopCount | None:
     """Return the count that the words of a row mean, if it is known."""
     text = row.tflops_kind or ""
     return next(
-        (
-            count
-            for count in FLOP_COUNTS
-            if re.match(count.words, text, re.IGNORECASE)
-        ),
+        (count for count in FLOP_COUNTS if re.match(count.words, text, re.IGNORECASE)),
         None,
     )
 

@@ -34,14 +34,7 @@ from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Job, Optimizer, Schedule
 from nest.ir.plan import Overlap, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph, in_range
 from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
@@ -182,9 +175,7 @@ def predict(row: Row, options: PredictOptions = STORED) -> Prediction | Skip:
     return run if isinstance(run, Skip) else run.prediction
 
 
-def predicted_run(
-    row: Row, options: PredictOptions = STORED
-) -> PredictedRun | Skip:
+def predicted_run(row: Row, options: PredictOptions = STORED) -> PredictedRun | Skip:
     """Return what :func:`predict` scores of a row."""
     choices = recomputations(row)
     if not choices:
@@ -223,9 +214,7 @@ def predict_under(row: Row, calibration: CalibrationFile) -> Prediction | Skip:
     rates = calibration.of(family)
     if rates is None:
         return Skip("a device that the calibration is not of")
-    options = PredictOptions(
-        calibration={family: rates}, software=calibration.software
-    )
+    options = PredictOptions(calibration={family: rates}, software=calibration.software)
     return predict(row, options)
 
 
@@ -253,13 +242,8 @@ def _prediction(
         for block, copy in zip(blocks, copies, strict=True)
     ]
     needed = [
-        block.memory_bytes
-        - (block.kept_bytes + block.working_bytes)
-        + activated
-        + size
-        for block, activated, size in zip(
-            blocks, activations, outputs, strict=True
-        )
+        block.memory_bytes - (block.kept_bytes + block.working_bytes) + activated + size
+        for block, activated, size in zip(blocks, activations, outputs, strict=True)
     ]
     index = needed.index(max(needed))
     if (row.mem_class or "").endswith("last_rank"):
@@ -287,8 +271,7 @@ def _prediction(
         step_time_s=step_ns / 1e9,
         memory_bytes=sum(parts.values()),
         fits=verdict.feasible and free_bytes >= 0,
-        fits_with_headroom=verdict.feasible
-        and free_bytes >= MEAN_ERROR * memory_bytes,
+        fits_with_headroom=verdict.feasible and free_bytes >= MEAN_ERROR * memory_bytes,
         breakdown={name: float(size) for name, size in parts.items()},
     )
 
@@ -319,9 +302,7 @@ def _broadcasts_ns(row: Row, case: ModeledRun) -> float:
     return roots * (level.launch_ns + ranks * level.latency_ns)
 
 
-def _output_bytes(
-    row: Row, case: ModeledRun, in_flight: Sequence[int]
-) -> list[int]:
+def _output_bytes(row: Row, case: ModeledRun, in_flight: Sequence[int]) -> list[int]:
     """Return what each block's passes in flight hold of their outputs.
 
     Of software that keeps what a stage has sent on until its backward pass.
@@ -459,9 +440,7 @@ def build(
         placement="v" if setting.schedule in FIXED_CHUNKS else "loop",
         overlap=tuple(overlap),
     )
-    return ModeledRun(
-        problem, plan, _workspace_bytes(row, site.device, software)
-    )
+    return ModeledRun(problem, plan, _workspace_bytes(row, site.device, software))
 
 
 def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
@@ -478,9 +457,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
     tp, dp, cp = stated.tp, stated.dp, row.cp or 1
     if tp * stated.pp * dp * cp != stated.num_devices:
         return Skip("tp·cp·pp·dp is not the number of devices")
-    sequence_parallel = (
-        software.sequence_parallel if row.sp is None else bool(row.sp)
-    )
+    sequence_parallel = software.sequence_parallel if row.sp is None else bool(row.sp)
     ep, expert_tp = expert_ranks(row, stated, software, sequence_parallel)
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")
@@ -657,9 +634,7 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     is_hopper = "fp8" in device.peak_flops
     deterministic = software.deterministic and not is_flash(row, software)
     cublas = (
-        LARGE_WORKSPACE_BYTES
-        if is_hopper or deterministic
-        else CUBLAS_WORKSPACE_BYTES
+        LARGE_WORKSPACE_BYTES if is_hopper or deterministic else CUBLAS_WORKSPACE_BYTES
     )
     engine = LARGE_WORKSPACE_BYTES if is_hopper else ENGINE_WORKSPACE_BYTES
     grouped = bool(row.experts) and re.search(
@@ -732,9 +707,7 @@ def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
     One block after the other goes to the chunk that is then lightest, which
     is best for equal blocks; embedding and head stay where they are.
     """
-    time_ns = {
-        kind.name: kind.costs[0].times.passes_ns for kind in graph.kinds
-    }
+    time_ns = {kind.name: kind.costs[0].times.passes_ns for kind in graph.kinds}
     loads = [0.0] * count
     loads[0] += time_ns["embedding"]
     loads[-1] += time_ns["head"]

@@ -170,8 +170,7 @@ def _check_header(names: list[str], where: str) -> None:
     for name in names:
         if name in COLUMNS and names.count(name) > 1:
             raise InvalidMeasurementsError(
-                f"{where}: expected distinct columns, got {name!r} twice; "
-                f"remove one"
+                f"{where}: expected distinct columns, got {name!r} twice; remove one"
             )
 
 
@@ -179,9 +178,7 @@ def _row(names: list[str], cells: list[str], line: int) -> Row:
     values: dict[str, object] = {}
     unreadable = []
     if len(cells) != len(names):
-        unreadable.append(
-            f"number of cells: expected {len(names)}, got {len(cells)}"
-        )
+        unreadable.append(f"number of cells: expected {len(names)}, got {len(cells)}")
     for name, cell in zip(names, cells, strict=False):
         if name not in COLUMNS:
             continue
@@ -230,6 +227,4 @@ def _check_choice(name: str, cell: str) -> None:
     if not cell or not choices or cell in choices:
         return
     close = get_close_matches(cell.lower(), choices, n=1, cutoff=0)
-    raise ValueError(
-        f"expected {', '.join(choices)} (the nearest is {close[0]})"
-    )
+    raise ValueError(f"expected {', '.join(choices)} (the nearest is {close[0]})")

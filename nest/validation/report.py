@@ -149,17 +149,12 @@ EVERYTHING = Selection()
 SHOWN = (
     Selection(tiers=("A",), precisions=("bf16", "fp16")),
     Selection(
-        tiers=("A",),
-        precisions=("bf16", "fp16"),
-        source="vTrain",
-        min_devices=64,
+        tiers=("A",), precisions=("bf16", "fp16"), source="vTrain", min_devices=64
     ),
 )
 
 
-def assess(
-    row: Row, predict: Callable[[Row], Prediction | Skip]
-) -> Assessment:
+def assess(row: Row, predict: Callable[[Row], Prediction | Skip]) -> Assessment:
     """Predict a row and compare the prediction with the measurement.
 
     A row that cannot be predicted has a reason: this does not raise, unless
@@ -169,9 +164,7 @@ def assess(
     """
     measured_s = measured_step_time_s(row)
     measured_bytes = measured_memory_bytes(row)
-    outcome = Assessment(
-        row, measured_s=measured_s, measured_bytes=measured_bytes
-    )
+    outcome = Assessment(row, measured_s=measured_s, measured_bytes=measured_bytes)
     reason = why_unusable(row)
     if reason is None and (why := impossible(row)) is not None:
         reason = Reason(IMPOSSIBLE, why)
@@ -247,9 +240,7 @@ def average_ranks(values: Sequence[float]) -> list[float]:
     ]
 
 
-def spearman(
-    predicted: Sequence[float], measured: Sequence[float]
-) -> float | None:
+def spearman(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, ties averaged.
 
     It is Pearson's correlation of the ranks (C. Spearman, "The proof and
@@ -261,9 +252,7 @@ def spearman(
         return None
     if len(set(predicted)) <= 1:
         return 0.0
-    return statistics.correlation(
-        average_ranks(predicted), average_ranks(measured)
-    )
+    return statistics.correlation(average_ranks(predicted), average_ranks(measured))
 
 
 class RankingGroup(NamedTuple):
@@ -300,9 +289,7 @@ class RankingGroup(NamedTuple):
         best_s = min(self.predicted_s)
         pairs = zip(self.predicted_s, self.measured_s, strict=True)
         return best_s, max(
-            measured_s
-            for predicted_s, measured_s in pairs
-            if predicted_s == best_s
+            measured_s for predicted_s, measured_s in pairs if predicted_s == best_s
         )
 
     @property
@@ -365,12 +352,10 @@ def _group(choices: list[list[Assessment]]) -> RankingGroup:
         title=f"{row.model or 'model'}, {row.num_devices} devices, "
         f"batch {row.global_batch}",
         predicted_s=[
-            statistics.fmean(o.predicted_s or 0 for o in same)
-            for same in choices
+            statistics.fmean(o.predicted_s or 0 for o in same) for same in choices
         ],
         measured_s=[
-            statistics.fmean(o.measured_s or 0 for o in same)
-            for same in choices
+            statistics.fmean(o.measured_s or 0 for o in same) for same in choices
         ],
     )
 
@@ -393,9 +378,7 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
         "median_loss_of_predicted_best": _figure(statistics.median, regrets),
         "mean_regret": _figure(statistics.fmean, regrets),
         "median_regret": _figure(statistics.median, regrets),
-        "median_bias_of_predicted_best": _figure(
-            statistics.median, best_errors
-        ),
+        "median_bias_of_predicted_best": _figure(statistics.median, best_errors),
     }
 
 
@@ -498,9 +481,7 @@ def validation_document(
     }
 
 
-def _figures(
-    outcomes: Sequence[Assessment], selection: Selection
-) -> dict[str, Any]:
+def _figures(outcomes: Sequence[Assessment], selection: Selection) -> dict[str, Any]:
     timed = [o for o in outcomes if selection.takes(o.row, o.row.time_tier)]
     sized = [o for o in outcomes if selection.takes(o.row, o.row.mem_tier)]
     errors = [(o, e) for o in timed if (e := o.time_error) is not None]
@@ -525,9 +506,7 @@ def _figures(
         ],
         "not_understood": words_lines(o.row for o in timed),
         "unreadable": [
-            f"line {o.row.line}: {text}"
-            for o in timed
-            for text in o.row.unreadable
+            f"line {o.row.line}: {text}" for o in timed for text in o.row.unreadable
         ],
         **{key: total[key] for key in total if key != "used"},
         **{key: _by(errors, class_of) for key, class_of in BREAKDOWNS.items()},
@@ -538,16 +517,12 @@ def _figures(
                 for source in sorted(by_source)
             },
         },
-        "memory": {
-            **memory_figures(sized),
-            "left_out": dict(no_memory.most_common()),
-        },
+        "memory": {**memory_figures(sized), "left_out": dict(no_memory.most_common())},
     }
 
 
 def _by(
-    errors: Sequence[tuple[Assessment, float]],
-    class_of: Callable[[Row], str | None],
+    errors: Sequence[tuple[Assessment, float]], class_of: Callable[[Row], str | None]
 ) -> dict[str, dict[str, Any]]:
     by_class: dict[str, list[float]] = {}
     for outcome, error in errors:

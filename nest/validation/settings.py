@@ -84,9 +84,7 @@ def machine_of(row: Row) -> Machine:
     UnknownNameError
         If there is no such device or link.
     """
-    return machine_for(
-        row.hardware or "", row.interconnect, row.devices_per_node
-    )
+    return machine_for(row.hardware or "", row.interconnect, row.devices_per_node)
 
 
 def recomputations(row: Row) -> tuple[Recompute, ...]:
@@ -108,9 +106,7 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
 def periods(row: Row) -> tuple[int, ...]:
     """Return of how many layers one may recompute, most first."""
     stated = (row.recompute or "").lower()
-    if stated == "selective" and (row.framework or "").startswith(
-        "PyTorch FSDP"
-    ):
+    if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
     for pattern, every in PERIODS.items():
         if re.fullmatch(pattern, stated):
@@ -132,9 +128,7 @@ def schedule_of(row: Row) -> Schedule | None:
 
 def task_of(row: Row) -> str:
     """Return what the notes name as the task, such as ``SFT Performance``."""
-    match = re.search(
-        r"\btask ([^;]+)|\bfine-tuning \(([^)]+)\)", row.notes or ""
-    )
+    match = re.search(r"\btask ([^;]+)|\bfine-tuning \(([^)]+)\)", row.notes or "")
     return match.group(1) or match.group(2) if match else ""
 
 
@@ -151,9 +145,7 @@ def virtual_stages(
         return row.vpp or 1
     blocks = stated.pp * software.chunk_layers
     layers = stated.layers
-    return next(
-        (n // blocks for n in (layers, layers + 2) if n % blocks == 0), 1
-    )
+    return next((n // blocks for n in (layers, layers + 2) if n % blocks == 0), 1)
 
 
 def expert_ranks(
@@ -203,9 +195,7 @@ def has_cuda_graphs(row: Row, software: Software) -> bool:
     return software.cuda_graphs or stated is not None
 
 
-def dispatch_node(
-    row: Row, site: Machine, stated: Stated, software: Software
-) -> int:
+def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -> int:
     """Return the devices of a node that a token is sent to once.
 
     0 where it is sent once for each of its experts: stated, or by software.
@@ -276,9 +266,7 @@ def attention_share(row: Row, software: Software, is_hopper: bool) -> float:
     stated = version and version.group(1)
     if stated == "3" or (stated is None and software.hopper_attention):
         return 1.0
-    share = {"1": FIRST_FLASH, "2": 1.0, None: software.attention_share}[
-        stated
-    ]
+    share = {"1": FIRST_FLASH, "2": 1.0, None: software.attention_share}[stated]
     return share * SECOND_FLASH_ON_HOPPER if is_hopper else share
 
 

@@ -195,15 +195,11 @@ def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:
         fields = {k: v for k, v in entry.items() if k not in MATCHERS}
         return (facts(by_name[base]) if base else {}) | fields
 
-    return tuple(
-        msgspec.convert(facts(entry) | entry, Software) for entry in stated
-    )
+    return tuple(msgspec.convert(facts(entry) | entry, Software) for entry in stated)
 
 
 #: First match wins; the last entry matches all.
-SOFTWARE = _entries(
-    read_stored("nest.validation", "software", list[dict[str, Any]])
-)
+SOFTWARE = _entries(read_stored("nest.validation", "software", list[dict[str, Any]]))
 
 #: What the first FlashAttention reaches of what the second does.
 FIRST_FLASH = 0.5

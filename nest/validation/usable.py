@@ -90,8 +90,7 @@ def _contradiction(row: Row) -> Reason | None:
     if (row.global_batch or 1) % (micro_batch * dp):
         return Reason(
             "the micro-batches do not divide the global batch",
-            f"micro_batch {micro_batch} · dp {dp}, "
-            f"global_batch {row.global_batch}",
+            f"micro_batch {micro_batch} · dp {dp}, global_batch {row.global_batch}",
         )
     detail = _odd_shape(row)
     if detail is not None:
@@ -103,18 +102,12 @@ def _odd_shape(row: Row) -> str | None:
     """Return which counts of a model do not go together."""
     heads, kv_heads = row.heads or 1, row.kv_heads or 1
     if heads % kv_heads:
-        return (
-            f"heads {heads}, kv_heads {kv_heads}: a whole number of heads "
-            f"for each"
-        )
+        return f"heads {heads}, kv_heads {kv_heads}: a whole number of heads for each"
     experts = row.experts or 0
     if not experts:
         return None
     if (row.topk or 0) > experts:
-        return (
-            f"topk {row.topk}, experts {experts}: no more experts than there "
-            f"are"
-        )
+        return f"topk {row.topk}, experts {experts}: no more experts than there are"
     if experts % (row.ep or 1):
         return f"experts {experts}, ep {row.ep}: as many experts on every rank"
     return None
@@ -147,15 +140,12 @@ def impossible(row: Row) -> str | None:
             return why
     if row.mfu is not None and row.mfu > 1:
         return (
-            f"mfu: expected a fraction up to 1, got {row.mfu:g}; divide per "
-            f"cent by 100"
+            f"mfu: expected a fraction up to 1, got {row.mfu:g}; divide per cent by 100"
         )
     return _of_two_steps(times) or _of_other_flops(row, times)
 
 
-def _too_fast(
-    row: Row, spec: DeviceSpec, times: dict[str, float]
-) -> str | None:
+def _too_fast(row: Row, spec: DeviceSpec, times: dict[str, float]) -> str | None:
     peak = spec.peak_flops.get(row.precision_class or "")
     if not peak:
         return None
@@ -237,11 +227,7 @@ def _least_flops(row: Row) -> float | None:
     window may be short. Where only adapters are trained there are no
     gradients of the weights, which leaves two thirds.
     """
-    weights, samples, tokens = (
-        layer_weights(row),
-        row.global_batch,
-        row.seq_len,
-    )
+    weights, samples, tokens = (layer_weights(row), row.global_batch, row.seq_len)
     if not (weights and row.layers and row.hidden and samples and tokens):
         return None
     # Latent attention has fewer weights than the columns say: of a model

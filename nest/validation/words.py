@@ -67,7 +67,5 @@ def words_lines(rows: Iterable[Row]) -> list[str]:
 
 def _beginning(text: str) -> str:
     """Return the first words of a long text, with a mark that more follow."""
-    short = textwrap.shorten(
-        text, _MOST, placeholder=" …", break_on_hyphens=False
-    )
+    short = textwrap.shorten(text, _MOST, placeholder=" …", break_on_hyphens=False)
     return short if len(short) > len("…") else f"{text[: _MOST - 1]}…"

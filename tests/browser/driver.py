@@ -71,12 +71,7 @@ def show(driver: Any, path: Path, width: int, scheme: str = "light") -> None:
     # Not the size of the window, which has a least width.
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
-        {
-            "width": width,
-            "height": 900,
-            "deviceScaleFactor": 1,
-            "mobile": False,
-        },
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
     driver.get(path.as_uri())
 

@@ -22,10 +22,7 @@ from tests.browser.driver import picture, show, violations
 from tests.pages import full, named
 
 REASON = driver_module.why_not()
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(bool(REASON), reason=REASON),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 ROOT = Path(__file__).parents[2]
 WIDTHS = (375, 390, 768, 1280)
@@ -116,15 +113,11 @@ def test_the_page_is_no_wider_than_the_window(
     for name, path in pages.items():
         show(driver, path, width)
         picture(driver, pictures / f"{name}-{width}.png")
-        wide = driver.execute_script(
-            "return document.documentElement.scrollWidth"
-        )
+        wide = driver.execute_script("return document.documentElement.scrollWidth")
         assert wide <= width, name
 
 
-def test_tables_use_the_width_there_is(
-    driver: Any, pages: dict[str, Path]
-) -> None:
+def test_tables_use_the_width_there_is(driver: Any, pages: dict[str, Path]) -> None:
     show(driver, pages["full"], 1280)
     wide = driver.execute_script(
         "return [...document.querySelectorAll('.wide:has(table)')]"
@@ -134,9 +127,7 @@ def test_tables_use_the_width_there_is(
     assert wide == []
 
 
-def test_charts_are_as_wide_as_the_page(
-    driver: Any, pages: dict[str, Path]
-) -> None:
+def test_charts_are_as_wide_as_the_page(driver: Any, pages: dict[str, Path]) -> None:
     """One picture of each is shown, at its width or for telephones."""
     shown = (
         "return [...document.querySelectorAll('figure')].map(x => {"
@@ -152,21 +143,16 @@ def test_charts_are_as_wide_as_the_page(
         assert all(page == chart for page, chart in found), width
 
 
-def test_a_graph_is_dark_where_the_page_is(
-    driver: Any, pages: dict[str, Path]
-) -> None:
+def test_a_graph_is_dark_where_the_page_is(driver: Any, pages: dict[str, Path]) -> None:
     show(driver, pages["graph"], 1280, "dark")
     style = (
         "const svg = document.querySelector('.graph svg');"
         "return ['backgroundColor', 'fill'].map("
         "x => getComputedStyle(svg)[x])"
     )
-    assert driver.execute_script(style) == [
-        *("rgba(0, 0, 0, 0)", "rgb(232, 232, 232)"),
-    ]
+    assert driver.execute_script(style) == [*("rgba(0, 0, 0, 0)", "rgb(232, 232, 232)")]
     devices = (
-        "return getComputedStyle("
-        "document.querySelector('.graph .devices text')).fill"
+        "return getComputedStyle(document.querySelector('.graph .devices text')).fill"
     )
     assert driver.execute_script(devices) == "rgb(26, 26, 26)"
 
@@ -187,12 +173,7 @@ def test_dark_and_print_have_colours_of_their_own(
     # No table is wider than a sheet of A4 without its margins.
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
-        {
-            "width": 718,
-            "height": 900,
-            "deviceScaleFactor": 1,
-            "mobile": False,
-        },
+        {"width": 718, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
     widest = (
         "return Math.max(...[...document.querySelectorAll('table')]"
@@ -216,9 +197,7 @@ def test_dark_and_print_have_colours_of_their_own(
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-def test_the_keyboard_reaches_everything(
-    driver: Any, pages: dict[str, Path]
-) -> None:
+def test_the_keyboard_reaches_everything(driver: Any, pages: dict[str, Path]) -> None:
     from selenium.webdriver.common.keys import Keys
 
     show(driver, pages["full"], 1280)

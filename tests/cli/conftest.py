@@ -25,10 +25,7 @@ TINY = {
 }
 
 #: What plans of it may be.
-SMALL = (
-    "--global-batch 8 --micro-batches 1,2 --tp 1,2 --zero 0,1 "
-    "--recompute none,full"
-)
+SMALL = "--global-batch 8 --micro-batches 1,2 --tp 1,2 --zero 0,1 --recompute none,full"
 
 
 class Cli:
@@ -64,9 +61,7 @@ class Cli:
 
 @pytest.fixture
 def cli(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
     """Return what runs commands, in an empty folder."""
     monkeypatch.chdir(tmp_path)

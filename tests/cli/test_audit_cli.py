@@ -33,9 +33,7 @@ def study(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_studies_are_listed(cli: Cli) -> None:
     cli.succeeds("audit")
-    assert [line.split()[0] for line in cli.out.splitlines()] == list(
-        study_names()
-    )
+    assert [line.split()[0] for line in cli.out.splitlines()] == list(study_names())
 
 
 @pytest.mark.usefixtures("study")

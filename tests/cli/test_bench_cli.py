@@ -46,8 +46,7 @@ def test_a_benchmark(cli: Cli) -> None:
         "--html report.html"
     )
     assert (
-        Path("report.html").read_bytes()
-        == (Path("run") / "report.html").read_bytes()
+        Path("report.html").read_bytes() == (Path("run") / "report.html").read_bytes()
     )
     assert re.search(r"^brute +2 +2 +2 of 2", cli.out, re.M)
     assert "2 of 2 cells finished: 2 problems × 1 solver" in cli.out
@@ -58,8 +57,7 @@ def test_a_benchmark(cli: Cli) -> None:
         *("report.json", "report.md", "report.html"),
     }
     assert (
-        Path("report.json").read_bytes()
-        == (Path("run") / "report.json").read_bytes()
+        Path("report.json").read_bytes() == (Path("run") / "report.json").read_bytes()
     )
     assert cli.refuses("bench one.json -o run").startswith(
         "-o run: expected a new or empty directory, got that of a run; add"
@@ -96,9 +94,7 @@ def test_a_failed_cell_is_the_exit_code(cli: Cli) -> None:
 def test_jobs_times_workers(cli: Cli) -> None:
     """All CPUs for every solver leave none for another job."""
     pair, workers = ("--jobs", "2"), str(num_cpus())
-    text = cli.refuses(
-        *("bench", "one.json", "-o", "run", *pair, "--workers", workers)
-    )
+    text = cli.refuses(*("bench", "one.json", "-o", "run", *pair, "--workers", workers))
     expected = f"--jobs 2: expected jobs × workers <= {num_cpus()}"
     assert expected in text
     arguments = "bench one.json --solvers loopback -o run"
@@ -223,9 +219,7 @@ def test_restrictions_of_several_are_said(cli: Cli) -> None:
     document = json.loads(cli.out)
     assert document["run"]["notes"] == ["only plans under --pin pp=1"]
     assert "; only plans under --pin pp=1; nest" in cli.err
-    assert {row["status"] for row in document["answers"]["rows"]} == {
-        "infeasible"
-    }
+    assert {row["status"] for row in document["answers"]["rows"]} == {"infeasible"}
 
 
 def test_several_problems_leave_nothing_behind(

@@ -105,9 +105,7 @@ def test_rows_that_are_not_used_are_told(cli: Cli):
     assert "5   the run went out of memory, and only step times" in cli.out
 
 
-def test_runs_on_standard_input(
-    cli: Cli, runs: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_runs_on_standard_input(cli: Cli, runs: str, monkeypatch: pytest.MonkeyPatch):
     data = io.BytesIO(Path(runs).read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data))
     cli.succeeds("calibrate - -o my.json")
@@ -120,30 +118,20 @@ def test_the_template(cli: Cli):
     assert row == TEMPLATE
     cli.succeeds("calibrate --template -o runs.csv")
     assert cli.out == ""
-    assert "expected at least 2 runs" in cli.refuses(
-        "calibrate runs.csv -o my.json"
-    )
+    assert "expected at least 2 runs" in cli.refuses("calibrate runs.csv -o my.json")
 
 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (
-            {"iter_time_s": "0.001"},
-            "",
-            "runs.csv:5: step time: expected at least",
-        ),
+        ({"iter_time_s": "0.001"}, "", "runs.csv:5: step time: expected at least"),
         (
             {"hardware": "H100-80GB-SXM"},
             "",
             "expected runs of one cluster, got A100-80GB-SXM (line 2) and "
             "H100-80GB-SXM (line 5)",
         ),
-        (
-            {},
-            "--hardware V100",
-            "got none of 4; line 2: left out by --hardware V100",
-        ),
+        ({}, "--hardware V100", "got none of 4; line 2: left out by --hardware V100"),
         ({}, "--next .", "--next .: expected a writable file"),
     ],
 )
@@ -190,12 +178,9 @@ def test_plans_are_priced_with_it(cli: Cli, slow: str):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["compare --solvers dp", "pareto", "fit --within 1000", "problems"],
+    "command", ["compare --solvers dp", "pareto", "fit --within 1000", "problems"]
 )
-def test_commands_that_take_a_cluster_take_it(
-    cli: Cli, slow: str, command: str
-):
+def test_commands_that_take_a_cluster_take_it(cli: Cli, slow: str, command: str):
     cli.succeeds(f"{command} {SMALL} --calibration {slow}")
     for cluster, message in (
         ("h100x2", f"{slow}: expected a calibration of H100, got one of A100"),
@@ -210,9 +195,7 @@ def test_clusters_in_files_take_it(cli: Cli, slow: str):
     """Whatever their devices are called, they are of a machine's family."""
     path = Path("ours.yaml")
     for name in ("a100", "h100"):
-        path.write_text(
-            f"num_devices: 2\ndevice: {{machine: {name}, name: ours}}\n"
-        )
+        path.write_text(f"num_devices: 2\ndevice: {{machine: {name}, name: ours}}\n")
         command = f"problems {SMALL} --cluster ours.yaml"
         if name == "a100":
             cli.succeeds(command)
@@ -256,9 +239,8 @@ def test_validate_only_predicts_its_devices(cli: Cli, slow: str):
     cli.succeeds(f"validate {path} --calibration {slow} --jobs 1")
     assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
     assert "a device that the calibration is not of" in cli.out
-    assert (
-        f"{slow}: expected a calibration of H100, got one of A100"
-        in cli.refuses(f"validate {path} --calibration {slow} --hardware H100")
+    assert f"{slow}: expected a calibration of H100, got one of A100" in cli.refuses(
+        f"validate {path} --calibration {slow} --hardware H100"
     )
 
 

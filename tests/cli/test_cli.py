@@ -14,14 +14,7 @@ import msgspec
 import pytest
 
 from nest.cli.main import main
-from nest.ir import (
-    Problem,
-    encode,
-    problem_hash,
-    read_plan,
-    read_problem,
-    write,
-)
+from nest.ir import Problem, encode, problem_hash, read_plan, read_problem, write
 from nest.models import builtin
 from nest.solvers import registry
 from nest.util.versions import num_cpus
@@ -107,21 +100,15 @@ def test_solve_prints_and_writes(cli: Cli) -> None:
     assert msgspec.convert(cells[0]["plan"], type(written)) == written
 
 
-def test_solve_without_a_plan(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_solve_without_a_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of before is gone, so that nobody takes it for this one."""
-    monkeypatch.setattr(
-        "nest.analysis.feasible.remedies_within", lambda *_: None
-    )
+    monkeypatch.setattr("nest.analysis.feasible.remedies_within", lambda *_: None)
     # The solver is wrong: a plan fits.
     monkeypatch.setattr("nest.solvers.challenge.SHARE", 0.0)
     plan = Path("out.json")
     command = f"{solve('infeasible')} -o {plan}"
     assert cli(command) == 1
-    assert re.search(
-        r"^proof +infeasible: no plan fits \(no room\); ", cli.out, re.M
-    )
+    assert re.search(r"^proof +infeasible: no plan fits \(no room\); ", cli.out, re.M)
     *_, said = cli.err.splitlines()
     assert said == "nest: out.json not written: no plan"
     plan.write_text("stale")
@@ -152,9 +139,7 @@ def test_solve_to_standard_output(cli: Cli) -> None:
         ("big-plan", 1, r"INVALID PLAN \(.*60\.0 % too much"),
     ],
 )
-def test_solve_status_and_exit_code(
-    cli: Cli, act: str, code: int, text: str
-) -> None:
+def test_solve_status_and_exit_code(cli: Cli, act: str, code: int, text: str) -> None:
     assert cli(solve(act)) == code
     assert re.search(rf" proof {text}", " ".join(cli.out.split()))
     assert "Traceback" not in cli.out + cli.err
@@ -196,21 +181,15 @@ def test_repair(cli: Cli) -> None:
         "feasible (repaired: recompute full (was 12 bytes (12.0 %) too much "
         "memory; best of 7))" in " ".join(cli.out.split())
     )
-    assert (
-        read_plan("out.json").stages[0].layer_strategies[0].recompute == "full"
-    )
-    cli.succeeds(
-        f"compare crowded.json --solvers {TOO_BIG} --repair -v --json -"
-    )
+    assert read_plan("out.json").stages[0].layer_strategies[0].recompute == "full"
+    cli.succeeds(f"compare crowded.json --solvers {TOO_BIG} --repair -v --json -")
     document = json.loads(cli.out)
     assert document["cells"][0]["step_time_ns"] == 160
     assert document["cells"][0]["extra"]["repair"] == ["recompute full"]
     assert "seed 0 · plans repaired" in cli.err
 
 
-@pytest.mark.parametrize(
-    ("more", "limit_s"), [("", 60), ("--time-limit 7", 7)]
-)
+@pytest.mark.parametrize(("more", "limit_s"), [("", 60), ("--time-limit 7", 7)])
 def test_compare_all(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, more: str, limit_s: int
 ) -> None:
@@ -263,9 +242,7 @@ def test_parallel_solvers_get_every_cpu(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Loopback,
-        "capabilities",
-        replace(Loopback.capabilities, parallel=True),
+        Loopback, "capabilities", replace(Loopback.capabilities, parallel=True)
     )
     command = "compare problem.json --solvers loopback,baseline"
     acts = "--option loopback.act=optimal --option baseline.act=heuristic"
@@ -298,9 +275,7 @@ def test_compare_document(cli: Cli, tmp_path: Path) -> None:
     assert good["options"]["gap"] == 0
     assert good["score"]["step_time_ns"] == 90
     assert bad["outcome"] == "mismatch"
-    assert [p.name for p in tmp_path.iterdir() if "doc" in p.name] == [
-        "doc.json"
-    ]
+    assert [p.name for p in tmp_path.iterdir() if "doc" in p.name] == ["doc.json"]
 
 
 def test_compare_to_standard_output(cli: Cli) -> None:
@@ -360,13 +335,8 @@ def test_score_of_an_infeasible_plan(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["score", "check"])
-def test_plan_made_for_another_problem_that_fits(
-    cli: Cli, command: str
-) -> None:
-    write(
-        "plan.json",
-        msgspec.structs.replace(good_plan(), problem_hash="f" * 64),
-    )
+def test_plan_made_for_another_problem_that_fits(cli: Cli, command: str) -> None:
+    write("plan.json", msgspec.structs.replace(good_plan(), problem_hash="f" * 64))
     cli.succeeds(f"{command} problem.json plan.json")
     assert cli.err.startswith(
         "nest: warning: the plan was made for problem ffffffffffff, this is"
@@ -458,12 +428,8 @@ def test_file_wins_over_a_built_in_problem(
     assert "from a file" in cli.out
 
 
-def test_ignored_plugins_are_named(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        registry, "ignored_plugins", lambda: {"dp of theirs": "taken"}
-    )
+def test_ignored_plugins_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "ignored_plugins", lambda: {"dp of theirs": "taken"})
     cli.succeeds("solvers")
     assert cli.err == "ignored: dp of theirs: taken\n"
 
@@ -529,9 +495,7 @@ def test_import_piper(cli: Cli) -> None:
 # Bad input
 
 
-def test_places_without_permission(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_without_permission(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     for path, text in (
         ("big.json", "got a file that may not be written; choose"),
@@ -551,10 +515,7 @@ def test_files_with_rubbish(cli: Cli) -> None:
     document["graph"]["layers"][1]["kind"] = "tower"
     path.write_text(json.dumps(document))
     error = cli.refuses("check rubbish.json")
-    assert (
-        "rubbish.json: $.graph: layers: expected kind of layer 1 to be"
-        in error
-    )
+    assert "rubbish.json: $.graph: layers: expected kind of layer 1 to be" in error
 
 
 def test_internal_errors(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_documents_for_programs(cli: Cli, asked: Any) -> None:
     with Path("a.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["kind"] for row in rows} == {
-        *("base", "best", "frontier", "sensitivity", "baseline"),
+        *("base", "best", "frontier", "sensitivity", "baseline")
     }
     (row,) = [x for x in rows if (x["kind"], x["about"]) == ("best", "gpt2")]
     assert float(row["tokens_per_s"]) == 4096
@@ -115,9 +115,7 @@ def test_the_change_is_beside_the_best_of_all() -> None:
     assert more["text"] == "SRAM 8 MiB"
 
 
-def test_ctrl_c_writes_what_is_known(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_writes_what_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(spec: Any, wanted: Any, **settings: Any) -> Any:
         raise Interrupted(codesigns.answers(frontier=()))
 
@@ -140,9 +138,7 @@ def test_questions_that_were_not_begun() -> None:
     assert answers_document(whole, "Stopped.")["unfinished"] == "Stopped."
 
 
-def test_what_is_known_when_it_is_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_known_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first model is, the second one is not."""
     study = answers_module._Study
     best_of = study._best
@@ -248,8 +244,7 @@ def test_how_far_it_is() -> None:
     """A line with what is open, the best point, and a bound on all."""
     counts = Counts(1100, 0, 0, 0, 3, 100)
     assert wave_text(QuestionProgress("gpt2", counts, 1.25, 1.5), 1203) == (
-        "gpt2: 100 of 1,203 points open, 3 solved; best 1.25x the base, none "
-        "above 1.5x"
+        "gpt2: 100 of 1,203 points open, 3 solved; best 1.25x the base, none above 1.5x"
     )
     assert wave_text(QuestionProgress("the frontier", counts), 1203) == (
         "the frontier: 100 of 1,203 points open, 3 solved"

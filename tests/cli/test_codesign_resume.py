@@ -115,9 +115,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         assert written.items() <= found.items()
         written = found
     done = subprocess.run(
-        command(spec, parts, "--resume", "--json", str(last)),
-        cwd=ROOT,
-        check=False,
+        command(spec, parts, "--resume", "--json", str(last)), cwd=ROOT, check=False
     )
     assert done.returncode == 0
     found = finished(parts)
@@ -125,8 +123,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert found.keys() == expected.keys()
     assert best(last) == best(first)
     scored = score(
-        read_problem(parts / "gpt2-problem.json"),
-        read_plan(parts / "gpt2-plan.json"),
+        read_problem(parts / "gpt2-problem.json"), read_plan(parts / "gpt2-plan.json")
     )
     (on,) = json.loads(last.read_text())["best"][0]["found"]["on"]
     with (parts / "points" / answers(parts)[0].name).open("w") as broken:

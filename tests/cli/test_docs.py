@@ -68,10 +68,7 @@ def test_the_example_cluster_has_two_types(tmp_path):
     path.write_text(cluster_text)
     cluster, parts = read_cluster(path)
     assert [count for _, count in parts] == [32, 32]
-    assert [device.name for device in cluster.types] == [
-        "H100-80GB-SXM",
-        "H100-94GB",
-    ]
+    assert [device.name for device in cluster.types] == ["H100-80GB-SXM", "H100-94GB"]
     path.write_text(own_text)
     cluster, _ = read_cluster(path)
     assert cluster.device.name == "our-chip"
@@ -80,9 +77,7 @@ def test_the_example_cluster_has_two_types(tmp_path):
 def readme_commands() -> list[str]:
     lines = "\n".join(blocks("README.md", "")).splitlines()
     return [
-        line.partition("#")[0].strip()
-        for line in lines
-        if line.startswith("nest ")
+        line.partition("#")[0].strip() for line in lines if line.startswith("nest ")
     ]
 
 
@@ -99,9 +94,7 @@ def test_commands_of_the_readme_exist(command):
 
 
 def test_the_readme_lists_every_solver():
-    listed = re.findall(
-        r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M
-    )
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text(), re.M)
     assert sorted(listed) == sorted(solver_names())
 
 
@@ -133,9 +126,7 @@ def test_the_first_screens_of_the_readme_are_printed():
         ("compare --solvers dp,milp,alpa", compared),
         (launch, launched.removesuffix("  …\n")),
     ):
-        result = CliRunner().invoke(
-            cli, shlex.split(command), env={"COLUMNS": "80"}
-        )
+        result = CliRunner().invoke(cli, shlex.split(command), env={"COLUMNS": "80"})
         assert result.exit_code == 0
         seconds = re.compile(r"\b\d+\.\d\d( s)?$", re.MULTILINE)
         printed = seconds.sub("…", result.stdout)
@@ -220,9 +211,7 @@ def test_the_table_of_certificates_is_what_was_measured():
     path = ROOT / "bench/results/certificates_library.json"
     rows = json.loads(path.read_text())["rows"]
     assert {row["problem"] for row in rows} == {*store.index()}
-    held = Counter(
-        row["status"] for row in rows if row.get("verdict") == "verified"
-    )
+    held = Counter(row["status"] for row in rows if row.get("verdict") == "verified")
     page = (ROOT / "docs/results/certificates.md").read_text()
     table = page.partition("library: begin")[2].partition("<!--")[0]
     for what, count in (
@@ -267,8 +256,7 @@ def test_the_page_about_terminals_shows_what_is_printed():
             [
                 column.heading
                 for _, column in sorted(
-                    enumerate(found.columns),
-                    key=lambda pair: (-pair[1].rank, -pair[0]),
+                    enumerate(found.columns), key=lambda pair: (-pair[1].rank, -pair[0])
                 )
                 if column.rank
             ]

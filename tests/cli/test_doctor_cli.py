@@ -220,11 +220,7 @@ def test_citations_for_people_and_for_bibtex(cli):
         "Tarnawski, Narayanan, Phanishayee (2021). Piper: Multidimensional "
         "Planner for DNN Parallelization. NeurIPS."
     )
-    assert lines[2:5] == [
-        "",
-        "@software{nest,",
-        "  author  = {{The nest developers}},",
-    ]
+    assert lines[2:5] == ["", "@software{nest,", "  author  = {{The nest developers}},"]
     cli.succeeds("cite mcmc --bibtex")
     entries = cli.out.split("\n\n")
     assert entries[1] == (

@@ -125,10 +125,7 @@ def completed(*words: str) -> dict[str, str]:
 
 def test_names_are_completed():
     assert completed("sol") == {"solve": "plain", "solvers": "plain"}
-    assert completed("solve", "--solver", "ga") == {
-        "ga": "file",
-        "galvatron": "plain",
-    }
+    assert completed("solve", "--solver", "ga") == {"ga": "file", "galvatron": "plain"}
     assert completed("compare", "--solvers", "dp,mil") == {"dp,milp": "plain"}
     assert "dp,dp" not in completed("compare", "--solvers", "dp,")
     assert completed("check", "gpt3-175b-2") == {
@@ -142,9 +139,7 @@ def test_names_are_completed():
     assert set(completed("solve", "--recompute", "none,f")) == {"none,full"}
     assert set(completed("completion", "")) == set(SHELLS)
     assert set(completed("audit", "blind")) == {"blindness"}
-    assert set(completed("instances", "show", "gpt2-v")) == {
-        "gpt2-v100-16gbx4"
-    }
+    assert set(completed("instances", "show", "gpt2-v")) == {"gpt2-v100-16gbx4"}
 
 
 @pytest.mark.parametrize(
@@ -184,9 +179,7 @@ FREE = re.compile(
 def test_what_is_not_completed_is_free():
     for path, command in commands():
         for parameter in command.params:
-            if parameter.metavar and not isinstance(
-                parameter.type, _Completed
-            ):
+            if parameter.metavar and not isinstance(parameter.type, _Completed):
                 what = parameter.metavar.strip("[]…,")
                 assert FREE.fullmatch(what), (path, parameter.opts)
 

@@ -29,21 +29,13 @@ def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     problem = builtin.load("llama2-7b-16")
     names = [layer.id for layer in problem.graph.layers]
-    first, second = (
-        Strategy(dp=8, zero=1),
-        Strategy(dp=8, zero=1, recompute="full"),
-    )
+    first, second = (Strategy(dp=8, zero=1), Strategy(dp=8, zero=1, recompute="full"))
     plan = Plan(
         replicas=1,
         micro_batch=8,
-        stages=(
-            Stage.of(names[:17], [first] * 17),
-            Stage.of(names[17:], [first] * 17),
-        ),
+        stages=(Stage.of(names[:17], [first] * 17), Stage.of(names[17:], [first] * 17)),
     )
-    mixed = replace(
-        plan, stages=(plan.stages[0], Stage.of(names[17:], [second] * 17))
-    )
+    mixed = replace(plan, stages=(plan.stages[0], Stage.of(names[17:], [second] * 17)))
     paths = {"plan": folder / "plan.json", "mixed": folder / "mixed.json"}
     write(paths["plan"], plan)
     write(paths["mixed"], mixed)
@@ -82,9 +74,7 @@ def made_for(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made-for")
     found = {}
     for target in ("any", "megatron", "torchtitan"):
-        request = ProblemRequest(
-            model=SMALL[0], cluster=SMALL[1], target=target
-        )
+        request = ProblemRequest(model=SMALL[0], cluster=SMALL[1], target=target)
         problem = request.find_problem()
         layers = [layer.id for layer in problem.graph.layers]
         stage = Stage.of(layers, [Strategy(dp=2)] * len(layers))
@@ -142,10 +132,7 @@ def test_plans_for_another_target_are_refused_by_its_name(
             *("megatron", ""),
             "with --target megatron; run 'nest simulate … --target megatron'",
         ),
-        (
-            *("any", "--target megatron"),
-            "without --target megatron; leave that out",
-        ),
+        (*("any", "--target megatron"), "without --target megatron; leave that out"),
         (
             *("megatron", "--target torchtitan"),
             "with --target megatron; run 'nest simulate … --target megatron'",
@@ -228,8 +215,7 @@ def test_export_and_import_score_the_same(cli: Cli, plans):
     assert cli.out == (out / "README").read_text()
     assert cli.out.count("\n") == 3
     cli.succeeds(
-        f"import megatron-args {out / 'args.sh'} --cluster dgx-a100x16 -o "
-        "back.json"
+        f"import megatron-args {out / 'args.sh'} --cluster dgx-a100x16 -o back.json"
     )
     assert cli.err == (
         "nest: note: not in the script, so Megatron-LM's defaults: "
@@ -244,9 +230,7 @@ def test_export_and_import_score_the_same(cli: Cli, plans):
 
 def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
     out = Path("out")
-    line = cli.refuses(
-        f"export llama2-7b-16 {plans['mixed']} --to megatron -o out"
-    )
+    line = cli.refuses(f"export llama2-7b-16 {plans['mixed']} --to megatron -o out")
     assert line.startswith("stage 2: expected recompute=none as in stage 1")
     assert not out.exists()
     assert list(tmp_path.iterdir()) == []
@@ -254,9 +238,7 @@ def test_plans_that_cannot_be_said_leave_nothing(cli: Cli, plans, tmp_path):
 
 def test_the_nearest_plan_is_written_with_its_price(cli, plans):
     out = Path("out")
-    cli.succeeds(
-        f"export llama2-7b-16 {plans['mixed']} --to megatron -o out --nearest"
-    )
+    cli.succeeds(f"export llama2-7b-16 {plans['mixed']} --to megatron -o out --nearest")
     first = cli.out.splitlines()[0]
     assert first.startswith("nearest plan: step time ")
     assert " s as planned, " in first
@@ -286,9 +268,7 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans):
     ],
 )
 def test_wrong_exports_say_why(cli: Cli, plans, arguments, message):
-    line = cli.refuses(
-        f"export llama2-7b-16 {plans['plan']} -o out {arguments}"
-    )
+    line = cli.refuses(f"export llama2-7b-16 {plans['plan']} -o out {arguments}")
     assert line.startswith(message)
     assert not Path("out").exists()
 
@@ -394,9 +374,7 @@ DEEPSEEK = {
 def test_modules_of_predictions_there_and_back(cli: Cli):
     """Imported, solved for Megatron on 4 stages, exported, imported again."""
     Path("config.json").write_text(json.dumps(DEEPSEEK))
-    cli.succeeds(
-        "import hf config.json --mtp --cluster h100x8 -o problem.json"
-    )
+    cli.succeeds("import hf config.json --mtp --cluster h100x8 -o problem.json")
     solve = "solve problem.json --solver dp --target"
     cli.succeeds(f"{solve} megatron --pin pp=4 -o plan.json")
     export = "export problem.json plan.json --model config.json --to"
@@ -410,9 +388,7 @@ def test_modules_of_predictions_there_and_back(cli: Cli):
     )
     assert layout.count("|") == 3
     assert re.search(r"m\*2\|?L$", layout)
-    cli.succeeds(
-        "import megatron-args out/args.sh --cluster h100x8 -o back.json"
-    )
+    cli.succeeds("import megatron-args out/args.sh --cluster h100x8 -o back.json")
     scores = [
         score(read_problem(f"{problem}.json"), read_plan(f"{plan}.json"))
         for problem, plan in (("problem", "plan"), ("back", "back-plan"))
@@ -458,8 +434,7 @@ def test_contradicting_scripts_name_both_places(cli: Cli, script):
 
 def test_what_a_script_does_not_say_is_asked_for(cli, script):
     arguments = (
-        f"import megatron-args {script} --cluster dgx-a100x128 -o p.json "
-        "--set GPUS=128"
+        f"import megatron-args {script} --cluster dgx-a100x128 -o p.json --set GPUS=128"
     )
     text = Path(script).read_text()
     Path(script).write_text(text.replace("--seq-length 2048", ""))
@@ -484,9 +459,7 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script):
 def test_files_that_are_no_text_are_refused(cli):
     path = Path("run.sh")
     path.write_bytes(b"\xff\xfe")
-    line = cli.refuses(
-        "import megatron-args run.sh --cluster dgx-a100x8 -o p.json"
-    )
+    line = cli.refuses("import megatron-args run.sh --cluster dgx-a100x8 -o p.json")
     assert line.startswith("run.sh: line 1: expected text in UTF-8, got ")
 
 
@@ -538,7 +511,5 @@ def test_configurations_are_imported(cli: Cli):
     assert "as gpt2 has it" not in cli.err
     assert "not in the file, so NeMo's defaults: " in cli.err
     plan = read_plan("back-plan.json")
-    assert plan.stages[0].strategy == Strategy(
-        dp=4, tp=2, zero=1, recompute="full"
-    )
+    assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=1, recompute="full")
     assert score(read_problem(back), plan).step_quanta > 0

@@ -59,9 +59,7 @@ def test_a_script_that_runs_out_of_memory(cli: Cli) -> None:
 
 
 def test_the_screen_says_that_more_devices_come_last(cli: Cli) -> None:
-    document = shows(
-        cli, "fits --model llama3-8b --cluster h100x16 --plan tp=1,pp=1"
-    )
+    document = shows(cli, "fits --model llama3-8b --cluster h100x16 --plan tp=1,pp=1")
     assert "the cheapest change first; more devices last\n" in cli.out
     devices = [change["num_devices"] for change in document["changes"]]
     assert devices == [*[16] * (len(devices) - 1), 32]
@@ -84,9 +82,7 @@ def test_what_hardly_matters_is_assumed(cli: Cli) -> None:
     document = shows(cli, "fits run.sh --cluster h100x16 --set MBS=1")
     assert "assumed  --vocab-size 50257, as gpt3-13b has it; " in cli.out
     assert document["notes"][0].startswith("--vocab-size 50257, as gpt3-13b")
-    shows(
-        cli, "fits run.sh --cluster h100x16 --set MBS=1 --say vocab-size=32000"
-    )
+    shows(cli, "fits run.sh --cluster h100x16 --set MBS=1 --say vocab-size=32000")
     assert "--vocab-size" not in cli.out
 
 
@@ -117,10 +113,7 @@ def test_python_reads_the_same(cli: Cli) -> None:
 
 
 def test_a_configuration_of_deepspeed(cli: Cli) -> None:
-    command = (
-        "fits ds.json --cluster h100x8 --model llama2-7b "
-        "--sequence-length 4096"
-    )
+    command = "fits ds.json --cluster h100x8 --model llama2-7b --sequence-length 4096"
     assert cli(command) in (0, 1)
     assert "ZeRO 1" in cli.out
     assert cli(f"{command} --tp 2 --say pp=2") in (0, 1)

@@ -60,8 +60,7 @@ SHORT = "999999999999… (5000 digits)"
         ),
         (
             ("solve", "PROBLEM", "--solver", "dp", "--pin", f"tp={HUGE}"),
-            f"--pin tp: expected an integer >= 1, got '{SHORT}'; correct the "
-            f"value",
+            f"--pin tp: expected an integer >= 1, got '{SHORT}'; correct the value",
         ),
         (
             ("solve", "PROBLEM", "--solver", "dp", "--headroom", f"{HUGE}GB"),
@@ -78,9 +77,7 @@ SHORT = "999999999999… (5000 digits)"
         ),
     ],
 )
-def test_huge_numbers(
-    cli: Cli, arguments: tuple[str, ...], reason: str
-) -> None:
+def test_huge_numbers(cli: Cli, arguments: tuple[str, ...], reason: str) -> None:
     """Nothing computes with as many digits as they stand for."""
     given = ("problem.json" if x == "PROBLEM" else x for x in arguments)
     assert cli.refuses(*given) == reason
@@ -91,21 +88,13 @@ def test_no_control_characters_reach_a_terminal(cli: Cli) -> None:
     name, shown = "a\x1b[2J\x9bb", r"a\x1b[2J\x9bb"
     path = Path("problem.json")
     path.write_bytes(
-        encode(tiny_problem(name="a")).replace(
-            b'"a"', json.dumps(name).encode(), 1
-        )
+        encode(tiny_problem(name="a")).replace(b'"a"', json.dumps(name).encode(), 1)
     )
     assert shown in cli.refuses("check problem.json")
     assert shown in cli.refuses(f"check /{name}.json")
     answer = Path("answer")
     answer.write_text(
-        json.dumps(
-            {
-                "schema": "nest-answer/1",
-                "status": "no-solution",
-                "detail": name,
-            }
-        )
+        json.dumps({"schema": "nest-answer/1", "status": "no-solution", "detail": name})
     )
     planner = Path("planner.yaml")
     planner.write_text(
@@ -221,9 +210,7 @@ def test_a_named_pipe_is_no_file(cli: Cli) -> None:
 
 def test_yaml_without_a_number_says_where(cli: Cli) -> None:
     path = Path("x.yaml")
-    path.write_text(
-        "num_devices: 2\ndevice:\n  machine: h100\n  memory_bytes: .nan\n"
-    )
+    path.write_text("num_devices: 2\ndevice:\n  machine: h100\n  memory_bytes: .nan\n")
     words = "--model llama2-7b --cluster x.yaml -o -"
     assert cli.refuses(f"new problem {words}") == (
         "x.yaml: line 4: expected a finite number, got .nan; write another "

@@ -188,18 +188,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_no_command_imports_from_its_folder(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_no_command_imports_from_its_folder(folder: Path, tmp_path: Path) -> None:
     """Nor does a process that it starts: solvers, pools, checkers."""
     lines = [line.split() for line in COMMANDS.strip().splitlines()]
     leaves = {path for path, command in commands() if path != "nest"}
     groups = {"nest new", "nest import", "nest topology"}
-    named = {
-        " ".join(("nest", *words[:count]))
-        for words in lines
-        for count in (1, 2)
-    }
+    named = {" ".join(("nest", *words[:count])) for words in lines for count in (1, 2)}
     assert leaves - groups <= named
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
@@ -214,10 +208,7 @@ def test_no_command_imports_from_its_folder(
         (("-m", "nest"), {}),
         (("-mnest",), {}),
         (("-P", "-m", "nest"), {}),
-        (
-            ("-c", "from nest.__main__ import main; main()"),
-            {"PYTHONSAFEPATH": "1"},
-        ),
+        (("-c", "from nest.__main__ import main; main()"), {"PYTHONSAFEPATH": "1"}),
     ],
 )
 def test_python_m_nest_imports_from_no_folder(words, environment, tmp_path):
@@ -226,13 +217,7 @@ def test_python_m_nest_imports_from_no_folder(words, environment, tmp_path):
     safe = "-P" in words or environment
     hostile(tmp_path, MODULES if safe else MODULES - EARLY)
     done = start(
-        tmp_path,
-        *words,
-        "solve",
-        "problem.json",
-        "--solver",
-        "dp",
-        **environment,
+        tmp_path, *words, "solve", "problem.json", "--solver", "dp", **environment
     )
     assert done.returncode == 0, done.stderr
     assert traces(tmp_path) == []
@@ -302,11 +287,7 @@ def test_a_checker_that_only_ends_well_verifies_nothing(monkeypatch) -> None:
     forged = found | {"lower_bound_quanta": found["lower_bound_quanta"] - 1}
     true = f"step time {found['step_time_quanta']} quanta"
     for said in ("", "verified", f"verified: optimal, {true}"):
-        monkeypatch.setattr(
-            "nest.instances.update._CHECK", ("-c", f"print({said!r})")
-        )
+        monkeypatch.setattr("nest.instances.update._CHECK", ("-c", f"print({said!r})"))
         for claim in (found, forged):
             with pytest.raises(NestError, match="expected a certificate for"):
-                with_certificate(
-                    {}, NAME, json.dumps(claim).encode(), "c.json"
-                )
+                with_certificate({}, NAME, json.dumps(claim).encode(), "c.json")

@@ -70,9 +70,7 @@ def said(out: str, exit_code: int = 0) -> Ran:
         ("a.b", "a-b\n", "a.b"),
     ],
 )
-def test_a_line_that_differs_is_named(
-    shown: str, out: str, wrong: str | None
-) -> None:
+def test_a_line_that_differs_is_named(shown: str, out: str, wrong: str | None) -> None:
     found = complaint(Command("nest", 0, shown.splitlines()), said(out))
     assert (found is None) == (wrong is None)
     if found is not None:

@@ -13,14 +13,7 @@ from nest.certificates.certify import certify
 from nest.certificates.documents import digest
 from nest.cli.progress import StatusLine
 from nest.cost.score import score
-from nest.instances import (
-    CLASSES,
-    best_known,
-    instance,
-    names,
-    problem,
-    store,
-)
+from nest.instances import CLASSES, best_known, instance, names, problem, store
 from nest.ir import encode, problem_hash, read_plan, read_problem, write
 from tests.cli.conftest import Cli
 
@@ -79,9 +72,7 @@ def test_sets_of_classes_are_written_as_for_benchmarks(cli: Cli) -> None:
     cli.succeeds("instances --class tight,moe --status closed")
     assert cli.out == text
     cli.succeeds("instances fetch tiny+moe,closed -o out")
-    assert len([*Path("out").iterdir()]) == len(
-        names(["tiny", "moe"], "closed")
-    )
+    assert len([*Path("out").iterdir()]) == len(names(["tiny", "moe"], "closed"))
     (one, *_) = names(["mixed"])
     assert "+" in one
     cli.succeeds(f"instances fetch {one} -o one")
@@ -121,9 +112,7 @@ def test_list_of_classes(cli: Cli) -> None:
         "problems --models",
     ],
 )
-def test_json_goes_to_a_file_or_to_standard_output(
-    cli: Cli, command: str
-) -> None:
+def test_json_goes_to_a_file_or_to_standard_output(cli: Cli, command: str) -> None:
     """Alone it is standard output, as it was before it took a file."""
     path = Path("list.json")
     cli.succeeds(f"{command} --json {path}")
@@ -271,9 +260,7 @@ def test_update_with_a_certificate(cli: Cli, copy: Path) -> None:
     assert store.read_best_known()[fits_nowhere].infeasible
 
 
-def test_a_certificate_that_does_not_hold_changes_nothing(
-    cli: Cli, copy: Path
-) -> None:
+def test_a_certificate_that_does_not_hold_changes_nothing(cli: Cli, copy: Path) -> None:
     """A bound that is too high, sealed anew, and what is no certificate."""
     known = best_known(NAME)
     assert known.plan is not None
@@ -286,9 +273,7 @@ def test_a_certificate_that_does_not_hold_changes_nothing(
     before = copy.read_bytes()
     update = f"instances update {NAME} --certificate certificate.json"
     text = cli.refuses(update)
-    assert text.startswith(
-        f"certificate.json: expected a certificate for {NAME} that"
-    )
+    assert text.startswith(f"certificate.json: expected a certificate for {NAME} that")
     assert "rejected: step_time_quanta: the plan takes " in text
     path.write_text("{")
     assert "(nest-check: expected JSON, got " in cli.refuses(update)
@@ -307,12 +292,8 @@ def test_a_checker_that_says_nothing_has_verified_nothing(
     path.write_text(json.dumps(certify(problem(NAME), known.plan)))
     before = copy.read_bytes()
     monkeypatch.setattr("nest.instances.update._CHECK", ("-c", "pass"))
-    text = cli.refuses(
-        f"instances update {NAME} --certificate certificate.json"
-    )
-    assert text.startswith(
-        f"certificate.json: expected a certificate for {NAME} that"
-    )
+    text = cli.refuses(f"instances update {NAME} --certificate certificate.json")
+    assert text.startswith(f"certificate.json: expected a certificate for {NAME} that")
     assert copy.read_bytes() == before
 
 

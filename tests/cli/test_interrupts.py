@@ -183,9 +183,7 @@ def test_sizes_that_did_not_begin_are_open(monkeypatch):
 def test_pareto_writes_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
     document = Path("out.json")
-    assert (
-        cli("pareto problem.json --workers 1 --json out.json -o plans") == 130
-    )
+    assert cli("pareto problem.json --workers 1 --json out.json -o plans") == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     written = json.loads(document.read_text())
@@ -217,9 +215,7 @@ def test_pareto_without_points_writes_what_is_known(cli, monkeypatch):
     def remedies_within(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        "nest.analysis.feasible.remedies_within", remedies_within
-    )
+    monkeypatch.setattr("nest.analysis.feasible.remedies_within", remedies_within)
     page = Path("out.html")
     write("tight.json", small(memory_bytes=1))
     assert cli("pareto tight.json --html out.html") == 130
@@ -437,8 +433,7 @@ def test_audit_says_what_was_done(cli, monkeypatch, broken):
     folder = Path("out")
     assert cli("audit tiny -o out") == 130
     assert cli.err == (
-        "nest: ending after this case; once more stops at once\n"
-        "nest: interrupted\n"
+        "nest: ending after this case; once more stops at once\nnest: interrupted\n"
     )
     if broken:
         assert not folder.exists()
@@ -560,8 +555,7 @@ def test_a_promise_that_is_broken_stays_so(monkeypatch):
 
 def replace_promise(name, ask):
     return tuple(
-        check._replace(check=ask) if check.name == name else check
-        for check in CHECKS
+        check._replace(check=ask) if check.name == name else check for check in CHECKS
     )
 
 

@@ -22,9 +22,7 @@ from tests.unit.uncertainty.test_intervals import NUMBERS
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fitted does not decide here."""
-    monkeypatch.setattr(
-        "nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS
-    )
+    monkeypatch.setattr("nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS)
 
 
 def chain(**fields: object) -> Problem:
@@ -75,17 +73,15 @@ def test_score_shows_intervals(cli: Cli, plan: str) -> None:
     cli.succeeds(f"score problem.json {plan} --json -")
     assert json.loads(cli.out)["intervals"] == known(plan)
     assert "; 9 of 10 measured steps take " in cli.err
-    assert (
-        "(from device not known, no layer profiled, any software)"
-    ) in " ".join(cli.err.split())
+    assert ("(from device not known, no layer profiled, any software)") in " ".join(
+        cli.err.split()
+    )
     cli.succeeds(f"score problem.json {plan} --verbose")
     assert "by the cost model; 50 %: " in cli.out
     assert " memory 90 %: " in cli.out
 
 
-def test_of_other_costs_nothing_is_said(
-    cli: Cli, bare: str, plan: str
-) -> None:
+def test_of_other_costs_nothing_is_said(cli: Cli, bare: str, plan: str) -> None:
     cli.succeeds(f"score {bare} {plan} --json -")
     assert json.loads(cli.out)["intervals"] is None
     assert "measured steps" not in cli.err
@@ -106,12 +102,8 @@ def test_compare_shows_intervals_and_equals(
     assert second["equal_to_best"] is True
     assert second["intervals"]["rests_on"] == first["intervals"]["rests_on"]
     rows = [" ".join(row.split()) for row in cli.err.splitlines()]
-    assert re.fullmatch(
-        r"dp \w+ 20 bytes 225 \(\d+–\d+\) fastest optimal \S+", rows[3]
-    )
-    assert re.fullmatch(
-        r"mcmc \w+ 20 bytes 240 \(\d+–\d+\) 6\.7 \* none \S+", rows[4]
-    )
+    assert re.fullmatch(r"dp \w+ 20 bytes 225 \(\d+–\d+\) fastest optimal \S+", rows[3])
+    assert re.fullmatch(r"mcmc \w+ 20 bytes 240 \(\d+–\d+\) 6\.7 \* none \S+", rows[4])
     assert any(row.startswith("* within the prediction error") for row in rows)
 
 
@@ -142,15 +134,9 @@ def test_explain_says_what_is_equal(cli: Cli) -> None:
 def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The network may take e times as long, and devices not so much."""
     unsure = replace(NUMBERS, network=1.0)
-    for module in (
-        "uncertainty.intervals",
-        "analysis.robust",
-        "uncertainty.headroom",
-    ):
+    for module in ("uncertainty.intervals", "analysis.robust", "uncertainty.headroom"):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
-    cli.succeeds(
-        "solve problem.json --solver dp --robust --json - -o robust.json"
-    )
+    cli.succeeds("solve problem.json --solver dp --robust --json - -o robust.json")
     document = json.loads(cli.out)
     robust = document["robust"]
     assert 0 < robust["gap"] < 1
@@ -179,8 +165,7 @@ def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
 
 def test_robust_and_target_loss_exclude_each_other(cli: Cli) -> None:
     text = cli.refuses(
-        "solve problem.json --solver dp --robust --target-loss "
-        "--target megatron"
+        "solve problem.json --solver dp --robust --target-loss --target megatron"
     )
     assert text == (
         "--robust: expected either it or --target-loss, which compares the "

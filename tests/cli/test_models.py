@@ -97,12 +97,7 @@ def test_plans_choose_where_sequences_are_split(cli: Cli, config: str) -> None:
 def test_a_word_that_says_nothing_of_sequences_is_refused(
     cli: Cli, config: str
 ) -> None:
-    assert (
-        cli(
-            f"solve --model {config} --cluster h100x2 --sequence-parallel both"
-        )
-        == 2
-    )
+    assert cli(f"solve --model {config} --cluster h100x2 --sequence-parallel both") == 2
     assert (
         "--sequence-parallel: expected some of on,off, each once, separated "
         "by commas, got 'both'; for example on" in cli.err
@@ -135,9 +130,7 @@ CLIP = {
 
 
 @pytest.mark.parametrize(("model", "width"), [(T5, 10), (CLIP, 7)])
-def test_solvers_agree_on_branches(
-    cli: Cli, model: dict[str, Any], width: int
-) -> None:
+def test_solvers_agree_on_branches(cli: Cli, model: dict[str, Any], width: int) -> None:
     """An encoder-decoder, and two towers, cut into pipelines of 4 devices.
 
     One replica and one sample leave no other use of the devices.
@@ -204,9 +197,7 @@ def test_options_reach_the_problem(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])
-def test_schedules_that_split_the_backward_pass(
-    cli: Cli, schedule: str
-) -> None:
+def test_schedules_that_split_the_backward_pass(cli: Cli, schedule: str) -> None:
     """Costs then say what gradients of weights take, and none recomputes
     fully by default."""
     arguments = "problems --model llama2-7b --cluster h100x8"
@@ -231,9 +222,7 @@ def test_import_hf(cli: Cli, config: str) -> None:
     assert problem.name == "llama-10.5m-h200x8"
     model, site = read_hf(config), machine("h200")
     request = Request(micro_batches=(1, 2, 4), tp=(1, 4))
-    assert problem == build_problem(
-        model, site, 8, choose(model, site, 8, request)
-    )
+    assert problem == build_problem(model, site, 8, choose(model, site, 8, request))
 
 
 def test_lists(cli: Cli) -> None:
@@ -290,9 +279,7 @@ def test_profiles_are_preferred(cli: Cli, config: str) -> None:
     plain = build_problem(model, site, 4, choose(model, site, 4))
     profile = Path("profile.json")
     profile.write_text(json.dumps(measured(plain, "H100-80GB-SXM")))
-    arguments = (
-        f"import hf {config} --cluster h100x4 --profile profile.json -o p.json"
-    )
+    arguments = f"import hf {config} --cluster h100x4 --profile profile.json -o p.json"
 
     def forward_ns(problem: Any) -> float:
         (kind,) = (k for k in problem.graph.kinds if k.name == "decoder")
@@ -308,9 +295,7 @@ def test_profiles_are_preferred(cli: Cli, config: str) -> None:
 
     profile.write_text(json.dumps(measured(plain, "A100-80GB-SXM")))
     said = cli.refuses(arguments)
-    assert said.startswith(
-        "profile.json: device: expected 'H100-80GB-SXM', as"
-    )
+    assert said.startswith("profile.json: device: expected 'H100-80GB-SXM', as")
 
 
 # Bad input
@@ -319,15 +304,11 @@ def test_profiles_are_preferred(cli: Cli, config: str) -> None:
 def test_text_models_are_imported_with_a_note(cli: Cli) -> None:
     path = Path("gemma.json")
     inside = {"model_type": "gemma3_text", "num_hidden_layers": 2}
-    path.write_text(
-        json.dumps({"model_type": "gemma3", "text_config": inside})
-    )
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": inside}))
     arguments = "import hf gemma.json --cluster h100x8"
     cli.succeeds(f"{arguments} -o p.json")
     defaults, note = cli.err.splitlines()
-    assert defaults.startswith(
-        "nest: note: gemma.json: assumed: sequence 8192 "
-    )
+    assert defaults.startswith("nest: note: gemma.json: assumed: sequence 8192 ")
     assert note == "nest: note: gemma.json: the text model of gemma3 alone"
 
 
@@ -335,15 +316,11 @@ def test_files_of_other_families(cli: Cli) -> None:
     path = Path("config.json")
     path.write_text('{"model_type": "xlnet"}')
     said = cli.refuses("import hf config.json --cluster h100x8 -o -")
-    assert said.startswith(
-        "config.json: model_type: expected one of 149 names, "
-    )
+    assert said.startswith("config.json: model_type: expected one of 149 names, ")
     assert "got 'xlnet'" in said
 
 
-def test_other_answers_say_what_nobody_chose_too(
-    cli: Cli, config: str
-) -> None:
+def test_other_answers_say_what_nobody_chose_too(cli: Cli, config: str) -> None:
     """Comparisons, frontiers, sizes and imports; files say what they have."""
     defaults = (
         "sequence 1024 (--sequence-length), batch 4096 "

@@ -71,9 +71,7 @@ def test_order_picture_and_lists_are_written(cli: Cli, tmp_path: Path) -> None:
     assert Path(files["plot"]).read_text().startswith("<svg")
     # the rank file is an order, the JSON a network: both come back
     rankfile = Path(files["rankfile"]).read_text().splitlines()
-    turned = [
-        f"{i} {line.split()[1]}" for i, line in enumerate(rankfile[::-1])
-    ]
+    turned = [f"{i} {line.split()[1]}" for i, line in enumerate(rankfile[::-1])]
     Path("again").write_text("\n".join(turned) + "\n")
     arguments = f"topology show {files['output']} --order again"
     cli.succeeds(f"{arguments} --json -")
@@ -88,9 +86,7 @@ def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
     assert [row["bytes"] for row in rows][:2] == [65536, 262144]
     for row in rows:
         # an all-reduce is two halves of the same algorithm here
-        assert row["all-reduce"]["ns"] == pytest.approx(
-            2 * row["all-gather"]["ns"]
-        )
+        assert row["all-reduce"]["ns"] == pytest.approx(2 * row["all-gather"]["ns"])
         # 15/16 of a buffer leave a device over four links, twice
         assert row["all-reduce"]["bound_ns"] == pytest.approx(
             2 * 15 / 16 * row["bytes"] / 180
@@ -108,9 +104,7 @@ def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
 # Plans on networks
 
 
-def test_a_plan_on_another_network_scores_as_it_says(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_plan_on_another_network_scores_as_it_says(cli: Cli, tmp_path: Path) -> None:
     """The network is part of the problem file that is written."""
     problem, plan = (str(tmp_path / name) for name in ("problem", "plan"))
     network = "--cluster a100x8 --topology ring:8"
@@ -129,8 +123,7 @@ def test_an_answer_lists_what_collectives_reach(cli: Cli) -> None:
     """In groups of 8, NVLink 4 reaches 0.849 · (1 - 0.424/8) = 0.804."""
     solve = f"solve {SMALL} --cluster h100x8 --solver dp --topology"
     reached = (
-        "collectives reach 80 % of bandwidths in nodes, 94 % of others "
-        "(--topology)"
+        "collectives reach 80 % of bandwidths in nodes, 94 % of others (--topology)"
     )
     missing = "no NVLink or other links in nodes of 8, which --topology does"
     cli.succeeds(f"{solve} dgx:nodes=1")
@@ -161,9 +154,7 @@ def test_several_kinds_of_machines_are_one_cluster(cli: Cli) -> None:
     assert read_plan("plan.json").devices_used <= 12
 
 
-def test_a_cluster_in_a_file_is_that_of_its_name(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_cluster_in_a_file_is_that_of_its_name(cli: Cli, tmp_path: Path) -> None:
     """But for the name; prices say what the file says."""
     path, named, filed = (
         tmp_path / name for name in ("ours.yaml", "named.json", "filed.json")
@@ -184,9 +175,7 @@ def test_a_cluster_in_a_file_is_that_of_its_name(
     assert "device.machine: expected one of" in error
 
 
-def test_an_order_for_a_plan_is_scored_and_written(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_an_order_for_a_plan_is_scored_and_written(cli: Cli, tmp_path: Path) -> None:
     """The problem in the order of the rank file has the step time stated."""
     problem, plan, ranks, hosts, moved, again = (
         str(tmp_path / name)

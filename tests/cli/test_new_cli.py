@@ -30,9 +30,7 @@ def test_a_machine_alone_is_that_machine(cli: Cli) -> None:
     assert read_cluster("x.yaml")[0].topology == cluster.topology
     graph = re.sub("^# ", "", text[text.rindex("# topology") :], flags=re.M)
     assert "kind: graph" in graph
-    Path("x.yaml").write_text(
-        "num_devices: 2\ndevice: {machine: h100}\n" + graph
-    )
+    Path("x.yaml").write_text("num_devices: 2\ndevice: {machine: h100}\n" + graph)
     assert read_cluster("x.yaml")[0].topology.max_devices == 2
 
 
@@ -102,9 +100,7 @@ def test_a_terminal_is_asked(cli: Cli, answers: dict[str, str]) -> None:
     assert not answers
 
 
-def test_an_unknown_device_is_asked_about(
-    cli: Cli, answers: dict[str, str]
-) -> None:
+def test_an_unknown_device_is_asked_about(cli: Cli, answers: dict[str, str]) -> None:
     answers |= {"Machine": "ours", "Memory,": "64GB", "TFLOP/s": "400"}
     cli.succeeds("new cluster -o x.yaml")
     device = read_cluster("x.yaml")[0].device
@@ -133,9 +129,7 @@ def test_a_bad_answer_is_asked_for_again(
     assert device.price_usd_per_hour == 2
     assert "'h10' is no known machine\n" in cli.err
     assert "Devices: expected an integer from 1 to" in cli.err
-    assert (
-        "(0: unknown): expected from 0 to 1e+09 dollars, got '-1'" in cli.err
-    )
+    assert "(0: unknown): expected from 0 to 1e+09 dollars, got '-1'" in cli.err
     cli.succeeds("new problem -o p.json")
     assert "Model ('nest problems --models'): " in cli.err
     assert "did you mean 'llama3-8b'?" in cli.err

@@ -32,12 +32,7 @@ def test_the_command_below_an_answer_starts_the_nearest_plan(
     ("target", "plans", "schedules", "chunks"),
     [
         ("torchtitan", "plans with any order of passes", ["any"], [1, 2, 4]),
-        (
-            "megatron",
-            "1F1B and interleaved 1F1B plans",
-            ["1f1b"],
-            [1, 2, 4],
-        ),
+        ("megatron", "1F1B and interleaved 1F1B plans", ["1f1b"], [1, 2, 4]),
         ("deepspeed", "1F1B plans", ["1f1b"], [1]),
         ("maxtext", "GPipe plans", ["gpipe"], [1]),
     ],
@@ -88,9 +83,7 @@ def test_schedules_that_nobody_stated_are_looked_at(
     cli.succeeds(f"problems {model} -o p.json")
     seen = {}
     for problem in (model, f"{model} --schedule 1f1b", "p.json"):
-        cli.succeeds(
-            f"solve {problem} --pin pp=2,b=2 --headroom 0 -o plan.json"
-        )
+        cli.succeeds(f"solve {problem} --pin pp=2,b=2 --headroom 0 -o plan.json")
         says = "other orders of passes: about -" in " ".join(cli.out.split())
         seen[problem] = says, read_plan("plan.json")
     (first, plan), *rest = seen.values()
@@ -100,12 +93,7 @@ def test_schedules_that_nobody_stated_are_looked_at(
 
 @pytest.mark.parametrize(
     ("schedule", "order"),
-    [
-        ("any", "list"),
-        ("any", "zb-h1"),
-        ("gpipe,zb-h1", "zb-h1"),
-        ("zb-h1", None),
-    ],
+    [("any", "list"), ("any", "zb-h1"), ("gpipe,zb-h1", "zb-h1"), ("zb-h1", None)],
 )
 @pytest.mark.parametrize("is_file", [False, True])
 def test_a_plan_of_another_schedule_is_refused_by_its_name(
@@ -128,13 +116,10 @@ def test_a_plan_of_another_schedule_is_refused_by_its_name(
     )
     plan = Plan(replicas=2, micro_batch=2, stages=stages)
     passes = tuple(
-        tuple(f"{stage}{run}" for run in ("F0", "F1", "B0", "B1"))
-        for stage in (0, 1)
+        tuple(f"{stage}{run}" for run in ("F0", "F1", "B0", "B1")) for stage in (0, 1)
     )
     order_of_plan: Any = passes if order == "list" else order
-    made = replace(
-        plan, order=order_of_plan, problem_hash=problem_hash(problem)
-    )
+    made = replace(plan, order=order_of_plan, problem_hash=problem_hash(problem))
     write("plan.json", made)
     for command in ("score", "simulate", "trace", "export"):
         more = {"export": "--to csv -o out", "trace": "-o t.json"}

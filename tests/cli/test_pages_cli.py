@@ -119,9 +119,7 @@ def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     assert "fits: yes = " not in page.text  # nothing is known of errors
     assert "or no seconds 7.5e-11 USD per step" in page.text
     # Every row is the same, and where it stands.
-    labels = [
-        x.partition(" ")[0] for x in cli.out.splitlines() if x[:1] != " "
-    ]
+    labels = [x.partition(" ")[0] for x in cli.out.splitlines() if x[:1] != " "]
     assert labels[1:] == ["fits", "step", "speed", "run", "plan", "proof"]
     shown = page.text[page.text.index("The answer fits") :]
     places = [shown.index(f" {label} ") for label in labels[1:]]
@@ -144,11 +142,9 @@ def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
         "--headroom",
     ]
     assert rows["layers that are not cut apart"][1:] == [
-        *("1", "default", "--layers-per-node"),
+        *("1", "default", "--layers-per-node")
     ]
-    assert rows["gradients"][1:] == [
-        *("2 bytes per weight", "default", "--gradients"),
-    ]
+    assert rows["gradients"][1:] == [*("2 bytes per weight", "default", "--gradients")]
     assert "order of the devices" not in rows
 
 
@@ -297,9 +293,7 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
     assert "Report on tiny" in page.text
     assert "overlap; brute, " in page.text
     option = "loopback"
-    with mock.patch(
-        "nest.solvers.run.run_cells", side_effect=KeyboardInterrupt
-    ):
+    with mock.patch("nest.solvers.run.run_cells", side_effect=KeyboardInterrupt):
         arguments = f"report problem.json --solver {option}"
         assert cli(f"{arguments} -o stopped.html") == 130
     page = page_of("stopped.html")
@@ -371,12 +365,8 @@ def test_a_frontier_as_a_page(cli: Cli) -> None:
     ]
     assert "knee: point 2, the farthest from the extremes" in page.text
     assert rows["3"][4:6] == ["0.18", "180"]
-    assert "proof optimal among 1F1B plans without overlap; point 3" in (
-        page.text
-    )
+    assert "proof optimal among 1F1B plans without overlap; point 3" in (page.text)
     assert "proven: every plan is matched or beaten by one" in page.text
-    assert page.text.index("The frontier proven") < page.text.index(
-        "The answer fits"
-    )
+    assert page.text.index("The frontier proven") < page.text.index("The answer fits")
     text = cli.refuses(f"{arguments} {price} --html -")
     assert text.startswith("--html: expected a file, got '-'")

@@ -42,9 +42,7 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
         ["1", "8", "120", "33.3", "2", "1", "1", "1", "0", "full"],
     ]
     assert "\n3 plans on the time–memory frontier\n" in cli.out
-    assert (
-        "proven: every plan is matched or beaten by one of 3 points" in cli.out
-    )
+    assert "proven: every plan is matched or beaten by one of 3 points" in cli.out
     assert "$/step" not in cli.out
     assert cli.err == ""
     cli.succeeds("pareto problem.json --verbose")
@@ -72,8 +70,7 @@ def test_the_points_that_bulge_most(cli: Cli) -> None:
 def test_prices_steps_and_sizes(cli: Cli) -> None:
     """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
     cli.succeeds(
-        "pareto problem.json --objectives time,cost "
-        f"--price {PRICE} --steps 1000"
+        f"pareto problem.json --objectives time,cost --price {PRICE} --steps 1000"
     )
     assert [row[1:7] for row in rows(cli.out)] == [
         ["20", "90", "fastest", "2", "0.18", "180"],
@@ -112,9 +109,7 @@ def test_plans_can_be_scored(cli: Cli) -> None:
         whole = str(one) if point["num_devices"] == 1 else "problem.json"
         cli.succeeds(f"score {whole} {path} --json -")
         assert "warning" not in cli.err
-        assert read_plan(path).problem_hash == problem_hash(
-            read_problem(whole)
-        )
+        assert read_plan(path).problem_hash == problem_hash(read_problem(whole))
         assert json.loads(cli.out)["step_time_ns"] == point["step_time_ns"]
 
 
@@ -130,8 +125,7 @@ def test_the_document_on_standard_output(cli: Cli) -> None:
 def test_other_solvers_prove_points(cli: Cli) -> None:
     document = Path("pareto.json")
     cli.succeeds(
-        "pareto problem.json --prove cpsat --points 1,3 --workers 1 --json "
-        "pareto.json"
+        "pareto problem.json --prove cpsat --points 1,3 --workers 1 --json pareto.json"
     )
     assert "contradicts" not in cli.err
     assert "cpsat says" in cli.out
@@ -154,9 +148,7 @@ def overlooking(problem: Problem, *arguments: object, **options: object):
     found = frontier(problem, *arguments, **options)
     (curve,) = found.curves
     points = (curve.points[0], curve.points[2])
-    return replace(
-        found, points=points, curves=(replace(curve, points=points),)
-    )
+    return replace(found, points=points, curves=(replace(curve, points=points),))
 
 
 def test_a_contradiction_is_loud(cli: Cli) -> None:
@@ -205,9 +197,7 @@ def test_nothing_fits(cli: Cli) -> None:
 
 
 def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
-    write(
-        "chunks.json", small(virtual_stages=(1, 2), overlap={"gradients": 0.5})
-    )
+    write("chunks.json", small(virtual_stages=(1, 2), overlap={"gradients": 0.5}))
     cli.succeeds("pareto chunks.json")
     assert "proven: every plan" in cli.out
     assert len(rows(cli.out)) == 3
@@ -240,9 +230,7 @@ def test_without_matplotlib(cli: Cli) -> None:
     )
 
 
-def test_plans_go_to_a_new_or_empty_directory(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_plans_go_to_a_new_or_empty_directory(cli: Cli, tmp_path: Path) -> None:
     for path, got in (
         (tmp_path, "one with files in it"),
         ("problem.json", "a file"),
@@ -260,8 +248,6 @@ def test_plans_go_to_a_new_or_empty_directory(
 
 
 def test_interrupted(cli: Cli) -> None:
-    with mock.patch(
-        "nest.analysis.pareto.frontier", side_effect=KeyboardInterrupt
-    ):
+    with mock.patch("nest.analysis.pareto.frontier", side_effect=KeyboardInterrupt):
         assert cli("pareto problem.json") == 130
     assert cli.err == "nest: interrupted\n"

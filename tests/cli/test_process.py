@@ -44,10 +44,7 @@ def command(text: str) -> list[str]:
 
 def run(text: str, **environment: str) -> tuple[int, bytes, bytes]:
     done = subprocess.run(
-        command(text),
-        cwd=ROOT,
-        capture_output=True,
-        env={**os.environ, **environment},
+        command(text), cwd=ROOT, capture_output=True, env={**os.environ, **environment}
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -90,11 +87,7 @@ def test_interrupt_of_the_start() -> None:
     ],
 )
 def test_interrupt(
-    problem: str,
-    tmp_path: Path,
-    number: signal.Signals,
-    code: int,
-    text: str,
+    problem: str, tmp_path: Path, number: signal.Signals, code: int, text: str
 ) -> None:
     document, pids = tmp_path / "doc.json", tmp_path / "pids"
     process = subprocess.Popen(
@@ -312,11 +305,7 @@ def test_a_run_that_is_stopped_leaves_nothing(
     command_line = ["sh", "-c", script, "{problem}", "{plan}"]
     planner.write_text(
         json.dumps(
-            {
-                "schema": "nest-planner/1",
-                "name": "hangs",
-                "command": command_line,
-            }
+            {"schema": "nest-planner/1", "name": "hangs", "command": command_line}
         )
     )
     process = subprocess.Popen(
@@ -330,13 +319,10 @@ def test_a_run_that_is_stopped_leaves_nothing(
         text=True,
         # Whoever runs the tests may be deaf to it, as under nohup.
         preexec_fn=lambda: signal.signal(
-            signal.SIGINT if number is signal.SIGKILL else number,
-            signal.SIG_DFL,
+            signal.SIGINT if number is signal.SIGKILL else number, signal.SIG_DFL
         ),
     )
-    wait_until(
-        lambda: pids.exists() and len(pids.read_text().split()) == int(jobs)
-    )
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == int(jobs))
     process.send_signal(number)
     _, err = process.communicate()
     if number is signal.SIGKILL:

@@ -8,23 +8,11 @@ from typing import Any
 
 import pytest
 
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.profiles import load_profile, torch_profiler
 from nest.profiles.format import decode_profile
 from tests.cli.conftest import Cli
-from tests.unit.profiles.test_profiles import (
-    GPT_TOWER,
-    LINES,
-    NAME,
-    write_lines,
-)
+from tests.unit.profiles.test_profiles import GPT_TOWER, LINES, NAME, write_lines
 
 TOY = SimpleNamespace(
     towers=(
@@ -60,9 +48,7 @@ def _models(monkeypatch: pytest.MonkeyPatch) -> None:
     real = zoo.architecture
     known = {"toy": TOY, "gpt-toy": GPT, "two": TWO}
     monkeypatch.setattr(
-        zoo,
-        "architecture",
-        lambda name: known[name] if name in known else real(name),
+        zoo, "architecture", lambda name: known[name] if name in known else real(name)
     )
 
 
@@ -135,14 +121,11 @@ def test_per_operator_files_are_imported(cli: Cli, tmp_path: Path) -> None:
     ]
 
 
-def test_milliseconds_for_microseconds_are_refused(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_milliseconds_for_microseconds_are_refused(cli: Cli, tmp_path: Path) -> None:
     lines = tuple((x[0], x[1] / 1e3, x[2] / 1e3, *x[3:]) for x in LINES)
     path = write_lines(tmp_path / NAME, lines)
     said = cli.refuses(
-        f"import profile-csv {path} --model gpt-toy --device "
-        "V100-16GB-SXM2 -o -"
+        f"import profile-csv {path} --model gpt-toy --device V100-16GB-SXM2 -o -"
     )
     assert said == (
         f"{path}:4: forward-compute: expected >= 25.265 (3.221e+09 FLOP at "
@@ -175,16 +158,13 @@ def test_what_cannot_be_imported_is_refused(
 
 def test_an_unknown_device_is_refused(cli: Cli, tmp_path: Path) -> None:
     path = str(write_lines(tmp_path / NAME))
-    said = cli.refuses(
-        f"import profile-csv {path} --model gpt-toy --device V101 -o -"
-    )
+    said = cli.refuses(f"import profile-csv {path} --model gpt-toy --device V101 -o -")
     assert "got 'V101'" in said
 
 
 def test_the_source_is_not_overwritten(cli: Cli, tmp_path: Path) -> None:
     path = str(write_lines(tmp_path / NAME))
     said = cli.refuses(
-        f"import profile-csv {path} --model gpt-toy --device "
-        f"V100-16GB-SXM2 -o {path}"
+        f"import profile-csv {path} --model gpt-toy --device V100-16GB-SXM2 -o {path}"
     )
     assert said.startswith(f"-o: expected another file than for {path}, got")

@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from nest.constraints.pins import restrict
 from nest.ir import DeviceRange, Problem, problem_hash, read_plan, write
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 from tests.cli.conftest import Cli
 
 
@@ -66,8 +60,7 @@ def test_pins_restrict_solve(cli: Cli) -> None:
 
 def test_pins_restrict_compare(cli: Cli) -> None:
     cli.succeeds(
-        "compare problem.json --solvers dp,brute,cpsat,milp --pin pp=2 "
-        "--json -"
+        "compare problem.json --solvers dp,brute,cpsat,milp --pin pp=2 --json -"
     )
     assert "only plans under --pin pp=2" in cli.err
     cells = json.loads(cli.out)["cells"]
@@ -100,10 +93,7 @@ def test_fit_finds_the_fewest_devices(cli: Cli) -> None:
 def test_fit_says_why_there_is_no_plan_at_all(cli: Cli) -> None:
     """A layer keeps 10 bytes."""
     write("tight.json", chain(memory_bytes=5))
-    assert (
-        cli("fit tight.json --within 1 --devices-list 1,2 --json fit.json")
-        == 1
-    )
+    assert cli("fit tight.json --within 1 --devices-list 1,2 --json fit.json") == 1
     assert "least devices: none keeps the target (proven among" in cli.out
     assert "best possible: no plan at all was found" in cli.out
     assert "why: memory is short by" in cli.out
@@ -140,10 +130,7 @@ def test_fit_takes_other_targets(cli, target, devices):
 
 
 def test_fit_says_no_and_what_is_possible(cli: Cli) -> None:
-    assert (
-        cli("fit problem.json --within 59e-9 --devices-list 1,3 -o none.json")
-        == 1
-    )
+    assert cli("fit problem.json --within 59e-9 --devices-list 1,3 -o none.json") == 1
     assert "none keeps the target (proven among the counts" in cli.out
     assert "best possible: 60.0000 ns with 3 devices" in cli.out
     assert "nest: none.json not written: no plan" in cli.err
@@ -168,18 +155,14 @@ def chain_of_two_types() -> Problem:
     """Two devices, 1 and 2 $ per hour; the step times of the plain chain."""
     problem = chain(sequence_length=10)
     device = replace(problem.cluster.device, price_usd_per_hour=1.0)
-    part = DeviceRange(
-        first=1, count=2, device=replace(device, name="New-80GB")
-    )
+    part = DeviceRange(first=1, count=2, device=replace(device, name="New-80GB"))
     cluster = replace(problem.cluster, device=device, others=(part,))
     return replace(problem, cluster=cluster)
 
 
 def test_fit_finds_the_fastest_within_a_budget(cli: Cli) -> None:
     """Prices of new devices fall to 0.5 $: two of them cost 1 $ per hour."""
-    cli.succeeds(
-        "fit two.json --hourly-budget 1 --price new=0.5 --json - -o plan.json"
-    )
+    cli.succeeds("fit two.json --hourly-budget 1 --price new=0.5 --json - -o plan.json")
     assert "fastest: 2 New-80GB (proven among these counts)" in cli.err
     assert "target     at most 1 $ per hour" in cli.err
     document = json.loads(cli.out)
@@ -193,25 +176,17 @@ def test_fit_finds_the_cheapest_within_a_target_and_quotas(cli: Cli) -> None:
     """All devices take a third of the time that one takes."""
     arguments = "fit two.json --cheapest --within 60e-9"
     cli.succeeds(arguments)
-    assert (
-        "cheapest: 1 device + 2 New-80GB (proven among these counts)"
-        in cli.out
-    )
+    assert "cheapest: 1 device + 2 New-80GB (proven among these counts)" in cli.out
     assert "run        3 $ per hour, 5e-11 $ per step" in cli.out
     assert cli(f"{arguments} --quota NEW-80gb=1,device=1") == 1
-    assert (
-        "cheapest: none keeps the target (proven among these counts)"
-        in cli.out
-    )
+    assert "cheapest: none keeps the target (proven among these counts)" in cli.out
 
 
 def test_fit_takes_the_budget_of_a_run(cli: Cli) -> None:
     """Four steps; on any devices at 1 $ each costs at least 180 ns of one."""
     arguments = "fit two.json --tokens 100 --budget"
     cli.succeeds(f"{arguments} 2.1e-10")
-    assert (
-        "fastest: 1 device + 2 New-80GB (proven among these counts)" in cli.out
-    )
+    assert "fastest: 1 device + 2 New-80GB (proven among these counts)" in cli.out
     assert cli(f"{arguments} 1.9e-10") == 1
 
 
@@ -231,8 +206,7 @@ def test_explain_has_every_part(cli: Cli) -> None:
         "proof best plan 60.000 ns (proven); the plan takes 100.00 % more",
         "binding none of these alone gains anything",
         "What a neighboring plan takes",
-        "one stage less +60.000 ns +50.00 % ±0 bytes stages 1 and 2 "
-        "merged, single",
+        "one stage less +60.000 ns +50.00 % ±0 bytes stages 1 and 2 merged, single",
         "What the preferred setting costs",
         "its plan TP 1 · PP 1 · DP 1 · CP 1 · ZeRO 0 · no recomputation · "
         "micro-batch size 1 per data-parallel rank, 3 microbatches · "

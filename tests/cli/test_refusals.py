@@ -23,13 +23,7 @@ from tests.cli.conftest import TINY, Cli
 from tests.cli.test_export_cli import SCRIPT
 from tests.cli.test_questions_cli import chain, chain_of_two_types
 from tests.cli.test_targets_cli import stages_differ
-from tests.loopback import (
-    TARGET,
-    big_plan,
-    foreign_plan,
-    good_plan,
-    tiny_problem,
-)
+from tests.loopback import TARGET, big_plan, foreign_plan, good_plan, tiny_problem
 from tests.unit.analysis.test_pareto import small
 
 TOPOLOGIES = Path(__file__).parents[1] / "data" / "topologies"
@@ -91,10 +85,7 @@ def rows() -> list[tuple[str, str]]:
     """Return the commands and messages of the transcript."""
     blocks = TRANSCRIPT.read_text().strip().split("\n\n")
     pairs = [block.splitlines() for block in blocks]
-    return [
-        (command.removeprefix("$ nest "), message)
-        for command, message in pairs
-    ]
+    return [(command.removeprefix("$ nest "), message) for command, message in pairs]
 
 
 def contents(folder: Path) -> dict[Path, bytes | None]:
@@ -108,11 +99,7 @@ def contents(folder: Path) -> dict[Path, bytes | None]:
     ("command", "message"), [pytest.param(*row, id=row[0]) for row in rows()]
 )
 def test_a_command_is_refused(
-    cli: Cli,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    message: str,
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
 ) -> None:
     """On one line, and no file is written or changed."""
     monkeypatch.chdir(folder)

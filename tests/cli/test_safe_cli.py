@@ -27,9 +27,7 @@ def solve(cli: Cli, config: str) -> str:
     return f"--model {config} --cluster tight.yaml {SMALL}"
 
 
-def test_the_plan_that_may_not_fit_is_shown_below(
-    cli: Cli, solve: str
-) -> None:
+def test_the_plan_that_may_not_fit_is_shown_below(cli: Cli, solve: str) -> None:
     """``--headroom 0`` gives it, and so does the stated headroom the other."""
     cli.succeeds(f"solve {solve} --json -")
     document = json.loads(cli.out)
@@ -58,9 +56,7 @@ def test_the_plan_that_may_not_fit_is_shown_below(
     assert "only plans under" not in cli.err
 
 
-def test_compare_and_python_have_the_same_default(
-    cli: Cli, solve: str
-) -> None:
+def test_compare_and_python_have_the_same_default(cli: Cli, solve: str) -> None:
     cli.succeeds(f"compare {solve} --solvers dp,cpsat --json -")
     document = json.loads(cli.out)
     steps = {cell["step_time_ns"] for cell in document["cells"]}
@@ -78,9 +74,7 @@ def test_compare_and_python_have_the_same_default(
     assert {result.step_time_ns} == steps
     assert result.extra["headroom"] == DEFAULT_HEADROOM
     assert result.extra["faster"] == document["faster"]
-    comparison = nest.compare(
-        solvers="dp", model=model, cluster=cluster, **small
-    )
+    comparison = nest.compare(solvers="dp", model=model, cluster=cluster, **small)
     assert {comparison["dp"].step_time_ns} == steps
     # A problem that was made before is solved as it is.
     problem = nest.problem(model=model, cluster=cluster, **small)

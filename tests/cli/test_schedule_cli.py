@@ -73,11 +73,7 @@ def layer(path: Path, *operators: dict[str, object]) -> Path:
             "tensor=1",
             "expected names of operators in after, got 'z'",
         ),
-        (
-            [{"name": "a", "engine": "none"}] * 2,
-            "tensor=1",
-            "expected distinct names",
-        ),
+        ([{"name": "a", "engine": "none"}] * 2, "tensor=1", "expected distinct names"),
     ],
 )
 def test_bad_layers(

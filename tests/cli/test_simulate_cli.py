@@ -21,11 +21,7 @@ pytestmark = pytest.mark.usefixtures("files")
 
 def test_simulate_says_how_far_the_formula_is(cli: Cli) -> None:
     """(F, G) = (10, 0), (0, 10), (0, 0): 40 and not 30."""
-    costs = {
-        "a": make_cost(10, 0),
-        "b": make_cost(0, 10),
-        "c": make_cost(0, 0),
-    }
+    costs = {"a": make_cost(10, 0), "b": make_cost(0, 10), "c": make_cost(0, 0)}
     edges = (("a", "b", 0), ("b", "c", 0))
     write("p.json", build(costs, edges=edges, global_batch=2))
     write("q.json", make_plan(*((name, SINGLE) for name in "abc")))
@@ -137,11 +133,7 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
         ("1B1", "2B1", ", row 2: expected stages 0 to 1, those of the plan"),
         ("1B1", "1Z1", ", row 2: expected single passes such as 3F5"),
         (",1B1", "", ", row 2: expected every pass of chunk 1, got no 1B1"),
-        (
-            "0F1,0B0",
-            "0B0,0B1,0F1",
-            ", row 1: expected 0F1 in front of 0B1",
-        ),
+        ("0F1,0B0", "0B0,0B1,0F1", ", row 1: expected 0F1 in front of 0B1"),
         (
             "0F1,0B0,0B1\n1F0,1F1,1B0,1B1",
             "0B0,0F1,0B1\n1F1,1B1,1F0,1B0",

@@ -134,8 +134,7 @@ def test_memory_has_a_unit_or_is_a_multiple() -> None:
 def test_counts_of_devices_and_of_nodes() -> None:
     for axis, values in (("devices", "8,32"), ("nodes", "1,4")):
         counts = [
-            point.problem.cluster.num_devices
-            for point in points_of(f"{axis}={values}")
+            point.problem.cluster.num_devices for point in points_of(f"{axis}={values}")
         ]
         assert counts == [8, 32]
     (point,) = points(replace_cluster("8xH100", "nodes=2"))

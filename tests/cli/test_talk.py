@@ -8,12 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cli.main import commands
-from nest.cli.progress import (
-    ProgressLine,
-    StatusLine,
-    duration,
-    share_left,
-)
+from nest.cli.progress import ProgressLine, StatusLine, duration, share_left
 from nest.ir import write
 from nest.present.verbosity import QUIET, VERBOSE
 from nest.solvers.cell import Running
@@ -42,8 +37,7 @@ def test_a_line_says_time_left_incumbent_and_bound():
     assert file.getvalue().splitlines() == [
         "1 of 2, dp: 8 s, at most 72 s left, best 1e-07 s, bound 6e-08 s, "
         "gap 40.00 %, closed sets",
-        "2 of 2, milp: 9 s, at most 31 s left, best 100 s, bound 60 s, "
-        "gap 40.00 %",
+        "2 of 2, milp: 9 s, at most 31 s left, best 100 s, bound 60 s, gap 40.00 %",
         "dp: 8 s, at most 32 s left for this one, has a plan",
         "dp: 8 s, no time limit",
     ]

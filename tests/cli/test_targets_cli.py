@@ -44,8 +44,7 @@ def _problem(tmp_path: Path) -> None:
 def test_solve_for_a_target(cli: Cli) -> None:
     """The plan is one of the whole problem, with its hash."""
     cli.succeeds(
-        "solve problem.json --solver dp --target megatron --target-loss -o "
-        "plan.json"
+        "solve problem.json --solver dp --target megatron --target-loss -o plan.json"
     )
     text = " ".join(cli.out.split())
     assert "1F1B plans without overlap under --target megatron" in text
@@ -63,9 +62,7 @@ def test_solve_for_a_target(cli: Cli) -> None:
     assert {s.strategy.tp for s in read_plan("plan.json").stages} == {2}
 
 
-@pytest.mark.parametrize(
-    "command", ["solve --solver dp", "compare --solvers dp"]
-)
+@pytest.mark.parametrize("command", ["solve --solver dp", "compare --solvers dp"])
 def test_the_printed_commands_write_what_starts_a_plan(
     cli: Cli, config: str, command: str
 ) -> None:
@@ -148,11 +145,7 @@ def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
             *("-o", "problem.json"),
         )
         made = read_problem("problem.json").job.optimizer
-        assert (
-            made.weight_bytes,
-            made.gradient_bytes,
-            made.state_bytes,
-        ) == expected
+        assert (made.weight_bytes, made.gradient_bytes, made.state_bytes) == expected
 
 
 def test_a_model_has_the_defaults_of_the_target(cli: Cli, config: str) -> None:
@@ -160,14 +153,8 @@ def test_a_model_has_the_defaults_of_the_target(cli: Cli, config: str) -> None:
     solve = f"solve --model {config} --cluster h100x4 {SMALL} --solver dp"
     for target, text in (
         ("megatron", "adam with 4 bytes of gradient and 12 of state"),
-        (
-            "megatron --gradients bf16",
-            "adam with 2 bytes of gradient and 12 of state",
-        ),
-        (
-            "torchtitan --optimizer sgd",
-            "sgd with 4 bytes of gradient and 6 of state",
-        ),
+        ("megatron --gradients bf16", "adam with 2 bytes of gradient and 12 of state"),
+        ("torchtitan --optimizer sgd", "sgd with 4 bytes of gradient and 6 of state"),
         ("deepspeed", "adam with 2 bytes of gradient and 12 of state"),
         ("maxtext", "schedule gpipe, adam with 4 bytes of gradient"),
     ):
@@ -187,16 +174,12 @@ def launched(cli: Cli, config: str, *options: str) -> int:
 def test_one_screen_to_launch_from(cli: Cli, config: str):
     """Figures and arguments, at most 40 lines of 79 columns."""
     folder = Path("launch")
-    assert (
-        launched(cli, config, "--target-loss", "--launch-dir", str(folder))
-        == 0
-    )
+    assert launched(cli, config, "--target-loss", "--launch-dir", str(folder)) == 0
     lines = cli.out.splitlines()
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 79
     assert lines[0] == (
-        "llama-10.5m-dgx-h100x4: 4 × H100-80GB-SXM, 8 samples of 1,024 tokens "
-        "per step"
+        "llama-10.5m-dgx-h100x4: 4 × H100-80GB-SXM, 8 samples of 1,024 tokens per step"
     )
     text = " ".join(cli.out.split())
     for row in (
@@ -242,12 +225,9 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     out = Path("out")
     plan.write_text(json.dumps(cell["plan"]))
     cli.succeeds(
-        f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o "
-        "problem.json"
+        f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o problem.json"
     )
-    cli.succeeds(
-        f"export problem.json plan.json --to megatron --model {config} -o out"
-    )
+    cli.succeeds(f"export problem.json plan.json --to megatron --model {config} -o out")
     assert {p.name: p.read_text() for p in out.iterdir()} == files
 
 
@@ -302,9 +282,7 @@ def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
     )
 
 
-def test_without_a_plan_there_is_nothing_to_launch(
-    cli: Cli, config: str
-) -> None:
+def test_without_a_plan_there_is_nothing_to_launch(cli: Cli, config: str) -> None:
     folder = Path("launch")
     device = machine("h100").device
     usable_bytes = device.memory_bytes - device.reserve_bytes

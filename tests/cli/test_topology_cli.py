@@ -41,9 +41,7 @@ def case(name: str = "clos", **fields):
 def written(tmp_path):
     def write(document, name: str = "case.json") -> str:
         path = tmp_path / name
-        text = (yaml.safe_dump if name.endswith("yaml") else json.dumps)(
-            document
-        )
+        text = (yaml.safe_dump if name.endswith("yaml") else json.dumps)(document)
         path.write_text(text, "utf-8")
         return str(path)
 
@@ -122,10 +120,7 @@ WRONG = [
     ({"groups": [[]]}, "$.groups[0]: expected at least one place, got none"),
     ({"groups": [[0, 4]]}, "$.groups[0]: expected places from 0 to 3, got 4"),
     ({"groups": [[0, 1], [2, 2]]}, "$.groups[1]: expected every place once"),
-    (
-        {"collective": "gather"},
-        "'all-to-all', got 'gather'; correct",
-    ),
+    ({"collective": "gather"}, "'all-to-all', got 'gather'; correct"),
     ({"bytes": -1}, "bytes: expected a finite number >= 0, got -1"),
     (
         {"partitions": [[0, 0, 1]]},

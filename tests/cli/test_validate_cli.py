@@ -42,12 +42,7 @@ def table(tmp_path: Path) -> Path:
     path.write_bytes(
         text_of(
             *(CELLS | mesh for mesh in MESHES),
-            CELLS
-            | {
-                "source": "vTrain",
-                "precision_class": "fp8",
-                "time_tier": "B",
-            },
+            CELLS | {"source": "vTrain", "precision_class": "fp8", "time_tier": "B"},
             CELLS | {"tp": "", "hardware": "H100"},
         )
     )
@@ -116,18 +111,12 @@ def test_details_on_standard_output(cli, table):
     ("options", "text"),
     [
         ("--tier B,C", "1 rows (tier B/C): 1 used, 0 skipped"),
-        (
-            "--precision fp8",
-            "1 rows (fp8): 1 used, 0 skipped",
-        ),
+        ("--precision fp8", "1 rows (fp8): 1 used, 0 skipped"),
         ("--source VTRAIN", "1 rows (source VTRAIN): 1 used"),
         ("--hardware h100", "1 rows (hardware h100): 0 used, 1 skip"),
         ("--min-devices 8", "5 rows (>= 8 devices): 4 used"),
         ("--limit 2", "2 rows (all rows): 2 used"),
-        (
-            "--tier A --limit 4",
-            "4 rows (tier A): 3 used, 1 skipped",
-        ),
+        ("--tier A --limit 4", "4 rows (tier A): 3 used, 1 skipped"),
     ],
 )
 def test_selections(cli, table, options, text):
@@ -174,8 +163,7 @@ def test_signs_of_life(cli, table, monkeypatch):
         ),
         (
             "--tier A,,B",
-            "--tier: expected names separated by commas, got 'A,,B'; for "
-            "example A,B",
+            "--tier: expected names separated by commas, got 'A,,B'; for example A,B",
         ),
         (
             "--min-devices 0",
@@ -300,10 +288,7 @@ def test_all_published_rows(cli, shared_data):
     cli.succeeds(f"validate {path} --json -")
     document = json.loads(cli.out)
     assert document["rows"] == 1745
-    counts = (
-        *document["used_for_memory"].values(),
-        *document["skipped"].values(),
-    )
+    counts = (*document["used_for_memory"].values(), *document["skipped"].values())
     assert document["used"] + sum(counts) == 1745
 
 

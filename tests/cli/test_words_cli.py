@@ -14,13 +14,7 @@ import pytest
 from nest.cost.score import score
 from nest.ir import Problem, problem_hash, read_plan, write
 from nest.solvers.base import Limit, Status
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 from tests.cli.conftest import Cli
 from tests.inside import PLACES, run_inside
 
@@ -79,9 +73,7 @@ def test_exports_take_a_model(cli: Cli) -> None:
     """The model's training keeps what the framework's does."""
     words = f"{MODEL} --to megatron -o launch"
     cli.succeeds(f"export {words} --plan tp=8,r=1")
-    assert (
-        "--tensor-model-parallel-size" in Path("launch/args.sh").read_text()
-    ), cli.out
+    assert "--tensor-model-parallel-size" in Path("launch/args.sh").read_text(), cli.out
 
 
 def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
@@ -91,13 +83,7 @@ def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
     cli.succeeds(f"certify {MODEL} {plan} -o c.json")
     assert cli.out.startswith("feasible: step time 907.84 ms, lower bound")
     ran = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "nest.certificates.check",
-            "problem.json",
-            certificate,
-        ]
+        [sys.executable, "-m", "nest.certificates.check", "problem.json", certificate]
     )
     assert ran.returncode == 0
 

@@ -50,9 +50,7 @@ def hardware(folder: Path) -> HardwareProfile:
     return read_hardware(folder / "hardware_configs", 1, 8)
 
 
-def run(
-    model: ModelProfile, hardware: HardwareProfile, **fields: Any
-) -> ProfileAnswer:
+def run(model: ModelProfile, hardware: HardwareProfile, **fields: Any) -> ProfileAnswer:
     answer = search_profiles(model, hardware, Search(**fields))
     assert answer is not None
     return answer

@@ -13,15 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nest.audits.nest_artifact.evaluate import (
-    named_plans,
-    nodes_in_order,
-    printed_time,
-)
-from nest.audits.nest_artifact.importer import (
-    import_nest_artifact,
-    read_artifact_file,
-)
+from nest.audits.nest_artifact.evaluate import named_plans, nodes_in_order, printed_time
+from nest.audits.nest_artifact.importer import import_nest_artifact, read_artifact_file
 from nest.cost.score import score
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.search.solver import DpSolver

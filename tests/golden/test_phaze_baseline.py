@@ -34,16 +34,10 @@ def test_published_plans_for_bert_and_gpt3_are_found(folder):
         ]
     assert len(rows) == 10
     for row in rows:
-        problem = import_nest_artifact(
-            folder / "instances" / f"{row['instance']}.json"
-        )
+        problem = import_nest_artifact(folder / "instances" / f"{row['instance']}.json")
         plan = PhazeSolver().solve(problem, SolveOptions()).plan
         assert plan is not None
-        found = (
-            len(plan.stages),
-            plan.replicas,
-            plan.stages[0].layer_strategies[0].tp,
-        )
+        found = (len(plan.stages), plan.replicas, plan.stages[0].layer_strategies[0].tp)
         published = tuple(int(row[f"baseline_{name}"]) for name in "pdt")
         assert found == published, row["instance"]
         verdict = score(problem, plan)

@@ -81,11 +81,7 @@ def recorded_plan(record: dict[str, Any]) -> Plan:
                 layers=tuple(stage["nodes"]),
                 devices=stage["d"] * stage["t"],
                 strategies=tuple(
-                    Strategy(
-                        dp=stage["d"],
-                        tp=stage["t"],
-                        recompute=ALTERNATIVES[name],
-                    )
+                    Strategy(dp=stage["d"], tp=stage["t"], recompute=ALTERNATIVES[name])
                     for name in stage["tmpc"]
                 ),
             )
@@ -116,9 +112,7 @@ def test_scoring_recorded_plans_reproduces_their_figures(folder):
                 *("memory_bytes", "bandwidth_bytes_per_s"),
             )
             models[key] = CostModel(
-                import_piper(
-                    folder / file, **dict(zip(names, setting, strict=True))
-                )
+                import_piper(folder / file, **dict(zip(names, setting, strict=True)))
             )
         model = models[key]
         verdict = score(model.problem, recorded_plan(record), model)

@@ -31,9 +31,7 @@ def tensor_bytes(
     }
 
 
-def slowest_edge(
-    problem: Problem, sizes: list[int], devices: tuple[int, int]
-) -> int:
+def slowest_edge(problem: Problem, sizes: list[int], devices: tuple[int, int]) -> int:
     """Return the slowest message between two devices, 0 if there is none."""
     topology = problem.cluster.topology
     level = network.lowest_level(topology, devices)
@@ -44,8 +42,7 @@ def slowest_edge(
         (
             rounded(
                 problem,
-                times
-                * ((at.launch_ns + at.latency_ns) + size / bandwidth * 1e9),
+                times * ((at.launch_ns + at.latency_ns) + size / bandwidth * 1e9),
             )
             for size in sizes
         ),
@@ -63,9 +60,7 @@ def sync_of_artifact(problem: Problem, plan: Plan) -> tuple[float, float]:
     e = math.fsum(per_byte[0] / 2**i for i in range(halvings))
     o = halvings * levels[0].latency_ns
     e_before = o_before = 0.0
-    top = network.lowest_level(
-        problem.cluster.topology, [0, (replicas - 1) * pitch]
-    )
+    top = network.lowest_level(problem.cluster.topology, [0, (replicas - 1) * pitch])
     for level in range(1, top + 1):
         e = e + (2 * per_byte[level] + e_before)
         o = o + (2 * levels[level].latency_ns + o_before)

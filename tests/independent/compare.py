@@ -71,13 +71,9 @@ def said_by_product(problem: Problem, plan: Plan) -> dict[str, Any]:
         "mfu": record.mfu,
     }
     for i, stage in enumerate(record.stages, 1):
-        said |= {
-            f"stage {i} {x}": getattr(stage, x) for x in (*_STAGE, *MEMORY)
-        }
+        said |= {f"stage {i} {x}": getattr(stage, x) for x in (*_STAGE, *MEMORY)}
     for i, block in enumerate(record.blocks, 1):
-        said |= {
-            f"block {i} {x}": getattr(block, x) for x in (*_BLOCK, *MEMORY)
-        }
+        said |= {f"block {i} {x}": getattr(block, x) for x in (*_BLOCK, *MEMORY)}
     return said
 
 

@@ -58,15 +58,12 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
     for replicas, micro_batch in itertools.product(
         range(1, problem.cluster.num_devices + 1), job.micro_batches
     ):
-        if not job.uneven_batches and job.global_batch % (
-            replicas * micro_batch
-        ):
+        if not job.uneven_batches and job.global_batch % (replicas * micro_batch):
             continue
         pitch = problem.cluster.num_devices // replicas
         usable = strategies(problem, micro_batch)
         names_and_shapes: list[tuple[str | None, bool]] = [
-            (name, name in ("zb-v", "dualpipe-v"))
-            for name in schedule_names(problem)
+            (name, name in ("zb-v", "dualpipe-v")) for name in schedule_names(problem)
         ]
         if listed:
             names_and_shapes = [(None, False), (None, True)]
@@ -80,8 +77,7 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
                     continue
                 for stages, overlap, distributed in itertools.product(
                     with_strategies(
-                        *(problem, micro_batch, pieces, usable, pitch),
-                        *(virtual, in_v),
+                        *(problem, micro_batch, pieces, usable, pitch), *(virtual, in_v)
                     ),
                     overlaps,
                     sharded,
@@ -128,9 +124,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
             if dp * cp % ep:
                 continue
             for sequence_parallel, zero, recompute in itertools.product(
-                sequence_choices(problem, tp),
-                problem.job.zero,
-                problem.job.recompute,
+                sequence_choices(problem, tp), problem.job.zero, problem.job.recompute
             ):
                 found.append(
                     Strategy(
@@ -147,35 +141,24 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     return [
         strategy
         for strategy in found
-        if any(
-            has_cost(problem, name, strategy, micro_batch) for name in names
-        )
+        if any(has_cost(problem, name, strategy, micro_batch) for name in names)
     ]
 
 
-def has_cost(
-    problem: Problem, name: str, strategy: Strategy, micro_batch: int
-) -> bool:
+def has_cost(problem: Problem, name: str, strategy: Strategy, micro_batch: int) -> bool:
     samples = micro_batch
     if problem.preset != "piper":
         if micro_batch % strategy.dp:
             return False
         samples //= strategy.dp
     cost = cost_of(problem, name, strategy, samples)
-    return (
-        cost is not None
-        and activations_of(cost, strategy.recompute) is not None
-    )
+    return cost is not None and activations_of(cost, strategy.recompute) is not None
 
 
-def cuts(
-    problem: Problem, done: frozenset[str]
-) -> Iterator[list[tuple[str, ...]]]:
+def cuts(problem: Problem, done: frozenset[str]) -> Iterator[list[tuple[str, ...]]]:
     """List every way to cut the layers that are left into stages."""
     left = [
-        str(layer.id)
-        for layer in problem.graph.layers
-        if str(layer.id) not in done
+        str(layer.id) for layer in problem.graph.layers if str(layer.id) not in done
     ]
     if not left:
         yield []
@@ -207,9 +190,7 @@ def with_strategies(
     blocks = len(pieces) // virtual
     if virtual > 1 and blocks < 2:
         return
-    options = [
-        list(of_stage(problem, micro_batch, piece, usable)) for piece in pieces
-    ]
+    options = [list(of_stage(problem, micro_batch, piece, usable)) for piece in pieces]
     chosen: list[Stage] = []
 
     def choose() -> Iterator[tuple[Stage, ...]]:
@@ -235,10 +216,7 @@ def with_strategies(
 
 
 def of_stage(
-    problem: Problem,
-    micro_batch: int,
-    piece: tuple[str, ...],
-    usable: list[Strategy],
+    problem: Problem, micro_batch: int, piece: tuple[str, ...], usable: list[Strategy]
 ) -> Iterator[Stage]:
     """List every choice of strategies for the layers of a stage."""
     piper = problem.preset == "piper"

@@ -119,16 +119,12 @@ def draw_graph(
         random.shuffle(order)
     return Graph(
         kinds=kinds,
-        layers=tuple(
-            Layer(id=name, kind=random.choice(kinds).name) for name in order
-        ),
+        layers=tuple(Layer(id=name, kind=random.choice(kinds).name) for name in order),
         edges=edges,
     )
 
 
-def draw_calls(
-    random: Random, tp: int, cp: int, ep: int
-) -> tuple[CollectiveCall, ...]:
+def draw_calls(random: Random, tp: int, cp: int, ep: int) -> tuple[CollectiveCall, ...]:
     sizes = {"tp": tp, "cp": cp, "ep": ep, "dp": 2}
     axes = [axis for axis in AXES if sizes[axis] > 1]
     return tuple(
@@ -143,9 +139,7 @@ def draw_calls(
     )
 
 
-def draw_activations(
-    random: Random, job: Job, piper: bool
-) -> tuple[Activations, ...]:
+def draw_activations(random: Random, job: Job, piper: bool) -> tuple[Activations, ...]:
     return tuple(
         Activations(
             recompute=choice,
@@ -180,9 +174,7 @@ def draw_kind(
                 samples=samples,
                 forward_ns=time_ns(random, 300),
                 backward_ns=backward_ns,
-                weight_backward_ns=None
-                if part is None
-                else part * backward_ns,
+                weight_backward_ns=None if part is None else part * backward_ns,
                 weight_bytes=random.choice(_WEIGHTS),
                 expert_weight_bytes=(0 if piper else random.choice(_WEIGHTS)),
                 working_bytes=0 if piper else random.choice((0, 30, 81)),
@@ -217,8 +209,7 @@ def draw_network(
             )
         )
     fan_outs = [
-        random.choice((1, 2, 2, 3, 4))
-        for _ in range(random.choice((0, 1, 1, 2)))
+        random.choice((1, 2, 2, 3, 4)) for _ in range(random.choice((0, 1, 1, 2)))
     ]
     fan_outs.append(-(-num_devices // math.prod(fan_outs)))
     fan_outs[-1] += random.choice((0, 1))
@@ -226,14 +217,10 @@ def draw_network(
         levels=tuple(
             Level(
                 fan_out=fan_out,
-                bandwidth_bytes_per_s=random.choice(
-                    (4e9, 1e9, 1e9, 3e8, 7.7e8, 1e8)
-                ),
+                bandwidth_bytes_per_s=random.choice((4e9, 1e9, 1e9, 3e8, 7.7e8, 1e8)),
                 latency_ns=random.choice((0.0, 1.5, 20.0, 0.1, 100.0)),
                 launch_ns=random.choice((0.0, 0.0, 3.3, 50.0)),
-                peer_bandwidth_bytes_per_s=random.choice(
-                    (None, None, 1e8, 3.3e8, 2e9)
-                ),
+                peer_bandwidth_bytes_per_s=random.choice((None, None, 1e8, 3.3e8, 2e9)),
                 group_fractions=random.choice(((), (), HALF_OF_TWO)),
             )
             for fan_out in fan_outs
@@ -300,15 +287,13 @@ def draw_job(random: Random, preset: str) -> Job:
         fields["granularity"] = random.choice(("stage", "layer"))
         if chance(random, 2):
             fields["overlap"] = {
-                name: random.choice(_FRACTIONS)
-                for name in some(random, OVERLAP)
+                name: random.choice(_FRACTIONS) for name in some(random, OVERLAP)
             }
             # Of a stream of its own, which leaves other draws as they are.
             own = Random(repr(fields["overlap"]))
             if chance(own, 2):
                 fields["overlap_needs"] = {
-                    name: some(own, OVERLAP_NEEDS)
-                    for name in fields["overlap"]
+                    name: some(own, OVERLAP_NEEDS) for name in fields["overlap"]
                 }
         fields["distributed_optimizer"] = chance(random, 3)
         if fields["schedule"] == "1f1b" and chance(random, 2):
@@ -322,16 +307,10 @@ def with_schedules(random: Random, job: Job) -> Job:
     Mostly without what makes most plans illegal for other reasons.
     """
     if not chance(random, 4):
-        job = replace(
-            job, replicas=None, pipeline_parallel=None, overlap_needs={}
-        )
+        job = replace(job, replicas=None, pipeline_parallel=None, overlap_needs={})
     if chance(random, 2):
         virtual = some(random, (1, 1, 2, 2, 3))
-        return replace(
-            job,
-            schedule="any",
-            virtual_stages=tuple(sorted(set(virtual))),
-        )
+        return replace(job, schedule="any", virtual_stages=tuple(sorted(set(virtual))))
     while True:
         names = some(random, ("1f1b", "gpipe", "zb-h1", "zb-v"))
         virtual = some(random, (1, 2)) if "1f1b" in names else (1,)
@@ -468,18 +447,14 @@ def mixed(random: Random, problem: Problem) -> Problem:
         return replace(cost, by_device=by_device)
 
     cluster = replace(cluster, others=tuple(others))
-    return replace(
-        problem, graph=with_costs(problem.graph, timed), cluster=cluster
-    )
+    return replace(problem, graph=with_costs(problem.graph, timed), cluster=cluster)
 
 
 def hosted(random: Random, problem: Problem) -> Problem:
     """Return the problem with times of the host, below others and above."""
 
     def host_ns(other_ns: float) -> float:
-        return random.choice(
-            (0.0, 0.5 * other_ns, other_ns, time_ns(random, 900))
-        )
+        return random.choice((0.0, 0.5 * other_ns, other_ns, time_ns(random, 900)))
 
     def issued(cost: LayerCost) -> LayerCost:
         return replace(
@@ -575,13 +550,10 @@ def enlarged(problem: Problem, factor: int) -> Problem:
     return replace(problem, graph=graph, quantum_ps=1)
 
 
-def with_costs(
-    graph: Graph, change: Callable[[LayerCost], LayerCost]
-) -> Graph:
+def with_costs(graph: Graph, change: Callable[[LayerCost], LayerCost]) -> Graph:
     """Return a graph with other costs, one by one."""
     kinds = tuple(
-        replace(kind, costs=tuple(map(change, kind.costs)))
-        for kind in graph.kinds
+        replace(kind, costs=tuple(map(change, kind.costs))) for kind in graph.kinds
     )
     return replace(graph, kinds=kinds)
 
@@ -607,8 +579,7 @@ def with_memory(
         problem.cluster,
         device=of(problem.cluster.device),
         others=tuple(
-            replace(part, device=of(part.device))
-            for part in problem.cluster.others
+            replace(part, device=of(part.device)) for part in problem.cluster.others
         ),
     )
     return replace(problem, cluster=cluster)
@@ -643,10 +614,7 @@ def draw_strategies(
     found = []
     keys = sorted(
         {
-            (
-                *(cost.tp, cost.cp, cost.ep, cost.samples),
-                cost.sequence_parallel,
-            )
+            (*(cost.tp, cost.cp, cost.ep, cost.samples), cost.sequence_parallel)
             for kind in problem.graph.kinds
             for cost in kind.costs
         }
@@ -727,8 +695,7 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
     num_parts = num_blocks * virtual
     cuts = sorted(random.sample(range(1, len(order)), num_parts - 1))
     pieces = [
-        order[start:end]
-        for start, end in itertools.pairwise([0, *cuts, len(order)])
+        order[start:end] for start, end in itertools.pairwise([0, *cuts, len(order)])
     ]
     dps = list(range(1, micro_batch + 1))
     if problem.preset == "piper":
@@ -753,17 +720,13 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
             # wide ones are rare; ask for one every other time
             widest = max((x.dp * x.tp * x.cp for x in fitting), default=0)
             if chance(random, 2):
-                fitting = [
-                    x for x in fitting if x.dp * x.tp * x.cp * 2 > widest
-                ]
+                fitting = [x for x in fitting if x.dp * x.tp * x.cp * 2 > widest]
         else:
             size = stages[block].devices
             fitting = [x for x in allowed if x.dp * x.tp * x.cp == size]
         if alike and shared is not None:
             fitting = [x for x in fitting if x == shared]
-        fitting = [
-            x for x in fitting if _have_costs(problem, piece, x, micro_batch)
-        ]
+        fitting = [x for x in fitting if _have_costs(problem, piece, x, micro_batch)]
         if not fitting:
             return None
         first = random.choice(fitting)
@@ -793,16 +756,10 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
             names = [name for name, _ in pairs]
             chosen = [strategy for _, strategy in pairs]
         if len(set(chosen)) == 1:
-            stages.append(
-                Stage(layers=tuple(names), devices=devices, strategy=first)
-            )
+            stages.append(Stage(layers=tuple(names), devices=devices, strategy=first))
         else:
             stages.append(
-                Stage(
-                    layers=tuple(names),
-                    devices=devices,
-                    strategies=tuple(chosen),
-                )
+                Stage(layers=tuple(names), devices=devices, strategies=tuple(chosen))
             )
         if number < num_blocks:
             left -= devices
@@ -821,9 +778,7 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
     return plan
 
 
-def draw_passes(
-    random: Random, plan: Plan, count: int
-) -> tuple[tuple[str, ...], ...]:
+def draw_passes(random: Random, plan: Plan, count: int) -> tuple[tuple[str, ...], ...]:
     """Draw an order that can run: again and again any pass that is next.
 
     Some micro-batches overtake others; chunks that recompute all run whole
@@ -907,8 +862,7 @@ def _have_costs(
         samples //= strategy.dp
     costs = [cost_of(problem, name, strategy, samples) for name in names]
     return all(
-        cost is not None
-        and activations_of(cost, strategy.recompute) is not None
+        cost is not None and activations_of(cost, strategy.recompute) is not None
         for cost in costs
     )
 
@@ -955,9 +909,7 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
         if what == "overlap":
             return replace(plan, overlap=some(random, OVERLAP))
         if what == "distributed_optimizer":
-            return replace(
-                plan, distributed_optimizer=not plan.distributed_optimizer
-            )
+            return replace(plan, distributed_optimizer=not plan.distributed_optimizer)
         if what == "swap":
             other = random.randrange(len(stages))
             stages[number], stages[other] = stages[other], stage
@@ -970,9 +922,7 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
             stages[number] = replace(stage, layers=layers)
         elif what == "merge" and number:
             before = stages.pop(number - 1)
-            stages[number - 1] = replace(
-                stage, layers=(*before.layers, *stage.layers)
-            )
+            stages[number - 1] = replace(stage, layers=(*before.layers, *stage.layers))
         elif stage.strategy is not None:
             old = stage.strategy
             if what == "degrees":
@@ -1054,9 +1004,7 @@ def draw_spread(random: Random, most_plans: int = 300) -> Problem:
     may allow overlap and the distributed optimizer; times are in whole quanta.
     """
     while True:
-        problem = draw_problem(
-            random, "standard", most_devices=5, most_layers=4
-        )
+        problem = draw_problem(random, "standard", most_devices=5, most_layers=4)
         job = problem.job
         if job.schedule not in ("1f1b", "gpipe"):
             continue
@@ -1096,9 +1044,7 @@ def draw_pair(
         )
     plan = None
     while plan is None:
-        problem = draw_problem(
-            random, preset, sequences=sequences, orders=orders
-        )
+        problem = draw_problem(random, preset, sequences=sequences, orders=orders)
         for _ in range(4):
             plan = draw_plan(random, problem)
             if plan is not None:
@@ -1147,14 +1093,10 @@ def draw_collective(random: Random) -> tuple[Problem, Plan]:
             layers=(Layer(id="l", kind="k"),),
         ),
         cluster=Cluster(
-            num_devices=12,
-            device=Device(memory_bytes=0),
-            topology=network,
+            num_devices=12, device=Device(memory_bytes=0), topology=network
         ),
         job=Job(global_batch=1),
         quantum_ps=1,
     )
-    stage = Stage(
-        layers=("l",), devices=tp * cp, strategy=Strategy(tp=tp, cp=cp)
-    )
+    stage = Stage(layers=("l",), devices=tp * cp, strategy=Strategy(tp=tp, cp=cp))
     return problem, Plan(replicas=1, micro_batch=1, stages=(stage,))

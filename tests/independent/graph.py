@@ -37,9 +37,7 @@ class Wires:
         self.passes_on = {}
         for node in topology.nodes:
             on = node.forward
-            self.passes_on[node.id] = (
-                node.kind == "switch" if on is None else on
-            )
+            self.passes_on[node.id] = node.kind == "switch" if on is None else on
         self.arcs: dict[tuple[str, str], tuple[Fraction, int]] = {}
         for link in topology.links:
             femto = math.floor(link.latency_ns * 1e6 + 0.5)
@@ -48,13 +46,10 @@ class Wires:
             if not topology.directed:
                 self.arcs[link.target, link.source] = arc
         self.units = [
-            [partition[name] for name in self.order]
-            for partition in topology.units
+            [partition[name] for name in self.order] for partition in topology.units
         ]
         self.coordinates = [
-            topology.coordinates[name]
-            for name in self.order
-            if topology.coordinates
+            topology.coordinates[name] for name in self.order if topology.coordinates
         ]
         self.lengths: dict[str, dict[str, tuple[int, int]]] = {}
 
@@ -152,29 +147,21 @@ def ring(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     return [rings(wires, [ranks], X)]
 
 
-def two_way_ring(
-    wires: Wires, ranks: list[int], X: Fraction
-) -> list[Phase] | None:
+def two_way_ring(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     return [rings(wires, [ranks, ranks[::-1]], X / 2)]
 
 
-def rotated_rings(
-    wires: Wires, ranks: list[int], X: Fraction
-) -> list[Phase] | None:
+def rotated_rings(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     names = list(dict.fromkeys(wires.units[0][rank] for rank in ranks))
     units = [[x for x in ranks if wires.units[0][x] == u] for u in names]
     k = min(len(unit) for unit in units)
     lists = []
     for j in range(k):
-        lists.append(
-            [u[(j + i) % len(u)] for u in units for i in range(len(u))]
-        )
+        lists.append([u[(j + i) % len(u)] for u in units for i in range(len(u))])
     return [rings(wires, lists, X / k)]
 
 
-def exchange(
-    wires: Wires, ranks: list[int], X: Fraction, far: bool
-) -> list[Phase]:
+def exchange(wires: Wires, ranks: list[int], X: Fraction, far: bool) -> list[Phase]:
     phases = []
     q = len(ranks).bit_length() - 1
     for j in range(q):
@@ -369,8 +356,7 @@ def torus(wires: Wires, kind: str, lists: list[list[int]]) -> Line | None:
         if sorted(at[x] for x in ranks) != sorted(itertools.product(*sides)):
             return None
     extents = [
-        [len({at[x][a] for x in ranks}) for a in range(len(at[0]))]
-        for ranks in lists
+        [len({at[x][a] for x in ranks}) for a in range(len(at[0]))] for ranks in lists
     ]
     axes = [a for a in range(len(at[0])) if any(e[a] > 1 for e in extents)]
     d = len(axes)
@@ -385,15 +371,11 @@ def torus(wires: Wires, kind: str, lists: list[list[int]]) -> Line | None:
                     part /= extent[axes[(x + i) % d]]
                 lines: dict[object, list[int]] = {}
                 for rank in sorted(ranks, key=lambda r: at[r][axis]):
-                    rest = tuple(
-                        v for a, v in enumerate(at[rank]) if a != axis
-                    )
+                    rest = tuple(v for a, v in enumerate(at[rank]) if a != axis)
                     lines.setdefault(rest, []).append(rank)
                 for line in lines.values():
                     if len(line) > 1:
-                        running.append(
-                            rings(wires, [line, line[::-1]], part / 2)
-                        )
+                        running.append(rings(wires, [line, line[::-1]], part / 2))
         phases.append(running)
     line = wires.line(phases)
     return twice(line) if kind == "all-reduce" else line
@@ -403,10 +385,7 @@ def torus(wires: Wires, kind: str, lists: list[list[int]]) -> Line | None:
 
 
 def offered(
-    topology: GraphTopology,
-    kind: str,
-    groups: Sequence[Sequence[int]],
-    size: float,
+    topology: GraphTopology, kind: str, groups: Sequence[Sequence[int]], size: float
 ) -> dict[str, float]:
     """Return the time of every algorithm, in ns."""
     wires = Wires(topology)
@@ -419,31 +398,24 @@ def offered(
         if wires.units:
             line = half(wires, rotated_rings, whole)
             assert line is not None
-            lines["rotated-rings"] = (
-                twice(line) if kind == "all-reduce" else line
-            )
+            lines["rotated-rings"] = twice(line) if kind == "all-reduce" else line
             lines["hierarchical"] = hierarchical(wires, kind, lists, size)
         lines["torus"] = torus(wires, kind, lists)
     return {
-        name: topology.launch_ns
-        + (line[0] / 1e6 + size * twelve_digits(line[1]))
+        name: topology.launch_ns + (line[0] / 1e6 + size * twelve_digits(line[1]))
         for name, line in lines.items()
         if line is not None
     }
 
 
 def collective(
-    topology: GraphTopology,
-    kind: str,
-    groups: Sequence[Sequence[int]],
-    size: int,
+    topology: GraphTopology, kind: str, groups: Sequence[Sequence[int]], size: int
 ) -> float:
     return min(offered(topology, kind, groups, size).values(), default=0.0)
 
 
 def link(
-    topology: GraphTopology,
-    transfers: Sequence[tuple[Sequence[int], Sequence[int]]],
+    topology: GraphTopology, transfers: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> tuple[float, float]:
     """Return ``launch + α`` and ``β`` of receivers with their senders."""
     wires = Wires(topology)
@@ -455,7 +427,4 @@ def link(
         if source != target
     ]
     alpha = max(wires.h(source, target) for source, target, _ in flows)
-    return (
-        topology.launch_ns + alpha / 1e6,
-        twelve_digits(1 / wires.busiest(flows)),
-    )
+    return (topology.launch_ns + alpha / 1e6, twelve_digits(1 / wires.busiest(flows)))

@@ -72,9 +72,7 @@ class Share(Wires):
             for member in held:
                 unit = member * below // above
                 units[unit] = units.get(unit, 0) + 1
-            self.meeting.append(
-                min((x for x in units.values() if x > 1), default=1)
-            )
+            self.meeting.append(min((x for x in units.values() if x > 1), default=1))
         self.port = []
         self.pair: list[Fraction | None] = []
         for level, meet in zip(self.levels, self.meeting, strict=True):
@@ -88,9 +86,7 @@ class Share(Wires):
                 port = port * listed[max(listed)]
             self.port.append(Fraction(port))
             peer = level.peer_bandwidth_bytes_per_s
-            self.pair.append(
-                None if peer is None or meet == 1 else Fraction(peer)
-            )
+            self.pair.append(None if peer is None or meet == 1 else Fraction(peer))
 
     @property
     def even(self) -> bool:
@@ -145,8 +141,7 @@ def collective(
     launch_ns = share.levels[share.top].launch_ns
     offers = nccl if network.algorithms == "nccl" else on_all_ranks
     times = [
-        priced(launch_ns, line, size_bytes)
-        for line in offers(share, kind).values()
+        priced(launch_ns, line, size_bytes) for line in offers(share, kind).values()
     ]
     used = sum(m > 1 for m in share.meeting)
     if network.algorithms == "best" and share.even and used > 1:
@@ -263,18 +258,11 @@ def hierarchical(share: Share, kind: str, size: float) -> float:
             beta = min(lanes if pair is None else [*lanes, pair])
             if part == "all-gather" and 2**lg != g:
                 volume = Fraction(g - 1, g) * X
-                lines.append(
-                    (
-                        ceil_log2(g) * share.fs[level],
-                        volume * 10**9 / beta,
-                    )
-                )
+                lines.append((ceil_log2(g) * share.fs[level], volume * 10**9 / beta))
             if part == "all-to-all" and 2**lg == g:
                 volume = Fraction(lg, 2)
                 lines.append((lg * share.fs[level], volume * 10**9 / beta))
-            least = min(
-                lines, key=lambda x: x[0] / Fraction(10**6) + size * x[1]
-            )
+            least = min(lines, key=lambda x: x[0] / Fraction(10**6) + size * x[1])
             launch_ns += share.levels[level].launch_ns
             a, c = a + least[0], c + least[1]
     return priced(launch_ns, (a, c), size)

@@ -19,9 +19,7 @@ def score(problem: Problem, plan: Plan) -> Record:
     count = batches(problem, plan)
     batch = plan.micro_batch
     bandwidth = problem.cluster.topology.levels[0].bandwidth_bytes_per_s
-    shared = [
-        next(iter(strategies_of(stage).values())) for stage in plan.stages
-    ]
+    shared = [next(iter(strategies_of(stage).values())) for stage in plan.stages]
     where = {
         str(layer): number
         for number, stage in enumerate(plan.stages)
@@ -43,20 +41,14 @@ def score(problem: Problem, plan: Plan) -> Record:
         entering = sum(
             2
             * batch
-            * (
-                edge.bytes_per_sample
-                + edge.target_extra_bytes_by_tp.get(tp, 0)
-            )
+            * (edge.bytes_per_sample + edge.target_extra_bytes_by_tp.get(tp, 0))
             for edge in problem.graph.edges
             if where[str(edge.target)] == number != where[str(edge.source)]
         )
         leaving = sum(
             2
             * batch
-            * (
-                edge.bytes_per_sample
-                + edge.source_extra_bytes_by_tp.get(tp, 0)
-            )
+            * (edge.bytes_per_sample + edge.source_extra_bytes_by_tp.get(tp, 0))
             for edge in problem.graph.edges
             if where[str(edge.source)] == number != where[str(edge.target)]
         )
@@ -69,10 +61,7 @@ def score(problem: Problem, plan: Plan) -> Record:
         backward = sum(x.one_pass("backward", None)[0] for x in layers)
         recomputed = sum(x.recomputation() for x in layers)
         weights = sum(x.cost.weight_bytes for x in layers)
-        sync = rounded(
-            problem,
-            4 * (dp - 1) * weights / (dp * count * bandwidth) * 1e9,
-        )
+        sync = rounded(problem, 4 * (dp - 1) * weights / (dp * count * bandwidth) * 1e9)
         inflight = up(sum(x.dp for x in shared[number:]), dp)
         memory = dict.fromkeys(whole_memory(problem, [], 0), 0)
         for layer in layers:

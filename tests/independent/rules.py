@@ -152,10 +152,7 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:
     rule("layers", set(where) == known)
     if set(where) == known:
         for edge in problem.graph.edges:
-            rule(
-                "edge backwards",
-                where[str(edge.source)] <= where[str(edge.target)],
-            )
+            rule("edge backwards", where[str(edge.source)] <= where[str(edge.target)])
     for stage in plan.stages:
         for layer, strategy in strategies_of(stage).items():
             if layer in known:
@@ -164,9 +161,7 @@ def broken_rules(problem: Problem, plan: Plan) -> list[str]:
     _schedule_rules(problem, plan, rule)
     rule("overlap", set(plan.overlap) <= set(job.overlap))
     everywhere = [
-        strategy
-        for stage in plan.stages
-        for strategy in strategies_of(stage).values()
+        strategy for stage in plan.stages for strategy in strategies_of(stage).values()
     ]
     if plan.distributed_optimizer:
         rule("distributed_optimizer", job.distributed_optimizer)
@@ -208,10 +203,7 @@ def _schedule_rules(
         rule("no order", plan.order is None)
     if not listed:
         rule("placement", plan.placement == ("v" if in_v else "loop"))
-    rule(
-        "virtual_stages",
-        plan.virtual_stages in allowed_chunks(problem, name),
-    )
+    rule("virtual_stages", plan.virtual_stages in allowed_chunks(problem, name))
     if in_v:
         rule("V: S >= 2", blocks >= 2)
         if name == "dualpipe-v":
@@ -306,9 +298,7 @@ def _whole_plan(
     """Check *Rules about whole plans*; ``where`` has every layer's stage."""
     job, blocks = problem.job, num_blocks(plan)
     everywhere = [
-        strategy
-        for stage in plan.stages
-        for strategy in strategies_of(stage).values()
+        strategy for stage in plan.stages for strategy in strategies_of(stage).values()
     ]
     for name in job.uniform:
         values = {
@@ -331,9 +321,7 @@ def _whole_plan(
     }
     rule("one_stage", len(together) <= 1)
     used = plan.replicas * sum(x.devices for x in plan.stages[:blocks])
-    rule(
-        "idle_devices", job.idle_devices or used == problem.cluster.num_devices
-    )
+    rule("idle_devices", job.idle_devices or used == problem.cluster.num_devices)
     for name, allowed in job.zero_with.items():
         for x in everywhere:
             count = {"r": plan.replicas, "pp": blocks, "cp": x.cp}[name]
@@ -348,14 +336,10 @@ def _whole_plan(
             has = {
                 "interleaving": blocks == 1 or plan.virtual_stages > 1,
                 "sequence_parallel": all(
-                    job.sequence_parallel is True
-                    or x.tp == 1
-                    or x.sequence_parallel
+                    job.sequence_parallel is True or x.tp == 1 or x.sequence_parallel
                     for x in everywhere
                 ),
-                "no-full-recompute": all(
-                    x.recompute != "full" for x in everywhere
-                ),
+                "no-full-recompute": all(x.recompute != "full" for x in everywhere),
                 "gradients": "gradients" in plan.overlap,
             }
             rule(f"overlap_needs {name} {need}", has[need])
@@ -381,9 +365,7 @@ def _broken_by(
     ):
         if allowed is not None and getattr(strategy, field) not in allowed:
             broken.append(field)
-    if strategy.sequence_parallel not in sequence_choices(
-        problem, strategy.tp
-    ):
+    if strategy.sequence_parallel not in sequence_choices(problem, strategy.tp):
         broken.append("sequence_parallel")
     if problem.preset == "piper":
         if batches(problem, plan) % strategy.dp:

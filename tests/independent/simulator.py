@@ -118,14 +118,10 @@ def handed_on(chunks: Sequence[Chunk]) -> list[int]:
     for number, chunk in enumerate(chunks):
         # what came in and goes on, with the size that goes on
         further = {
-            name: max(
-                (size for to, size in sizes.items() if to > number), default=0
-            )
+            name: max((size for to, size in sizes.items() if to > number), default=0)
             for name, sizes in held.items()
         }
-        passing.append(
-            sum(-(-size // chunk.shards) for size in further.values())
-        )
+        passing.append(sum(-(-size // chunk.shards) for size in further.values()))
         held = {
             name: sizes
             for name, sizes in {**held, **chunk.made}.items()
@@ -134,9 +130,7 @@ def handed_on(chunks: Sequence[Chunk]) -> list[int]:
     return passing
 
 
-def simulate(
-    chunks: Sequence[Chunk], lists: Sequence[Sequence[Pass]]
-) -> Timeline:
+def simulate(chunks: Sequence[Chunk], lists: Sequence[Sequence[Pass]]) -> Timeline:
     """Run the lists; every pass starts as soon as it can.
 
     Raises
@@ -155,9 +149,7 @@ def simulate(
     busy = [False] * num_devices
     events: list[tuple[int, int, Pass]] = []
     flying = [0] * len(chunks)
-    timeline = Timeline(
-        0, [0] * num_devices, [0] * len(chunks), [0] * num_devices
-    )
+    timeline = Timeline(0, [0] * num_devices, [0] * len(chunks), [0] * num_devices)
 
     def start(device: int, now: int) -> None:
         if busy[device] or not todo[device] or todo[device][0] not in arrived:
@@ -175,8 +167,7 @@ def simulate(
                 timeline.inflight[device], sum(flying[i] for i in here)
             )
             timeline.kept_bytes[device] = max(
-                timeline.kept_bytes[device],
-                sum(flying[i] * hold[i] for i in here),
+                timeline.kept_bytes[device], sum(flying[i] * hold[i] for i in here)
             )
             heapq.heappush(events, (now + chunk.forward, device, step))
         else:

@@ -24,12 +24,7 @@ from nest.ir import (
     Strategy,
 )
 from tests.independent import graph, network
-from tests.independent.record import (
-    MEMORY,
-    BlockRecord,
-    Record,
-    StageRecord,
-)
+from tests.independent.record import MEMORY, BlockRecord, Record, StageRecord
 from tests.independent.rules import (
     activations_of,
     batches,
@@ -69,9 +64,7 @@ def sizes_and_strides(strategy: Strategy) -> dict[str, tuple[int, int]]:
     }
 
 
-def groups(
-    strategy: Strategy, axis: str, starts: list[int]
-) -> list[list[int]]:
+def groups(strategy: Strategy, axis: str, starts: list[int]) -> list[list[int]]:
     """Return the groups of an axis in the blocks that begin at ``starts``."""
     devices = strategy.dp * strategy.tp * strategy.cp
     if axis == "replicas":
@@ -104,9 +97,7 @@ def all_devices(problem: Problem) -> list[Device]:
     return found
 
 
-def devices_at(
-    problem: Problem, starts: Iterable[int], size: int
-) -> list[Device]:
+def devices_at(problem: Problem, starts: Iterable[int], size: int) -> list[Device]:
     """Return the devices of a block, in all replicas."""
     every = all_devices(problem)
     return [device for x in starts for device in every[x : x + size]]
@@ -115,13 +106,7 @@ def devices_at(
 # Layers
 
 #: What all stages do at once.
-END_OF_STEP = (
-    "sync",
-    "expert-sync",
-    "replicas",
-    "step-data",
-    "step-expert-data",
-)
+END_OF_STEP = ("sync", "expert-sync", "replicas", "step-data", "step-expert-data")
 
 
 @dataclass
@@ -159,8 +144,7 @@ class LayerOfStage:
                 ]
             return graph.collective(topology, kind, lists, size_bytes)
         return max(
-            network.collective(topology, kind, group, size_bytes)
-            for group in lists
+            network.collective(topology, kind, group, size_bytes) for group in lists
         )
 
     def tiles(self) -> list[list[int]]:
@@ -208,9 +192,7 @@ class LayerOfStage:
         dense, expert = self.weights
         return (
             math.ceil(dense * optimizer.buffer_bytes / optimizer.weight_bytes),
-            math.ceil(
-                expert * optimizer.buffer_bytes / optimizer.weight_bytes
-            ),
+            math.ceil(expert * optimizer.buffer_bytes / optimizer.weight_bytes),
         )
 
     @property
@@ -251,8 +233,7 @@ class LayerOfStage:
         return [
             (
                 call.axis,
-                call.count
-                * self.collective(call.kind, call.axis, call.size_bytes),
+                call.count * self.collective(call.kind, call.axis, call.size_bytes),
             )
             for call in self.cost.collectives
             if call.phase == phase
@@ -272,9 +253,9 @@ class LayerOfStage:
         if self.strategy.zero < 2:
             return 0.0
         dense, expert = self.gradients
-        return self.collective(
-            "reduce-scatter", "data", dense
-        ) + self.collective("reduce-scatter", "expert-data", expert)
+        return self.collective("reduce-scatter", "data", dense) + self.collective(
+            "reduce-scatter", "expert-data", expert
+        )
 
     def one_pass(self, phase: str, zero_ns: float | None) -> tuple[int, int]:
         """Return a pass, with the ZeRO traffic ``y`` in the term or not.
@@ -370,9 +351,9 @@ class LayerOfStage:
         zero = self.strategy.zero
         time = 0.0
         if self.plan.distributed_optimizer:
-            time += self.collective(
-                "reduce-scatter", "sync", dense
-            ) + self.collective("reduce-scatter", "expert-sync", expert)
+            time += self.collective("reduce-scatter", "sync", dense) + self.collective(
+                "reduce-scatter", "expert-sync", expert
+            )
             time += self.collective(
                 "all-gather", "sync", dense_weights
             ) + self.collective("all-gather", "expert-sync", expert_weights)
@@ -383,28 +364,18 @@ class LayerOfStage:
             if zero == 1:
                 time += self.collective(
                     "reduce-scatter", "step-data", dense
-                ) + self.collective(
-                    "reduce-scatter", "step-expert-data", expert
-                )
+                ) + self.collective("reduce-scatter", "step-expert-data", expert)
             if zero in (1, 2):
                 time += self.collective(
                     "all-gather", "step-data", dense_weights
-                ) + self.collective(
-                    "all-gather", "step-expert-data", expert_weights
-                )
-            time += self.collective(
-                "all-reduce", "replicas", up(dense, z_dense)
-            )
-            time += self.collective(
-                "all-reduce", "replicas", up(expert, z_expert)
-            )
+                ) + self.collective("all-gather", "step-expert-data", expert_weights)
+            time += self.collective("all-reduce", "replicas", up(dense, z_dense))
+            time += self.collective("all-reduce", "replicas", up(expert, z_expert))
         return time * (1.0 - job.gradient_sync_overlap)
 
     def update_ns(self) -> float:
         stated = [
-            x.hbm_bytes_per_s
-            for x in self.devices
-            if x.hbm_bytes_per_s is not None
+            x.hbm_bytes_per_s for x in self.devices if x.hbm_bytes_per_s is not None
         ]
         if not stated:
             return 0.0
@@ -512,9 +483,7 @@ def run_order(problem: Problem, names: Iterable[str]) -> list[str]:
     order = []
     while left:
         name = next(
-            name
-            for name in left
-            if not any(t == name and s in left for s, t in edges)
+            name for name in left if not any(t == name and s in left for s, t in edges)
         )
         left.remove(name)
         order.append(name)
@@ -565,24 +534,17 @@ def crossing(problem: Problem, parts: list[Part], cut: int) -> dict[str, int]:
 
     ``cut`` is the number of parts in front of it.
     """
-    where = {
-        layer.name: part.number for part in parts for layer in part.layers
-    }
+    where = {layer.name: part.number for part in parts for layer in part.layers}
     tensors: dict[str, int] = {}
     for edge in problem.graph.edges:
         source, target = str(edge.source), str(edge.target)
         if where[source] < cut <= where[target] and edge.bytes_per_sample > 0:
-            tensors[source] = max(
-                tensors.get(source, 0), edge.bytes_per_sample
-            )
+            tensors[source] = max(tensors.get(source, 0), edge.bytes_per_sample)
     return tensors
 
 
 def layout(strategy: Strategy) -> tuple[int, int, int, bool]:
-    return (
-        *(strategy.dp, strategy.tp, strategy.cp),
-        strategy.sequence_parallel,
-    )
+    return (*(strategy.dp, strategy.tp, strategy.cp), strategy.sequence_parallel)
 
 
 def splits_sequence(problem: Problem, strategy: Strategy) -> bool:
@@ -614,10 +576,7 @@ def message(
             graph.link(
                 topology,
                 [
-                    (
-                        [start + x for x in receiver],
-                        [start + x for x in sender],
-                    )
+                    ([start + x for x in receiver], [start + x for x in sender])
                     for start in starts
                 ],
             )
@@ -630,10 +589,7 @@ def message(
             )
             at = topology.levels[level]
             links.append(
-                (
-                    at.launch_ns + at.latency_ns,
-                    network.through(topology, level, 2),
-                )
+                (at.launch_ns + at.latency_ns, network.through(topology, level, 2))
             )
     return max(
         rounded(problem, alpha)
@@ -671,9 +627,7 @@ def receive(
     over, times = shards(problem, strategy), 1
     if not isinstance(problem.cluster.topology, GraphTopology):
         over, times = over * min(sender.size, n), n
-    sizes = [
-        size * plan.micro_batch * times / over for size in tensors.values()
-    ]
+    sizes = [size * plan.micro_batch * times / over for size in tensors.values()]
     return message(problem, replica_starts(problem, plan), block, other, sizes)
 
 
@@ -690,20 +644,14 @@ def strategy_changes(problem: Problem, plan: Plan, part: Part) -> list[int]:
         if layout(target) == layout(source):
             continue
         for phase, strategy in enumerate((target, source)):
-            size = (
-                edge.bytes_per_sample
-                * plan.micro_batch
-                / shards(problem, strategy)
-            )
+            size = edge.bytes_per_sample * plan.micro_batch / shards(problem, strategy)
             totals[phase] += message(
                 problem, replica_starts(problem, plan), block, block, [size]
             )
     return totals
 
 
-def passing_bytes(
-    problem: Problem, plan: Plan, parts: list[Part], part: Part
-) -> int:
+def passing_bytes(problem: Problem, plan: Plan, parts: list[Part], part: Part) -> int:
     """Return the bytes of a micro-batch that only pass through a part."""
     front = crossing(problem, parts, part.number)
     behind = crossing(problem, parts, part.number + 1)
@@ -726,9 +674,7 @@ PassOf = tuple[str, int, int]
 Item = tuple[PassOf, ...]
 
 
-def pass_list(
-    blocks: int, chunks: int, count: int, block: int
-) -> list[PassOf]:
+def pass_list(blocks: int, chunks: int, count: int, block: int) -> list[PassOf]:
     """Return the passes of a block of an interleaved plan."""
     total = count * chunks
     forward = []
@@ -737,9 +683,7 @@ def pass_list(
         turn = j // blocks % chunks
         micro_batch = j // (blocks * chunks) * blocks + j % blocks
         forward.append(("forward", turn * blocks + block, micro_batch))
-        backward.append(
-            ("backward", (chunks - 1 - turn) * blocks + block, micro_batch)
-        )
+        backward.append(("backward", (chunks - 1 - turn) * blocks + block, micro_batch))
     warm_up = min(total, 2 * (blocks - block - 1) + (chunks - 1) * blocks)
     passes = forward[:warm_up]
     for j in range(total - warm_up):
@@ -777,9 +721,7 @@ def read_lists(plan: Plan) -> list[list[Item]]:
     return [
         [
             ((kinds[kind], int(chunk), int(number)),)
-            for chunk, kind, number in (
-                re.split("([FBIW])", text) for text in texts
-            )
+            for chunk, kind, number in (re.split("([FBIW])", text) for text in texts)
         ]
         for texts in plan.order
     ]
@@ -886,9 +828,9 @@ def duration(stages: list[StageRecord], item: Item) -> int:
     first = stages[item[0][1]]
     if len(item) == 2:
         other = stages[item[1][1]]
-        return max(
-            first.forward - first.paired_forward, other.paired_backward
-        ) + max(other.backward - other.paired_backward, first.paired_forward)
+        return max(first.forward - first.paired_forward, other.paired_backward) + max(
+            other.backward - other.paired_backward, first.paired_forward
+        )
     kind = item[0][0]
     if kind == "inputs":
         return first.backward - first.weight_backward
@@ -897,9 +839,7 @@ def duration(stages: list[StageRecord], item: Item) -> int:
     return first.forward if kind == "forward" else first.backward
 
 
-def block_ends(
-    lists: list[list[Item]], stages: list[StageRecord]
-) -> list[int]:
+def block_ends(lists: list[list[Item]], stages: list[StageRecord]) -> list[int]:
     """Return when every block has run its list."""
     last = len(stages) - 1
     #: ends by (whether forward, chunk, micro-batch)
@@ -1007,9 +947,7 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
                     flying[chunk] += 1
                 elif direction != "inputs":
                     flying[chunk] -= 1
-                stages[chunk].inflight = max(
-                    stages[chunk].inflight, flying[chunk]
-                )
+                stages[chunk].inflight = max(stages[chunk].inflight, flying[chunk])
                 most = max(most, sum(n * kept[c] for c, n in flying.items()))
                 most_passes = max(most_passes, sum(flying.values()))
             inflight_of_block.append(most_passes)
@@ -1036,9 +974,7 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
                     of_chunk += update + sync
                     syncs += sync
                 else:
-                    of_chunk += rounded(
-                        problem, layer.sync_ns() + layer.update_ns()
-                    )
+                    of_chunk += rounded(problem, layer.sync_ns() + layer.update_ns())
             stages[number].sync = of_chunk
             update_and_sync += of_chunk
         hidden = 0
@@ -1054,9 +990,7 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
             stages[block].sync = update_and_sync - hidden
         for number in numbers:
             stages[number].memory = whole_memory(
-                problem,
-                parts[number].layers,
-                stages[number].inflight * kept[number],
+                problem, parts[number].layers, stages[number].inflight * kept[number]
             )
         blocks_of_plan.append(
             BlockRecord(
@@ -1115,9 +1049,7 @@ def record(
     peaks = [x.peak_flops.get(job.dtype) for x in all_devices(problem)]
     mfu = None
     if None not in peaks and job.model_flops_per_sample is not None and step:
-        mfu = (job.model_flops_per_sample * samples) / (
-            seconds * math.fsum(peaks)
-        )
+        mfu = (job.model_flops_per_sample * samples) / (seconds * math.fsum(peaks))
     tokens = None
     if job.sequence_length is not None and throughput is not None:
         tokens = throughput * job.sequence_length

@@ -64,10 +64,7 @@ def check(problem: Problem, solver: str, best: int | None) -> None:
 
 def without_extensions(problem: Problem) -> Problem:
     job = replace(
-        problem.job,
-        virtual_stages=(1,),
-        overlap={},
-        distributed_optimizer=False,
+        problem.job, virtual_stages=(1,), overlap={}, distributed_optimizer=False
     )
     return replace(problem, job=job)
 
@@ -94,7 +91,5 @@ def test_stored_optima(name: str) -> None:
 @pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
 def test_optima_agree_where_plans_split_sequences(first: int) -> None:
     for seed in range(first, first + PER_TEST):
-        problem = draw_tiny(
-            *(Random(seed), "standard", MOST_PLANS), sequences=True
-        )
+        problem = draw_tiny(*(Random(seed), "standard", MOST_PLANS), sequences=True)
         check(problem, "brute", optimum(problem)[0])

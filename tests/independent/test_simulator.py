@@ -46,11 +46,8 @@ def formula_1f1b(stages: list[Chunk], count: int) -> int:
 
 
 def formula_gpipe(stages: list[Chunk], count: int) -> int:
-    return sum(stage.forward + stage.backward for stage in stages) + (
-        count - 1
-    ) * (
-        max(stage.forward for stage in stages)
-        + max(stage.backward for stage in stages)
+    return sum(stage.forward + stage.backward for stage in stages) + (count - 1) * (
+        max(stage.forward for stage in stages) + max(stage.backward for stage in stages)
     )
 
 
@@ -95,12 +92,8 @@ def test_1f1b_formula_may_be_too_low_for_unlike_stages() -> None:
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 2, 4, 9])
-def test_1f1b_formula_is_exact_for_equal_stages(
-    num_stages: int, count: int
-) -> None:
-    stages = [
-        Chunk(device=i, forward=7, backward=11) for i in range(num_stages)
-    ]
+def test_1f1b_formula_is_exact_for_equal_stages(num_stages: int, count: int) -> None:
+    stages = [Chunk(device=i, forward=7, backward=11) for i in range(num_stages)]
     timeline = simulate(stages, one_f_one_b(num_stages, count))
     assert timeline.end == formula_1f1b(stages, count)
 
@@ -147,12 +140,7 @@ def test_a_tensor_is_held_where_it_passes() -> None:
     # a feeds b and d with 10 bytes, c with 30; each on a stage of its own.
     # On two shards, b hands on 30 (15 each), c only the 10 that d needs.
     stages = [
-        Chunk(
-            device=0,
-            forward=1,
-            backward=1,
-            made={"a": {1: 10, 2: 30, 3: 10}},
-        ),
+        Chunk(device=0, forward=1, backward=1, made={"a": {1: 10, 2: 30, 3: 10}}),
         *(Chunk(device=i, forward=1, backward=1, shards=2) for i in (1, 2, 3)),
     ]
     timeline = simulate(stages, gpipe(4, 3))
@@ -205,8 +193,7 @@ def alike(score: Score) -> bool:
     forward = max(stage.forward for stage in score.stages)
     backward = max(stage.backward for stage in score.stages)
     return any(
-        (stage.forward, stage.backward) == (forward, backward)
-        for stage in score.stages
+        (stage.forward, stage.backward) == (forward, backward) for stage in score.stages
     )
 
 

@@ -62,10 +62,7 @@ def _whole(rng: random.Random) -> dict[str, Any]:
 
 def _one_bias(rng: random.Random) -> dict[str, Any]:
     """Draw biases of all linear layers or of none."""
-    return {
-        **_usual(rng),
-        **dict.fromkeys(("bias", "qkv_bias"), rng.random() < 0.5),
-    }
+    return {**_usual(rng), **dict.fromkeys(("bias", "qkv_bias"), rng.random() < 0.5)}
 
 
 def _channels(rng: random.Random) -> dict[str, Any]:
@@ -171,9 +168,7 @@ def configuration(family: str, rng: random.Random) -> Any:
     more = dict(OTHERS.get(family, {}))
     sizes = more.pop("sizes", "usual")
     fields = {
-        name: drawn_value(rng, value)
-        for name, value in DRAWN.items()
-        if name in usual
+        name: drawn_value(rng, value) for name, value in DRAWN.items() if name in usual
     }
     fields |= drawn_sizes(rng, sizes)
     fields |= {name: drawn_value(rng, value) for name, value in more.items()}
@@ -273,9 +268,7 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
     unmasked = ("falcon", "mamba")
     causal = first.runs[0].block.attention.causal
     if causal and config.model_type not in unmasked:
-        found["attention_mask"] = torch.zeros(
-            1, 1, length, length, device="meta"
-        )
+        found["attention_mask"] = torch.zeros(1, 1, length, length, device="meta")
     return found
 
 

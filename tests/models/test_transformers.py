@@ -37,9 +37,7 @@ def test_parameters_are_those_of_the_package(family: str) -> None:
 def test_stored_examples_are_what_the_package_builds(family: str) -> None:
     examples = generate.examples(family, generate.STORED_PER_FAMILY)
     stored = generate.stored()[family]
-    assert [entry["config"] for entry in stored] == [
-        config for config, _ in examples
-    ]
+    assert [entry["config"] for entry in stored] == [config for config, _ in examples]
 
 
 @pytest.mark.parametrize("family", generate.COUNTED)

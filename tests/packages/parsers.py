@@ -71,9 +71,7 @@ def megatron(folder: Path, world: int) -> argparse.Namespace:
         typing.override = typing_extensions.override
     stub_triton()
     from megatron.training import arguments
-    from megatron.training.argument_utils import (
-        core_transformer_config_from_args,
-    )
+    from megatron.training.argument_utils import core_transformer_config_from_args
 
     text = (folder / "args.sh").read_text()
     # Fused rotary embeddings are the default, and need a GPU's library.
@@ -87,12 +85,8 @@ def megatron(folder: Path, world: int) -> argparse.Namespace:
     with (
         mock.patch.dict(os.environ, environment),
         mock.patch.object(sys, "argv", ["pretrain_gpt.py", *words]),
-        mock.patch.object(
-            torch.cuda, "get_device_capability", return_value=(9, 0)
-        ),
-        mock.patch.object(
-            torch.cuda, "get_device_properties", return_value=device
-        ),
+        mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=device),
     ):
         if "CUDA_DEVICE_MAX_CONNECTIONS=1" not in text:
             os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
@@ -141,15 +135,11 @@ def deepspeed(folder: Path, world: int, data: int) -> object:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not dist.is_initialized():
-        dist.init_process_group(
-            "fake", store=FakeStore(), rank=0, world_size=world
-        )
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     import deepspeed.comm
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    deepspeed.comm.init_distributed(
-        dist_backend="fake", dist_init_required=False
-    )
+    deepspeed.comm.init_distributed(dist_backend="fake", dist_init_required=False)
     mpu = mock.Mock()
     mpu.get_data_parallel_world_size.return_value = data
     try:
@@ -166,9 +156,7 @@ def torchtitan_split() -> Callable[[int, int, int, int], list[list[str]]]:
     return split
 
 
-def _of_pipelines(
-    names: tuple[str, ...], known: dict[str, Any]
-) -> dict[str, Any]:
+def _of_pipelines(names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Any]:
     """Return functions of torchtitan's pipelines, given what they use.
 
     These alone: their module imports loaders of data.
@@ -206,9 +194,7 @@ def torchtitan_pipeline(config: Any, rank: int, layers: int) -> Any:
     }
     names = ("pipeline_module_split", "build_pipeline_schedule")
     functions = _of_pipelines(names, known)
-    dist.init_process_group(
-        "fake", store=FakeStore(), rank=rank, world_size=size
-    )
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
     try:
         mesh = mock.Mock()
         mesh.get_local_rank.return_value = rank

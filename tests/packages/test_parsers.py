@@ -151,9 +151,7 @@ def test_modules_of_predictions_are_accepted(experts, modules, tmp_path):
         ("rope", "learned_absolute"),
     ],
 )
-def test_broken_modules_of_predictions_are_refused_there_too(
-    old, new, tmp_path
-):
+def test_broken_modules_of_predictions_are_refused_there_too(old, new, tmp_path):
     problem = for_target(small_problem(modules=2), "megatron")
     plan = cut(problem, 6)
     files = export(problem, plan, "megatron", Settings(small_model(modules=2)))
@@ -239,10 +237,7 @@ REFUSED = {
 def optima_of_targets():
     """What is known of the best plans of each framework."""
     text = (ROOT / "bench/results/launchability.json").read_text()
-    return {
-        (row["instance"], row["target"]): row
-        for row in json.loads(text)["rows"]
-    }
+    return {(row["instance"], row["target"]): row for row in json.loads(text)["rows"]}
 
 
 def problem_of(instance, tmp_path):
@@ -262,9 +257,7 @@ def settings_of(instance):
 
 @pytest.mark.parametrize("instance", instances(), ids=lambda row: row["name"])
 @pytest.mark.parametrize("target", PACKAGES)
-def test_optima_of_targets_are_accepted(
-    instance, target, optima_of_targets, tmp_path
-):
+def test_optima_of_targets_are_accepted(instance, target, optima_of_targets, tmp_path):
     problem = for_target(problem_of(instance, tmp_path), target)
     row = optima_of_targets[instance["name"], target]
     if row["plan"] is None:
@@ -297,9 +290,7 @@ def test_stored_optima_are_accepted(instance, target, optima, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize(
-    ("name", "counts", "placement", "listed", "_"), BY_PASSES
-)
+@pytest.mark.parametrize(("name", "counts", "placement", "listed", "_"), BY_PASSES)
 def test_torchtitan_runs_the_order_of_a_plan(
     name, counts, placement, listed, _, rank, tmp_path, monkeypatch
 ):

@@ -9,9 +9,7 @@ from nest.solvers.registry import get_solver
 from nest.solvers.result import Outcome
 
 
-def check_fair(
-    name: str, problem: Problem, **extra: str
-) -> SolverOutput | None:
+def check_fair(name: str, problem: Problem, **extra: str) -> SolverOutput | None:
     """Hold a planner's plan against the rules and against ``dp``.
 
     Returns what the planner handed in, ``None`` if it cannot search the

@@ -116,28 +116,19 @@ def scope_of(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
     record = score(problem, plan)
     blocks = range(len(record.blocks))
     scope = OrderScope(
-        times=[
-            Times(x.forward, x.backward, x.weight_backward)
-            for x in record.stages
-        ],
-        kept_bytes=tuple(
-            x.memory["kept_bytes"] // x.inflight for x in record.stages
-        ),
+        times=[Times(x.forward, x.backward, x.weight_backward) for x in record.stages],
+        kept_bytes=tuple(x.memory["kept_bytes"] // x.inflight for x in record.stages),
         free_bytes=tuple(
             capacity_bytes(problem, plan, block)
             - record.blocks[block].memory_bytes
             + record.blocks[block].memory["kept_bytes"]
             for block in blocks
         ),
-        block_of=tuple(
-            block_of(plan, chunk) for chunk in range(len(plan.stages))
-        ),
+        block_of=tuple(block_of(plan, chunk) for chunk in range(len(plan.stages))),
         whole=frozenset(
             chunk
             for chunk, stage in enumerate(plan.stages)
-            if any(
-                x.recompute == "full" for x in strategies_of(stage).values()
-            )
+            if any(x.recompute == "full" for x in strategies_of(stage).values())
         ),
         num_micro_batches=batches(problem, plan),
     )
@@ -178,9 +169,7 @@ def test_orders_depend_on_what_scores_say(random: Random) -> None:
         return
     one = replace(plan, order=in_turn(problem, plan))
     expected, sync = scope_of(problem, one)
-    scope, least = order_scope(
-        problem, replace(plan, order=None), CostModel(problem)
-    )
+    scope, least = order_scope(problem, replace(plan, order=None), CostModel(problem))
     assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
     assert (scope.kept_bytes, scope.free_bytes) == (
         expected.kept_bytes,
@@ -192,9 +181,7 @@ def test_orders_depend_on_what_scores_say(random: Random) -> None:
     )
     assert least == sync or ("gradients" in plan.overlap and least < sync)
     step = score(problem, plan).step
-    assert (
-        order_bound(scope) + least <= step or not score(problem, plan).feasible
-    )
+    assert order_bound(scope) + least <= step or not score(problem, plan).feasible
 
 
 def times_of(passes: PassTimes) -> tuple[int, int, int]:

@@ -29,8 +29,7 @@ def own_objective(problem: Problem, plan: Plan) -> int:
     (case,) = [
         case
         for case in batch_splits(problem)
-        if (case.replicas, case.micro_batch)
-        == (plan.replicas, plan.micro_batch)
+        if (case.replicas, case.micro_batch) == (plan.replicas, plan.micro_batch)
     ]
     index = problem.graph.index
     loads = []
@@ -53,10 +52,7 @@ def own_objective(problem: Problem, plan: Plan) -> int:
                 if len({s.layout for s in ends}) > 1 and size_bytes:
                     load += sum(
                         model.transfers.receive(
-                            route,
-                            [size_bytes],
-                            case.micro_batch,
-                            model.shards(s),
+                            route, [size_bytes], case.micro_batch, model.shards(s)
                         )
                         for s in ends
                     )
@@ -134,9 +130,7 @@ def least_objective(problem: Problem) -> int | None:  # noqa: C901
                         continue
                     load = stage(start, stop, strategy, left - 1)
                     if load is not None:
-                        yield from search(
-                            stop, offset + size, [*loads, load], left - 1
-                        )
+                        yield from search(stop, offset + size, [*loads, load], left - 1)
 
         for count in range(1, len(order) + 1):
             for loads in search(0, 0, [], count):

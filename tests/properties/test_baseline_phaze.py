@@ -53,12 +53,8 @@ def step_ns(problem, model, case, plain, recomputing, stages):
     for number, stage in enumerate(stages):
         behind = len(stages) - number
         block = Block(case.replicas, case.devices, 0, main.devices)
-        terms = [
-            model.layer_terms(i, main, case.micro_batch, block) for i in stage
-        ]
-        ends = [
-            model.layer_terms(i, last, case.micro_batch, block) for i in stage
-        ]
+        terms = [model.layer_terms(i, main, case.micro_batch, block) for i in stage]
+        ends = [model.layer_terms(i, last, case.micro_batch, block) for i in stage]
         entering = [
             size * samples
             for s, t, size in model.transfers.edges
@@ -76,9 +72,7 @@ def step_ns(problem, model, case, plain, recomputing, stages):
         load = into + forward + out + backward
         activations = sum(t.kept_bytes for t in ends)
         if last.recompute != "none":
-            activations += sum(
-                t.working_bytes - device.reserve_bytes for t in terms
-            )
+            activations += sum(t.working_bytes - device.reserve_bytes for t in terms)
         stash = activations
         if recomputing is not None:
             stash = sum(entering)
@@ -86,9 +80,7 @@ def step_ns(problem, model, case, plain, recomputing, stages):
             if behind > 1:
                 load = into + forward + max(again, out) + backward
         memory = sum(t.static_bytes for t in terms) + activations
-        if memory + (behind - 1) * stash > (
-            device.memory_bytes - device.reserve_bytes
-        ):
+        if memory + (behind - 1) * stash > (device.memory_bytes - device.reserve_bytes):
             return math.inf
         worst = max(worst, load)
         if number == 0:
@@ -113,19 +105,14 @@ def least_step_ns(problem: Problem) -> float:
             group = [s for s in listed if s.tp == tp]
             first = min((s.dp, s.cp, s.ep, s.zero) for s in group)
             usable = {
-                s.recompute: s
-                for s in group
-                if (s.dp, s.cp, s.ep, s.zero) == first
+                s.recompute: s for s in group if (s.dp, s.cp, s.ep, s.zero) == first
             }
             names = {"none", "full" if "full" in usable else "selective"}
             able = {
                 name: s
                 for name, s in usable.items()
                 if name in names
-                and all(
-                    model.available(i, s, case.micro_batch) is None
-                    for i in layers
-                )
+                and all(model.available(i, s, case.micro_batch) is None for i in layers)
             }
             plain = able.get("none")
             flags = [(plain, None)] if plain else []
@@ -135,10 +122,7 @@ def least_step_ns(problem: Problem) -> float:
                 for stages in plans:
                     used = len(stages) * (flag[1] or flag[0]).devices
                     if used <= case.devices:
-                        best = min(
-                            best,
-                            step_ns(problem, model, case, *flag, stages),
-                        )
+                        best = min(best, step_ns(problem, model, case, *flag, stages))
     return best
 
 

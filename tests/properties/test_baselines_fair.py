@@ -13,9 +13,7 @@ from tests.properties.profiles import examples
 from tests.strategies import problems
 
 PLANNERS = [
-    name
-    for name in solver_names()
-    if not solver_class(name).capabilities.exact
+    name for name in solver_names() if not solver_class(name).capabilities.exact
 ]
 
 #: Options that bound random searches.

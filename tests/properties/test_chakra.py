@@ -20,14 +20,7 @@ from tests.independent.generate import draw_pair
 from tests.independent.rules import broken_rules
 from tests.properties.profiles import examples
 
-SCHEDULES = (
-    "1f1b",
-    "gpipe",
-    "interleaved 1f1b",
-    "zb-h1",
-    "zb-v",
-    "dualpipe-v",
-)
+SCHEDULES = ("1f1b", "gpipe", "interleaved 1f1b", "zb-h1", "zb-v", "dualpipe-v")
 
 
 def check(problem, plan):
@@ -76,9 +69,7 @@ def test_every_schedule_is_written():
             continue
         found = score(problem, plan)
         name = found.schedule.name
-        changed = (
-            name == "zb-v" and found.stages[plan.num_blocks].receive_forward
-        )
+        changed = name == "zb-v" and found.stages[plan.num_blocks].receive_forward
         if found.num_micro_batches < 2 or (done[name] >= 2 and not changed):
             continue
         done[name] += 1

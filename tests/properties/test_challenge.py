@@ -18,12 +18,8 @@ from tests.strategies import problems
 
 def least_of_split(problem: Problem, replicas: int, micro_batch: int) -> int:
     """Return what ``brute`` proves of the plans of one batch split."""
-    job = replace(
-        problem.job, replicas=(replicas,), micro_batches=(micro_batch,)
-    )
-    output = get_solver("brute")().solve(
-        replace(problem, job=job), SolveOptions()
-    )
+    job = replace(problem.job, replicas=(replicas,), micro_batches=(micro_batch,))
+    output = get_solver("brute")().solve(replace(problem, job=job), SolveOptions())
     return MAX_TOTAL + 1 if output.plan is None else output.claimed_quanta
 
 
@@ -44,9 +40,6 @@ def test_bounds_of_splits_hold_and_true_proofs_stand(name, problem):
     for replicas, micro_batch, bound in output.split_bounds:
         assert bound <= least_of_split(problem, replicas, micro_batch)
     verdict = judge(
-        problem,
-        output,
-        capabilities=solver.capabilities,
-        challenge=Deadline(None),
+        problem, output, capabilities=solver.capabilities, challenge=Deadline(None)
     )
     assert verdict.outcome == "solved", verdict.detail

@@ -136,9 +136,7 @@ def test_bounds_on_folds_hold_for_all_that_follow(
         convention,
         flow,
     )
-    fewer = [
-        data.draw(st.integers(1, folds)) for folds in (row_folds, column_folds)
-    ]
+    fewer = [data.draw(st.integers(1, folds)) for folds in (row_folds, column_folds)]
     assert cycles_at_least(mapping, *fewer, convention, flow) <= taken
 
 
@@ -218,15 +216,11 @@ def test_traffic_is_bounded_and_falls_with_the_buffer(m, k, n, held, more):
 
 @examples(200)
 @given(works, architectures, st.sampled_from(GROWING), conventions, st.data())
-def test_more_of_anything_makes_no_operator_slower(
-    work, chip, name, convention, data
-):
+def test_more_of_anything_makes_no_operator_slower(work, chip, name, convention, data):
     """Lanes and a core's buffer included, which may follow the array."""
     now = timed(work, chip, convention)
     value = getattr(chip, name) or chip.core_sram_bytes
-    grown = replace(
-        chip, **{name: value + data.draw(st.integers(0, 3 * value))}
-    )
+    grown = replace(chip, **{name: value + data.draw(st.integers(0, 3 * value))})
     for before, after in zip(now, timed(work, grown, convention), strict=True):
         assert after <= before
 

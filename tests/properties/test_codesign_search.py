@@ -77,10 +77,7 @@ class Stub:
     ) -> Iterator[tuple[Group, int]]:
         for group in reversed(groups):
             steps = self.step_quanta[group.model, list(group.points)]
-            if (
-                steps.min() > group.target_quanta
-                and self.random.random() < 0.8
-            ):
+            if steps.min() > group.target_quanta and self.random.random() < 0.8:
                 yield group, group.target_quanta + 1
             else:
                 yield group, 0
@@ -119,9 +116,7 @@ def draw(seed: int) -> Case:
         ],
         dtype=object,
     )
-    weights = [
-        [random.choice([0, 1, 5]) for _ in range(4)] for _ in range(models)
-    ]
+    weights = [[random.choice([0, 1, 5]) for _ in range(4)] for _ in range(models)]
     needed = [random.choice([0, 0, 2, 4]) for _ in range(models)]
     category = [random.choice([0, 0, 1]) for _ in range(size)]
     # Which category is the faster one differs from model to model.
@@ -131,9 +126,7 @@ def draw(seed: int) -> Case:
             [
                 NO_PLAN
                 if p[3] < needed[m]
-                else 20
-                + added[m][which]
-                + int((16 * np.array(weights[m]) // p).sum())
+                else 20 + added[m][which] + int((16 * np.array(weights[m]) // p).sum())
                 for p, which in zip(parameters, category, strict=True)
             ]
             for m in range(models)
@@ -160,18 +153,13 @@ def best(
     among: Any = None,
 ) -> QuestionStatus:
     return best_points(
-        *(state, case.oracle, case.objective, models),
-        *(Deadline(60.0), on_wave, among),
+        *(state, case.oracle, case.objective, models), *(Deadline(60.0), on_wave, among)
     )
 
 
 def best_of(case: Case, among: Sequence[int]) -> int | None:
     costs, area = case.costs, case.points.prices[0]
-    fits = [
-        (costs[q], area[q], q)
-        for q in among
-        if costs[q] < case.objective.worst
-    ]
+    fits = [(costs[q], area[q], q) for q in among if costs[q] < case.objective.worst]
     return min(fits)[2] if fits else None
 
 
@@ -252,9 +240,7 @@ def test_best_point_of_some(seed: int) -> None:
     state = case.state()
     models = range(len(case.oracle.step_quanta))
     best(state, case, models)
-    among = np.array(
-        [Random(seed + q).random() < 0.4 for q in range(case.points.size)]
-    )
+    among = np.array([Random(seed + q).random() < 0.4 for q in range(case.points.size)])
     found = best(state, case, models, among=among)
     assert found.best == best_of(case, np.flatnonzero(among).tolist())
 
@@ -264,9 +250,7 @@ def test_best_point_of_some(seed: int) -> None:
 def test_frontier(seed: int) -> None:
     case = draw(seed)
     costs, prices = case.costs, case.points.prices
-    fits = [
-        q for q in range(case.points.size) if costs[q] < case.objective.worst
-    ]
+    fits = [q for q in range(case.points.size) if costs[q] < case.objective.worst]
 
     def beats(one: int, other: int) -> bool:
         left = (costs[one], *prices[:, one])
@@ -347,10 +331,7 @@ def test_larger_and_slower_is_a_bug() -> None:
 
 
 def _asked(case: Case) -> tuple[State, Stub, Objective, range, Deadline]:
-    return (
-        *(case.state(), case.oracle, case.objective, range(1)),
-        Deadline(None),
-    )
+    return (*(case.state(), case.oracle, case.objective, range(1)), Deadline(None))
 
 
 def test_targets() -> None:

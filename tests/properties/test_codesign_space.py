@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.accelerators.architecture import PARAMETERS, Architecture
-from nest.accelerators.operators import (
-    Gemm,
-    OperatorWork,
-    Vector,
-    energy_fj,
-    timed,
-)
+from nest.accelerators.operators import Gemm, OperatorWork, Vector, energy_fj, timed
 from nest.accelerators.operators import operations as vector_operations
 from nest.accelerators.silicon import (
     Prices,
@@ -72,14 +66,11 @@ works = st.builds(
     OperatorWork,
     name=st.just("x"),
     gemms=st.lists(
-        st.builds(Gemm, *[st.integers(1, 300)] * 3, st.integers(1, 4)),
-        max_size=2,
+        st.builds(Gemm, *[st.integers(1, 300)] * 3, st.integers(1, 4)), max_size=2
     ).map(tuple),
     vectors=st.lists(
         st.builds(
-            Vector,
-            st.integers(1, 10**6),
-            st.sampled_from(sorted(vector_operations())),
+            Vector, st.integers(1, 10**6), st.sampled_from(sorted(vector_operations()))
         ),
         max_size=2,
     ).map(tuple),
@@ -89,24 +80,16 @@ works = st.builds(
 
 @examples(200)
 @given(
-    architectures,
-    works,
-    st.sampled_from(CONVENTIONS),
-    st.sampled_from(technologies()),
+    architectures, works, st.sampled_from(CONVENTIONS), st.sampled_from(technologies())
 )
 def test_no_operator_draws_more_than_the_tdp(
-    chip: Architecture,
-    work: OperatorWork,
-    convention: Convention,
-    process: Technology,
+    chip: Architecture, work: OperatorWork, convention: Convention, process: Technology
 ) -> None:
     """Nothing but leakage is beside the energy of an operator."""
     tdp = tdp_mw(chip, process)
     energies = unit_energies(chip, process)
     time = timed(work, chip, convention)
     for whole, time_ps in ((False, time.single_ps), (True, time.whole_ps)):
-        energy = energy_fj(
-            work, chip, energies, whole=whole, convention=convention
-        )
+        energy = energy_fj(work, chip, energies, whole=whole, convention=convention)
         # fJ per ps are mW.
         assert energy <= tdp * time_ps

@@ -45,9 +45,7 @@ def test_less_is_never_faster(name, shape, kind, less, slower, size, data):
     for each device, and a second rail is twice the bandwidth.
     """
     nodes, per_leaf = shape
-    group = data.draw(
-        st.sets(st.integers(0, 8 * nodes - 1), min_size=2, max_size=32)
-    )
+    group = data.draw(st.sets(st.integers(0, 8 * nodes - 1), min_size=2, max_size=32))
     port = machine(name).network.bandwidth_bytes_per_s
     unit = "nodes_per_leaf" if kind == "dgx" else "segment"
 

@@ -85,9 +85,7 @@ def test_more_groups_are_never_faster(case, kind, size):
     network = GraphNetwork(topology)
     together = min(network.offered_ns(kind, groups, size).values())
     for group in groups:
-        assert min(network.offered_ns(kind, [group], size).values()) <= (
-            together
-        )
+        assert min(network.offered_ns(kind, [group], size).values()) <= (together)
 
 
 @examples(200, full=2000)
@@ -104,10 +102,7 @@ def test_no_price_exceeds_the_longest(case, kind, size):
 
 @st.composite
 def trees(
-    draw,
-    algorithms=("best", "nccl"),
-    peers=(None, None, 1e9, 7e8, 3e8),
-    most_levels=3,
+    draw, algorithms=("best", "nccl"), peers=(None, None, 1e9, 7e8, 3e8), most_levels=3
 ):
     """Draw a tree, and groups that tile it."""
     fan_outs = draw(
@@ -128,9 +123,7 @@ def trees(
                 peer_bandwidth_bytes_per_s=draw(st.sampled_from(peers)),
             )
         )
-    tree = Hierarchy(
-        levels=tuple(levels), algorithms=draw(st.sampled_from(algorithms))
-    )
+    tree = Hierarchy(levels=tuple(levels), algorithms=draw(st.sampled_from(algorithms)))
     n = tree.capacities[-1]
     size, stride = draw(
         st.sampled_from(
@@ -149,9 +142,7 @@ def all_levels(tree, **fields):
     """Return a tree with the same in all levels."""
     return msgspec.structs.replace(
         tree,
-        levels=tuple(
-            msgspec.structs.replace(level, **fields) for level in tree.levels
-        ),
+        levels=tuple(msgspec.structs.replace(level, **fields) for level in tree.levels),
     )
 
 
@@ -210,9 +201,7 @@ def test_a_tree_costs_what_its_wires_cost(drawn, kind, size):
     tree, groups = drawn
     shape = even_shape(tree, groups)
     assume(meet_alike(tree, groups))
-    wires = GraphNetwork(graph_of(tree)).offered_ns(
-        kind, list(groups.groups()), size
-    )
+    wires = GraphNetwork(graph_of(tree)).offered_ns(kind, list(groups.groups()), size)
     found = tree_prices(tree, kind, shape, size)
     own = OWN | ({"hierarchical"} if kind == "all-to-all" else set())
     like = {name: time for name, time in found.items() if name not in own}
@@ -274,9 +263,7 @@ def test_a_tree_is_never_below_the_bound_of_its_wires(drawn, kind, size):
         tree, peer_bandwidth_bytes_per_s=None
     )
     prices = wires.offered_ns(kind, ranks, size)
-    found = [
-        tree_prices(tree, kind, shape, size) for shape in level.groups(groups)
-    ]
+    found = [tree_prices(tree, kind, shape, size) for shape in level.groups(groups)]
     for name in ("direct",) if others else ("direct", "ring"):
         # All rings of NCCL are rings of the graph, by either name.
         like = "rotated-rings" if name == "ring" else name
@@ -294,9 +281,7 @@ def test_links_between_other_pairs_idle():
         levels=(
             Level(fan_out=2, bandwidth_bytes_per_s=1e12),
             Level(
-                fan_out=3,
-                bandwidth_bytes_per_s=1e12,
-                peer_bandwidth_bytes_per_s=1e9,
+                fan_out=3, bandwidth_bytes_per_s=1e12, peer_bandwidth_bytes_per_s=1e9
             ),
         )
     )
@@ -328,10 +313,7 @@ def leaf_spines(draw):
     leaves, per_leaf, spines = (draw(st.integers(1, 4)) for _ in range(3))
     devices = [f"d{i}" for i in range(max(2, leaves * per_leaf))]
     leaf_of = {x: f"leaf{i // per_leaf}" for i, x in enumerate(devices)}
-    down = (
-        draw(st.sampled_from((0.0, 5.0))),
-        draw(st.sampled_from((1e9, 3e9))),
-    )
+    down = (draw(st.sampled_from((0.0, 5.0))), draw(st.sampled_from((1e9, 3e9))))
     up = (draw(st.sampled_from((0.0, 7.0))), draw(st.sampled_from((1e9, 3e8))))
     links = [(name, leaf, *down) for name, leaf in leaf_of.items()]
     found = []
@@ -345,8 +327,7 @@ def leaf_spines(draw):
     places = draw(st.permutations(range(len(devices))))
     size = draw(st.integers(2, len(places)))
     groups = [
-        places[first : first + size]
-        for first in range(0, len(places) - size + 1, size)
+        places[first : first + size] for first in range(0, len(places) - size + 1, size)
     ]
     return found, groups
 
@@ -356,7 +337,6 @@ def leaf_spines(draw):
 def test_a_folded_clos_is_a_tree_with_pooled_uplinks(drawn, kind, size):
     topologies, groups = drawn
     clos, tree = (
-        GraphNetwork(topology).offered_ns(kind, groups, size)
-        for topology in topologies
+        GraphNetwork(topology).offered_ns(kind, groups, size) for topology in topologies
     )
     assert clos == pytest.approx(tree, rel=2e-12)

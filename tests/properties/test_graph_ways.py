@@ -49,21 +49,16 @@ def routes_by(kind: Kind, topology: GraphTopology) -> Routes:
 def lines(routes: Routes, topology: GraphTopology, groups):
     return {
         (part, name, i): line
-        for part, offered in algorithms(
-            routes, groups, Places.of(topology)
-        ).items()
+        for part, offered in algorithms(routes, groups, Places.of(topology)).items()
         for name, found in offered.items()
         for i, line in enumerate(found)
     }
 
 
-def check(
-    kind: Kind, topology: GraphTopology, groups, exact: bool = False
-) -> None:
+def check(kind: Kind, topology: GraphTopology, groups, exact: bool = False) -> None:
     """Hold all prices against those from all paths."""
     found, expected = (
-        lines(routes_by(way, topology), topology, groups)
-        for way in (kind, Paths)
+        lines(routes_by(way, topology), topology, groups) for way in (kind, Paths)
     )
     if exact:
         assert found == expected
@@ -73,9 +68,7 @@ def check(
         for key, line in found.items():
             other = expected[key]
             assert line.latency_fs == other.latency_fs
-            assert line.ns_per_byte == pytest.approx(
-                other.ns_per_byte, rel=2e-12
-            )
+            assert line.ns_per_byte == pytest.approx(other.ns_per_byte, rel=2e-12)
     assert times(found) == times(expected)
 
 
@@ -93,15 +86,11 @@ def times(table) -> dict[tuple[str, str, int], int]:
 def groups_of(draw, count: int, powers: bool = False):
     """Draw groups: tiles of the order, or any, one of them smaller perhaps."""
     sizes = [
-        size
-        for size in range(2, count + 1)
-        if not powers or size & (size - 1) == 0
+        size for size in range(2, count + 1) if not powers or size & (size - 1) == 0
     ]
     size = draw(st.sampled_from(sizes))
     if draw(st.booleans()):
-        strides = [
-            s for s in range(1, count + 1) if count % (size * s) == 0
-        ] or [1]
+        strides = [s for s in range(1, count + 1) if count % (size * s) == 0] or [1]
         stride = draw(st.sampled_from(strides))
         found = [
             [first + shift + stride * i for i in range(size)]
@@ -131,9 +120,7 @@ def folded_clos(draw, speeds=ANY, counts=(1, 2, 3), shuffled=True):
     Every switch of a pod leads to the cores of its own plane, as in a fat
     tree; one pod has no cores. Leaves differ in their devices.
     """
-    pods, leaves, planes, cores = (
-        draw(st.sampled_from(counts)) for _ in range(4)
-    )
+    pods, leaves, planes, cores = (draw(st.sampled_from(counts)) for _ in range(4))
     kinds = [
         (draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(speeds)))
         for _ in range(3)
@@ -146,9 +133,7 @@ def folded_clos(draw, speeds=ANY, counts=(1, 2, 3), shuffled=True):
             devices.append(name)
             leaf_of[name], pod_of[name] = here, f"pod{pod}"
             links.append((name, here, *kinds[0]))
-        links += [
-            (here, f"mid{pod}.{plane}", *kinds[1]) for plane in range(planes)
-        ]
+        links += [(here, f"mid{pod}.{plane}", *kinds[1]) for plane in range(planes)]
     if pods > 1:
         links += [
             (f"mid{pod}.{plane}", f"core{plane}.{core}", *kinds[2])
@@ -194,8 +179,7 @@ def tori(draw, shapes, speeds=ANY):
     shape = draw(st.sampled_from(shapes))
     wraps = [draw(st.sampled_from((True, True, False))) for _ in shape]
     kinds = [
-        (draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(speeds)))
-        for _ in shape
+        (draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(speeds))) for _ in shape
     ]
     all_places = list(itertools.product(*map(range, shape)))
     links = {}
@@ -209,16 +193,13 @@ def tori(draw, shapes, speeds=ANY):
     from_ = draw(st.integers(-2, 2))
     fields = {
         "coordinates": {
-            name: tuple(x + from_ for x in place)
-            for place, name in names.items()
+            name: tuple(x + from_ for x in place) for place, name in names.items()
         }
     }
     if draw(st.booleans()):
         fields["order"] = tuple(draw(st.permutations(list(names.values()))))
     if draw(st.booleans()):
-        fields["units"] = (
-            {name: f"{place[0] // 2}" for place, name in names.items()},
-        )
+        fields["units"] = ({name: f"{place[0] // 2}" for place, name in names.items()},)
     topology = make_graph(
         names.values(),
         [(*(names[x] for x in sorted(ends)), *k) for ends, k in links.items()],
@@ -270,9 +251,7 @@ def test_every_message_takes_as_long_and_loads_as_much(data):
     topology, _ = data.draw(tori(SHAPES))
     pairs = itertools.permutations(range(topology.max_devices), 2)
     sources, targets = np.array(list(pairs)).T
-    found, expected = (
-        routes_by(kind, topology).ways for kind in (shifted_ways, Paths)
-    )
+    found, expected = (routes_by(kind, topology).ways for kind in (shifted_ways, Paths))
     latencies = expected.latencies_fs(sources, targets)
     assert (found.latencies_fs(sources, targets) == latencies).all()
     for some in (slice(None), slice(0, 1), slice(0, None, 3)):
@@ -294,9 +273,7 @@ def damaged(draw, topology: GraphTopology) -> GraphTopology | None:
     number = draw(st.integers(0, len(topology.links) - 1))
     link = topology.links[number]
     found = {
-        "slow": [
-            replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 2)
-        ],
+        "slow": [replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 2)],
         "far": [replace(link, latency_ns=link.latency_ns + 3)],
         "gone": [],
     }[draw(st.sampled_from(("slow", "far", "gone")))]
@@ -504,9 +481,7 @@ def test_prices_on_a_large_torus_by_hand():
     network = GraphNetwork(by_name("torus:16x16x16"))
     times_ns = network.offered_ns("all-to-all", [range(4096)], 4096 * 45)
     hops = 3 * 16 * 16 * 64
-    assert times_ns["direct"] == pytest.approx(
-        1000 * hops + hops / 6, rel=1e-12
-    )
+    assert times_ns["direct"] == pytest.approx(1000 * hops + hops / 6, rel=1e-12)
 
 
 def test_prices_on_a_large_fat_tree_by_hand():
@@ -520,6 +495,4 @@ def test_prices_on_a_large_fat_tree_by_hand():
     size = 8192 * 50
     times_ns = network.offered_ns("all-to-all", [range(8192)], size)
     latency_ns = 8191 * 4000 + 8176 * 1200
-    assert times_ns["direct"] == pytest.approx(
-        latency_ns + 16 * 8176 / 8, rel=1e-12
-    )
+    assert times_ns["direct"] == pytest.approx(latency_ns + 16 * 8176 / 8, rel=1e-12)

@@ -77,9 +77,7 @@ def places(draw):
     size = st.sampled_from((1, 1, 2, 2, 3, 4))
     dp, tp, cp = draw(size), draw(size), draw(size)
     divisors = [e for e in range(1, dp * cp + 1) if dp * cp % e == 0]
-    strategy = Strategy(
-        dp=dp, tp=tp, cp=cp, ep=draw(st.sampled_from(divisors))
-    )
+    strategy = Strategy(dp=dp, tp=tp, cp=cp, ep=draw(st.sampled_from(divisors)))
     assume(strategy.devices <= num_devices)
     replicas = draw(st.integers(1, num_devices // strategy.devices))
     pitch = num_devices // replicas
@@ -89,9 +87,7 @@ def places(draw):
 
 def model_of(tree: Hierarchy) -> CostModel:
     return CostModel(
-        make_problem(
-            {"a": make_cost()}, devices=tree.capacities[-1], topology=tree
-        )
+        make_problem({"a": make_cost()}, devices=tree.capacities[-1], topology=tree)
     )
 
 
@@ -116,10 +112,7 @@ def test_aligning_a_block_changes_no_group(place):
     aligned = network.alike(block)
     for axis in AXES:
         here, there = (
-            {
-                network.shape(group)
-                for group in groups_by_definition(axis, strategy, b)
-            }
+            {network.shape(group) for group in groups_by_definition(axis, strategy, b)}
             for b in (block, aligned)
         )
         assert here == there, axis
@@ -176,8 +169,7 @@ def test_no_sender_of_any_size_is_faster_than_the_fastest(data, place):
             continue
         sizes = sorted(data.draw(st.sets(st.integers(1, room), min_size=1)))
         senders = [
-            block.before(size) if forward else block.behind(size)
-            for size in sizes
+            block.before(size) if forward else block.behind(size) for size in sizes
         ]
         message = ([data.draw(st.integers(0, 10**9))], 1, 1)
         receive, network = model.transfers.receive, model.network

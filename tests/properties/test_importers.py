@@ -91,9 +91,7 @@ def piper_files(draw: Any) -> Document:
             "memoryUsageA": draw(MEMORY_SIZES),
             "memoryUsageB": draw(MEMORY_SIZES),
             "syncTimeFw": {str(i): draw(SIZES) for i in layers[:layer][-1:]},
-            "syncTimeBw": {
-                str(i): draw(SIZES) for i in layers[layer + 1 :][:1]
-            },
+            "syncTimeBw": {str(i): draw(SIZES) for i in layers[layer + 1 :][:1]},
         }
         if draw(st.booleans()):
             return [plain]
@@ -120,11 +118,7 @@ def piper_files(draw: Any) -> Document:
             for layer in layers
         ],
         "edges": [
-            {
-                "sourceId": layer,
-                "destId": layer + 1,
-                "communicationCost": draw(SIZES),
-            }
+            {"sourceId": layer, "destId": layer + 1, "communicationCost": draw(SIZES)}
             for layer in layers[:-1]
         ],
     }
@@ -145,14 +139,8 @@ def imported(read: Any, document: Document) -> Problem | None:
 
 def extremes(problem: Problem, strategy: Strategy) -> list[Plan]:
     """One stage or one per layer, on as few and as many replicas as go."""
-    layers = [
-        problem.graph.layers[i].id for i in problem.graph.topological_order()
-    ]
-    whole = (
-        Stage(
-            layers=tuple(layers), devices=strategy.devices, strategy=strategy
-        ),
-    )
+    layers = [problem.graph.layers[i].id for i in problem.graph.topological_order()]
+    whole = (Stage(layers=tuple(layers), devices=strategy.devices, strategy=strategy),)
     apart = tuple(
         Stage(layers=(layer,), devices=strategy.devices, strategy=strategy)
         for layer in layers

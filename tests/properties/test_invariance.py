@@ -13,14 +13,7 @@ from msgspec.structs import replace
 
 from nest.cost import quanta as rounding
 from nest.cost.score import score
-from nest.ir import (
-    Level,
-    Plan,
-    Problem,
-    decode_problem,
-    encode,
-    problem_hash,
-)
+from nest.ir import Level, Plan, Problem, decode_problem, encode, problem_hash
 from nest.solvers.base import SolveOptions, SolverOutput
 from nest.solvers.registry import get_solver
 from tests.properties.profiles import examples
@@ -59,8 +52,7 @@ def map_problem(problem, *, level, device, cost, edge, **fields):
             cluster,
             device=device(cluster.device),
             topology=replace(
-                cluster.topology,
-                levels=tuple(map(level, cluster.topology.levels)),
+                cluster.topology, levels=tuple(map(level, cluster.topology.levels))
             ),
         ),
         **fields,
@@ -116,9 +108,7 @@ def test_a_longer_quantum_for_longer_times_changes_no_figure(problem, factor):
     Times are short here: the time per byte has 12 decimal digits, so that
     twice as slow a link is not exactly twice as slow where they all count.
     """
-    stretched = stretch(
-        problem, factor, quantum_ps=problem.quantum_ps * factor
-    )
+    stretched = stretch(problem, factor, quantum_ps=problem.quantum_ps * factor)
     assert answer(stretched) == answer(problem)
 
 
@@ -201,9 +191,7 @@ def fractions() -> Iterator[list[float]]:
 
 
 @examples(60)
-@given(
-    problems(magnified=False).map(in_whole_quanta), st.sampled_from((2, 8, 64))
-)
+@given(problems(magnified=False).map(in_whole_quanta), st.sampled_from((2, 8, 64)))
 def test_times_scale(problem, factor):
     """Where nothing is rounded, times x k make the optimum x k.
 
@@ -226,23 +214,14 @@ def relabelled(draw) -> tuple[Problem, Problem]:
     problem = draw(problems())
     graph = problem.graph
     ids = draw(
-        st.permutations(
-            [f"x{i}" if i % 2 else i for i in range(len(graph.layers))]
-        )
+        st.permutations([f"x{i}" if i % 2 else i for i in range(len(graph.layers))])
     )
-    name = {
-        str(layer.id): new
-        for layer, new in zip(graph.layers, ids, strict=True)
-    }
+    name = {str(layer.id): new for layer, new in zip(graph.layers, ids, strict=True)}
     kind = {k.name: f"kind {i}" for i, k in enumerate(graph.kinds)}
     other = replace(
         graph,
         kinds=tuple(
-            replace(
-                k,
-                name=kind[k.name],
-                costs=tuple(draw(st.permutations(k.costs))),
-            )
+            replace(k, name=kind[k.name], costs=tuple(draw(st.permutations(k.costs))))
             for k in draw(st.permutations(graph.kinds))
         ),
         layers=tuple(
@@ -250,11 +229,7 @@ def relabelled(draw) -> tuple[Problem, Problem]:
             for layer in draw(st.permutations(graph.layers))
         ),
         edges=tuple(
-            replace(
-                edge,
-                source=name[str(edge.source)],
-                target=name[str(edge.target)],
-            )
+            replace(edge, source=name[str(edge.source)], target=name[str(edge.target)])
             for edge in draw(st.permutations(graph.edges))
         ),
     )

@@ -15,14 +15,7 @@ from nest.ir import Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.clock import Ticking
-from tests.frontiers import (
-    MERGING,
-    check_limited,
-    enumerated,
-    merged,
-    pairs,
-    searched,
-)
+from tests.frontiers import MERGING, check_limited, enumerated, merged, pairs, searched
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems, with_long_frontier
 
@@ -32,9 +25,7 @@ def layered(draw: Draw, magnified: bool = True) -> Problem:
     """Draw a problem whose layers choose strategies, often with room."""
     overlapping = draw(st.booleans())
     problem = draw(
-        problems(
-            granularity="layer", overlapping=overlapping, magnified=magnified
-        )
+        problems(granularity="layer", overlapping=overlapping, magnified=magnified)
     )
     return with_long_frontier(draw, problem)
 

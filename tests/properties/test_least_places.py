@@ -53,13 +53,10 @@ def test_no_place_of_a_replica_takes_less(problem):
             for offset in reached:
                 if offset + strategy.devices > split.devices:
                     continue
-                block = Block(
-                    split.replicas, split.devices, offset, strategy.devices
-                )
+                block = Block(split.replicas, split.devices, offset, strategy.devices)
                 for kind, layer in enumerate(shapes.representatives):
                     passes = model.layers.passes(
-                        *(layer, strategy, split.micro_batch, block),
-                        runtime.overlap,
+                        *(layer, strategy, split.micro_batch, block), runtime.overlap
                     )
                     if passes is None:
                         continue

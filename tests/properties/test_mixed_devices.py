@@ -16,22 +16,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.analysis.fit import StepTimeLimit
-from nest.analysis.offers import (
-    Limits,
-    best_offer,
-    candidates,
-    hourly_usd,
-    with_prices,
-)
+from nest.analysis.offers import Limits, best_offer, candidates, hourly_usd, with_prices
 from nest.cost.model import CostModel
 from nest.cost.space import batch_splits
-from nest.ir import (
-    CollectiveCall,
-    DeviceRange,
-    DeviceTimes,
-    Optimizer,
-    Strategy,
-)
+from nest.ir import CollectiveCall, DeviceRange, DeviceTimes, Optimizer, Strategy
 from nest.search.closed_sets import closed_sets
 from nest.search.options import BatchTerms, StageShapes
 from nest.search.zones import Zones
@@ -60,9 +48,7 @@ def mixed(draw, **options):
             cluster.device,
             name=name,
             memory_bytes=draw(
-                st.sampled_from(
-                    (memory, memory // 2, max(0, memory - 1), 2 * memory)
-                )
+                st.sampled_from((memory, memory // 2, max(0, memory - 1), 2 * memory))
             ),
             hbm_bytes_per_s=draw(
                 st.sampled_from((cluster.device.hbm_bytes_per_s, 5e8))
@@ -72,9 +58,7 @@ def mixed(draw, **options):
     ]
     ends = sorted(draw(st.sets(st.integers(0, count), max_size=4)))
     others = tuple(
-        DeviceRange(
-            first=first, count=end - first, device=draw(st.sampled_from(types))
-        )
+        DeviceRange(first=first, count=end - first, device=draw(st.sampled_from(types)))
         for first, end in zip(ends[::2], ends[1::2], strict=False)
     )
     factors = {name: draw(st.sampled_from((0, 1, 3))) for name in NAMES}
@@ -114,15 +98,11 @@ def on_two_types(problem, device, num_first, second):
         count=cluster.num_devices - num_first,
         device=replace(second, name="second"),
     )
-    return replace(
-        problem, cluster=replace(cluster, device=device, others=(part,))
-    )
+    return replace(problem, cluster=replace(cluster, device=device, others=(part,)))
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-@pytest.mark.parametrize(
-    ("second_bytes", "feasible"), [(99, False), (100, True)]
-)
+@pytest.mark.parametrize(("second_bytes", "feasible"), [(99, False), (100, True)])
 def test_a_path_that_fits_the_larger_devices_is_no_plan(
     granularity, second_bytes, feasible
 ):
@@ -154,9 +134,7 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     """
     layer = replace(
         make_cost(10, 20),
-        by_device=(
-            DeviceTimes(device="second", forward_ns=30, backward_ns=60),
-        ),
+        by_device=(DeviceTimes(device="second", forward_ns=30, backward_ns=60),),
     )
     problem = make_problem(
         {"a": layer, "b": layer, "c": layer},
@@ -227,10 +205,7 @@ def rewritten(draw):
 @given(rewritten())
 def test_devices_that_are_alike_may_be_of_two_types(pair):
     plain, two = (solve("dp", problem) for problem in pair)
-    assert (plain.status, plain.claimed_quanta) == (
-        two.status,
-        two.claimed_quanta,
-    )
+    assert (plain.status, plain.claimed_quanta) == (two.status, two.claimed_quanta)
 
 
 @examples(10, full=200)
@@ -239,8 +214,7 @@ def test_offers_are_those_of_enumeration(data, problem):
     """The best of the optima of all numbers of devices of each type."""
     prices = st.sampled_from((0.5, 1.0, 2.0, 3.7))
     problem = with_prices(
-        problem,
-        {name: data.draw(prices) for name in problem.cluster.counts},
+        problem, {name: data.draw(prices) for name in problem.cluster.counts}
     )
     found = []
     for candidate in candidates(problem):
@@ -257,9 +231,7 @@ def test_offers_are_those_of_enumeration(data, problem):
         if quanta <= target and (hourly is None or price <= hourly)
     ]
     with mock.patch("nest.analysis.fit.run_solver", run_inside):
-        fit = best_offer(
-            problem, wish, Limits(StepTimeLimit(target, ""), hourly)
-        )
+        fit = best_offer(problem, wish, Limits(StepTimeLimit(target, ""), hourly))
     assert fit.proven
     assert (fit.best is None) == (not keeping)
     if fit.best is not None:
@@ -348,10 +320,7 @@ def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
             tp=2,
             collectives=(
                 CollectiveCall(
-                    kind="all-reduce",
-                    axis="tp",
-                    phase="forward",
-                    size_bytes=100,
+                    kind="all-reduce", axis="tp", phase="forward", size_bytes=100
                 ),
             ),
         ),
@@ -369,9 +338,7 @@ def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
         if name == "b"
     )
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
-    terms = BatchTerms(
-        StageShapes(CostModel(problem), closed_sets(problem.graph)), 1
-    )
+    terms = BatchTerms(StageShapes(CostModel(problem), closed_sets(problem.graph)), 1)
     (split,) = (x for x in batch_splits(problem) if x.replicas == 1)
     zones = Zones(problem.cluster, split)
     (site,) = (

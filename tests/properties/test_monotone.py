@@ -34,9 +34,7 @@ def with_level(problem: Problem, number: int, **fields) -> Problem:
     levels = list(problem.cluster.topology.levels)
     levels[number] = replace(levels[number], **fields)
     topology = replace(problem.cluster.topology, levels=tuple(levels))
-    return replace(
-        problem, cluster=replace(problem.cluster, topology=topology)
-    )
+    return replace(problem, cluster=replace(problem.cluster, topology=topology))
 
 
 @examples(60)
@@ -61,9 +59,7 @@ def test_more_bandwidth_never_hurts(problem, number, factor):
     number %= len(problem.cluster.topology.levels)
     level = problem.cluster.topology.levels[number]
     faster = with_level(
-        problem,
-        number,
-        bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * factor,
+        problem, number, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * factor
     )
     assert optimum(faster) <= optimum(problem)
 
@@ -81,9 +77,7 @@ def test_less_latency_never_hurts(problem, number, factor):
 @given(problems())
 def test_faster_memory_never_hurts(problem):
     hbm = problem.cluster.device.hbm_bytes_per_s
-    faster = with_device(
-        problem, hbm_bytes_per_s=None if hbm is None else 2 * hbm
-    )
+    faster = with_device(problem, hbm_bytes_per_s=None if hbm is None else 2 * hbm)
     assert optimum(faster) <= optimum(problem)
 
 
@@ -96,8 +90,7 @@ def test_one_more_device_never_hurts_a_single_pipeline(problem):
     room = with_level(problem, -1, fan_out=levels[-1].fan_out + 1)
     one = replace(room, job=replace(problem.job, replicas=(1,)))
     more = replace(
-        one,
-        cluster=replace(one.cluster, num_devices=cluster.num_devices + 1),
+        one, cluster=replace(one.cluster, num_devices=cluster.num_devices + 1)
     )
     assert optimum(more) <= optimum(one)
 

@@ -23,11 +23,7 @@ def networks(draw):
     count = draw(st.integers(2, 7))
     graph = nx.Graph()
     for node in range(count):
-        kind = (
-            "device"
-            if node < 2
-            else draw(st.sampled_from(["device", "switch"]))
-        )
+        kind = "device" if node < 2 else draw(st.sampled_from(["device", "switch"]))
         forward = draw(st.sampled_from([None, True, False]))
         graph.add_node(node, kind=kind)
         if forward is not None:
@@ -52,9 +48,7 @@ def best_path(graph, source, target):
     found = []
     for path in nx.all_simple_paths(graph, source, target):
         between = [graph.nodes[node] for node in path[1:-1]]
-        if all(
-            node.get("forward", node["kind"] == "switch") for node in between
-        ):
+        if all(node.get("forward", node["kind"] == "switch") for node in between):
             links = [graph.edges[pair] for pair in nx.utils.pairwise(path)]
             found.append(
                 (
@@ -71,10 +65,7 @@ def best_path(graph, source, target):
 def test_routes_are_the_best_of_all_paths(graph):
     devices = devices_of(graph)
     expected = {
-        (s, t): best_path(graph, s, t)
-        for s in devices
-        for t in devices
-        if s != t
+        (s, t): best_path(graph, s, t) for s in devices for t in devices if s != t
     }
     if None in expected.values():
         with pytest.raises(

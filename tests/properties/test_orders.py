@@ -79,8 +79,7 @@ def enlarged(random: Random, scope: OrderScope) -> OrderScope:
         times=times,
         kept_bytes=tuple(x * byte_scale for x in scope.kept_bytes),
         free_bytes=tuple(
-            x * byte_scale + random.randrange(byte_scale)
-            for x in scope.free_bytes
+            x * byte_scale + random.randrange(byte_scale) for x in scope.free_bytes
         ),
     )
 
@@ -90,10 +89,7 @@ def test_the_best_of_few_orders_is_proven(first: int) -> None:
     """Whatever times and sizes are, and which order is known."""
     for seed in range(first, first + PER_TEST):
         scope = enlarged(Random(seed), drawn(seed, 3, 2))
-        known, best = (
-            list_order(scope, first_delays(scope)[-1]),
-            least_end(scope),
-        )
+        known, best = (list_order(scope, first_delays(scope)[-1]), least_end(scope))
         assert known is not None
         order, bound = prove_order(
             scope, known, order_bound(scope), known.end, Deadline(None)
@@ -103,9 +99,7 @@ def test_the_best_of_few_orders_is_proven(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_the_best_order_of_three_chunks_of_a_block_is_proven(
-    seed: int,
-) -> None:
+def test_the_best_order_of_three_chunks_of_a_block_is_proven(seed: int) -> None:
     """Memory is then a sum of sizes, which may be rounded."""
     random = Random(f"three chunks {seed}")
     kept = [random.randint(1, 5) for _ in range(6)]
@@ -113,10 +107,7 @@ def test_the_best_order_of_three_chunks_of_a_block_is_proven(
     scope = enlarged(
         random,
         scope_of(
-            [
-                (random.randint(1, 9), random.randint(1, 9), seed % 3)
-                for _ in kept
-            ],
+            [(random.randint(1, 9), random.randint(1, 9), seed % 3) for _ in kept],
             *(2, [random.randint(x, 2 * x - 1) for x in needs], kept),
         ),
     )
@@ -157,9 +148,7 @@ def test_every_order_can_run_and_fits(random: Random) -> None:
 
 @examples(60)
 @given(st.randoms(use_true_random=False))
-def test_there_is_no_order_where_one_micro_batch_does_not_fit(
-    random: Random,
-) -> None:
+def test_there_is_no_order_where_one_micro_batch_does_not_fit(random: Random) -> None:
     scope = draw_scope(random, 2, 2)
     block = random.randrange(len(scope.free_bytes))
     need = sum(scope.kept_bytes[chunk] for chunk in scope.members[block])
@@ -180,8 +169,7 @@ def test_there_is_no_order_where_one_micro_batch_does_not_fit(
 def test_more_memory_never_raises_a_bound(random: Random) -> None:
     scope = draw_scope(random)
     more = replace(
-        scope,
-        free_bytes=tuple(x + random.randint(0, 9) for x in scope.free_bytes),
+        scope, free_bytes=tuple(x + random.randint(0, 9) for x in scope.free_bytes)
     )
     assert order_bound(more) <= order_bound(scope)
 

@@ -11,22 +11,10 @@ from nest.analysis.pareto import frontier as pareto_frontier
 from nest.analysis.pareto import with_devices
 from nest.ir import Problem
 from tests.clock import Ticking
-from tests.frontiers import (
-    SETTINGS,
-    check_limited,
-    enumerated,
-    pairs,
-    search,
-    searched,
-)
+from tests.frontiers import SETTINGS, check_limited, enumerated, pairs, search, searched
 from tests.properties.profiles import examples
 from tests.properties.test_piper import problems as turns_problems
-from tests.strategies import (
-    Draw,
-    count_plans,
-    problems,
-    with_long_frontier,
-)
+from tests.strategies import Draw, count_plans, problems, with_long_frontier
 
 #: Of what is enumerated in chunks too, which makes many more.
 MOST_PLANS = 150
@@ -40,18 +28,14 @@ def long_frontiers(draw: Draw) -> Problem:
     the jobs restrict the number of stages and the degrees.
     """
     restricted = draw(st.booleans())
-    problem = draw(
-        problems(preset="standard", restricted=restricted, magnified=False)
-    )
+    problem = draw(problems(preset="standard", restricted=restricted, magnified=False))
     return with_long_frontier(draw, problem)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @given(problem=long_frontiers())
 @examples(20, full=600)
-def test_stage_frontier_is_that_of_all_plans(
-    setting: str, problem: Problem
-) -> None:
+def test_stage_frontier_is_that_of_all_plans(setting: str, problem: Problem) -> None:
     assert searched(problem, setting) == enumerated(problem)
 
 
@@ -151,8 +135,7 @@ def test_frontier_with_devices(problem: Problem) -> None:
         point
         for point in everything
         if not any(
-            other != point
-            and all(x <= y for x, y in zip(other, point, strict=True))
+            other != point and all(x <= y for x, y in zip(other, point, strict=True))
             for other in everything
         )
     ]
@@ -186,8 +169,6 @@ def test_what_a_limit_leaves_open_is_said(
 
 @given(problem=long_frontiers(), ticks=st.integers(0, 150))
 @examples(20)
-def test_what_forked_processes_leave_open_is_said(
-    problem: Problem, ticks: int
-) -> None:
+def test_what_forked_processes_leave_open_is_said(problem: Problem, ticks: int) -> None:
     points, gaps = search(problem, "labels-alone", Ticking(ticks), workers=2)
     check_limited(points, gaps, enumerated(problem))

@@ -50,17 +50,14 @@ def non_dominated(vectors: set[Vector]) -> set[Vector]:
     kept: list[Vector] = []
     for vector in sorted(vectors):
         if not any(
-            all(a <= b for a, b in zip(other, vector, strict=True))
-            for other in kept
+            all(a <= b for a, b in zip(other, vector, strict=True)) for other in kept
         ):
             kept.append(vector)
     return set(kept)
 
 
 def in_objectives(vectors: set[Vector], names: list[str]) -> set[Vector]:
-    return non_dominated(
-        {tuple(VALUES[name](*v) for name in names) for v in vectors}
-    )
+    return non_dominated({tuple(VALUES[name](*v) for name in names) for v in vectors})
 
 
 def vector(point: FrontierPoint) -> Vector:
@@ -103,8 +100,7 @@ def test_time_memory_and_devices_are_those_of_all_plans(problem):
 
 @examples(60, full=1000)
 @given(
-    priced_problems(),
-    st.lists(st.sampled_from(tuple(VALUES)), min_size=1, unique=True),
+    priced_problems(), st.lists(st.sampled_from(tuple(VALUES)), min_size=1, unique=True)
 )
 def test_every_choice_of_objectives_is_a_filter(problem, names):
     """Of the frontier of time, memory and devices; enumeration knows."""

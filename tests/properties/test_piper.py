@@ -150,9 +150,7 @@ def test_a_warm_start_changes_nothing(problem):
     cold = get_solver("dp")().solve(problem, SolveOptions())
     if cold.status is Status.INFEASIBLE:
         return
-    warm = get_solver("dp")().solve(
-        problem, SolveOptions(warm_start=cold.plan)
-    )
+    warm = get_solver("dp")().solve(problem, SolveOptions(warm_start=cold.plan))
     assert warm.status is Status.OPTIMAL
     assert warm.claimed_quanta == cold.claimed_quanta
     assert score(problem, warm.plan).step_quanta == warm.claimed_quanta

@@ -30,13 +30,7 @@ from tests.inside import run_inside
 from tests.properties import test_piper
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import solve
-from tests.strategies import (
-    PLENTY,
-    Draw,
-    problems,
-    problems_with_plans,
-    random_plan,
-)
+from tests.strategies import PLENTY, Draw, problems, problems_with_plans, random_plan
 
 
 def draw_target(draw: Draw, times: list[int]) -> int:
@@ -50,9 +44,9 @@ def draw_target(draw: Draw, times: list[int]) -> int:
 
 @examples(60, full=2000)
 @given(
-    st.one_of(
-        problems(), problems(graphs=True), problems(overlapping=True)
-    ).filter(covers)
+    st.one_of(problems(), problems(graphs=True), problems(overlapping=True)).filter(
+        covers
+    )
 )
 def test_the_least_memory_has_a_plan_and_a_byte_less_has_none(problem):
     unlimited = with_memory(problem, most_memory_bytes(problem))
@@ -77,11 +71,7 @@ def test_the_least_memory_has_a_plan_and_a_byte_less_has_none(problem):
 @st.composite
 def targets(draw: Draw) -> tuple[Problem, int]:
     problem = draw(
-        st.one_of(
-            problems(),
-            problems(granularity="layer"),
-            test_piper.problems(),
-        )
+        st.one_of(problems(), problems(granularity="layer"), test_piper.problems())
     )
     best = solve("brute", problem).claimed_quanta
     known = 1000 if best is None else best
@@ -116,8 +106,7 @@ def device_questions(draw: Draw) -> tuple[Problem, list[int | None], int]:
     problem = draw(problems())
     counts = range(1, problem.cluster.num_devices + 1)
     times = [
-        solve("brute", with_devices(problem, count)).claimed_quanta
-        for count in counts
+        solve("brute", with_devices(problem, count)).claimed_quanta for count in counts
     ]
     target = draw_target(draw, [time for time in times if time is not None])
     return problem, times, target
@@ -151,9 +140,7 @@ def test_the_fewest_devices_are_those_of_enumeration(question):
 
 
 @st.composite
-def memory_questions(
-    draw: Draw,
-) -> tuple[Problem, list[tuple[int, int]], int]:
+def memory_questions(draw: Draw) -> tuple[Problem, list[tuple[int, int]], int]:
     """Draw a problem, (time, memory) of all its plans, and a target."""
     problem = draw(problems())
     unlimited = with_memory(problem, most_memory_bytes(problem))

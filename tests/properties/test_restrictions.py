@@ -28,17 +28,12 @@ FIELDS = {
 
 
 def some(draw: Draw, values: list[Any]) -> tuple[Any, ...]:
-    return tuple(
-        sorted(draw(st.sets(st.sampled_from(values), min_size=1, max_size=3)))
-    )
+    return tuple(sorted(draw(st.sets(st.sampled_from(values), min_size=1, max_size=3))))
 
 
 def draw_stages(draw: Draw, problem: Problem) -> Problem:
     """Allow some numbers of stages, more of them often than one can have."""
-    most = max(
-        (max_stages(problem, case) for case in batch_splits(problem)),
-        default=1,
-    )
+    most = max((max_stages(problem, case) for case in batch_splits(problem)), default=1)
     counts = some(draw, list(range(1, most + 2)))
     if draw(st.booleans()):
         # all but a few

@@ -65,9 +65,7 @@ def test_engines_have_the_same_optimum(solver: str, drawn: Any) -> None:
 
 @examples(60, full=1000)
 @given(passes(), st.data())
-def test_more_cores_and_shorter_ticks_lengthen_nothing(
-    drawn: Any, data: Any
-) -> None:
+def test_more_cores_and_shorter_ticks_lengthen_nothing(drawn: Any, data: Any) -> None:
     operators, cores = drawn
     before = schedule(operators, cores).makespan_ticks
     more = Cores(*(count + data.draw(st.integers(0, 2)) for count in cores))

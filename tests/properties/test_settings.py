@@ -91,9 +91,7 @@ def check(problem: Problem, pins: Settings) -> None:
         assert truth.status is Status.INFEASIBLE or (
             truth.plan is not None and truth.plan.virtual_stages > 1
         ), found
-        assert "contradiction" not in found or (
-            truth.status is Status.INFEASIBLE
-        )
+        assert "contradiction" not in found or (truth.status is Status.INFEASIBLE)
         return
     values = values_of(found.plan)
     assert {name: values[name] <= {*kept} for name, kept in pins.items()} == (

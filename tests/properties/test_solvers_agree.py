@@ -68,10 +68,7 @@ def why_wrong(
     if not verdict.feasible:
         return f"{name}: infeasible plan, {verdict.violations}"
     if verdict.step_quanta != output.claimed_quanta:
-        return (
-            f"{name}: claims {output.claimed_quanta}, "
-            f"scored {verdict.step_quanta}"
-        )
+        return f"{name}: claims {output.claimed_quanta}, scored {verdict.step_quanta}"
     slack = TOLERANCE.get(name, 0) * optimum
     if not optimum <= output.claimed_quanta <= optimum + slack:
         return f"{name}: {output.claimed_quanta}, optimum {optimum}"
@@ -87,11 +84,7 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
     wrong = [
         text
         for name in names
-        if (
-            text := why_wrong(
-                name.split()[0], problem, truth, solve(name, problem)
-            )
-        )
+        if (text := why_wrong(name.split()[0], problem, truth, solve(name, problem)))
     ]
     if wrong:
         folder = Path(".hypothesis", "disagreements")
@@ -173,11 +166,7 @@ def test_exact_solvers_prove_the_optimum_with_a_strategy_per_layer(problem):
 
 
 @examples(80, full=1500)
-@given(
-    st.one_of(
-        problems(overlapping=True), problems(overlapping=True, graphs=True)
-    )
-)
+@given(st.one_of(problems(overlapping=True), problems(overlapping=True, graphs=True)))
 def test_exact_solvers_prove_the_optimum_with_overlap(problem):
     """Overlap and the distributed optimizer, equal to the quantum."""
     check(EXACT, problem)
@@ -190,13 +179,7 @@ def test_exact_solvers_prove_the_optimum_with_overlap_per_layer(problem):
 
 
 @examples(15, full=500)
-@given(
-    st.one_of(
-        problems(),
-        problems(overlapping=True),
-        problems(granularity="layer"),
-    )
-)
+@given(st.one_of(problems(), problems(overlapping=True), problems(granularity="layer")))
 def test_milp_needs_no_wide_windows(problem):
     """Step times of a model differ by a factor of two at most."""
     with mock.patch("formulations.milp.windows.SPREAD", 2):
@@ -205,10 +188,7 @@ def test_milp_needs_no_wide_windows(problem):
 
 @examples(40, full=1000)
 @given(
-    st.one_of(
-        problems(restricted=True),
-        problems(granularity="layer", restricted=True),
-    )
+    st.one_of(problems(restricted=True), problems(granularity="layer", restricted=True))
 )
 def test_formulations_keep_to_the_degrees_that_a_job_allows(problem):
     """Numbers of stages, and tensor, context and expert parallelism."""
@@ -263,11 +243,7 @@ def test_dp_bounds_interleaved_plans_that_split_sequences(problem, allowed):
 
 
 @examples(40, full=1000)
-@given(
-    st.one_of(
-        problems(choosing=True), problems(choosing=True, granularity="layer")
-    )
-)
+@given(st.one_of(problems(choosing=True), problems(choosing=True, granularity="layer")))
 def test_frontiers_of_plans_that_split_sequences(problem):
     assert searched(problem) == enumerated(problem)
 
@@ -276,9 +252,7 @@ def test_frontiers_of_plans_that_split_sequences(problem):
 @given(choosing())
 def test_a_choice_of_where_to_split_never_hurts(problem):
     """Each value alone is a part of the choice of both."""
-    whole = replace(
-        problem, job=replace(problem.job, sequence_parallel=(False, True))
-    )
+    whole = replace(problem, job=replace(problem.job, sequence_parallel=(False, True)))
     best = solve("dp", whole).claimed_quanta
     for value in (False, True):
         job = replace(whole.job, sequence_parallel=(value,))
@@ -307,9 +281,7 @@ def test_dp_needs_no_plan_to_start_from(setting, problem):
 
 @pytest.mark.parametrize("setting", optima.SETTINGS)
 @given(
-    problem=st.one_of(
-        problems(graphs=True), problems(graphs=True, granularity="layer")
-    )
+    problem=st.one_of(problems(graphs=True), problems(graphs=True, granularity="layer"))
 )
 @examples(20, full=1000)
 def test_dp_needs_no_plan_to_start_from_on_graphs(setting, problem):

@@ -99,9 +99,7 @@ def blocks(draw, num_devices: int) -> Block:
     replicas = draw(st.integers(1, min(3, num_devices)))
     pitch = num_devices // replicas
     devices = draw(st.integers(1, pitch))
-    return Block(
-        replicas, pitch, draw(st.integers(0, pitch - devices)), devices
-    )
+    return Block(replicas, pitch, draw(st.integers(0, pitch - devices)), devices)
 
 
 @examples(200, full=3000)
@@ -141,9 +139,7 @@ def test_routes_are_what_they_would_be_without_symmetry(data, topology):
 
 @examples(300, full=3000)
 @given(st.data(), networks(), st.sampled_from(get_args(CollectiveKind)))
-def test_groups_that_are_no_slower_are_so_whatever_they_do(
-    data, topology, kind
-):
+def test_groups_that_are_no_slower_are_so_whatever_they_do(data, topology, kind):
     network = GraphNetwork(topology)
     block = data.draw(blocks(topology.max_devices))
     strides = [n for n in (1, 2, 3) if block.devices % n == 0]
@@ -151,9 +147,7 @@ def test_groups_that_are_no_slower_are_so_whatever_they_do(
         network.groups(
             ParallelGroups(
                 block._replace(
-                    offset=data.draw(
-                        st.integers(0, block.pitch - block.devices)
-                    )
+                    offset=data.draw(st.integers(0, block.pitch - block.devices))
                 ),
                 block.devices // stride,
                 stride,
@@ -192,9 +186,7 @@ LATE, STEEP, WORST = Line(2, 1.0), Line(1, 2.0), Line(2, 2.0)
         ((STEEP, LATE), (WORST, STEEP), True),
     ],
 )
-def test_groups_are_no_slower_whose_lines_are_below_all(
-    groups, other, expected
-):
+def test_groups_are_no_slower_whose_lines_are_below_all(groups, other, expected):
     network = GraphNetwork(topology_of(generate("ring:6")))
     found = network.no_slower(Prices(half=groups), Prices(half=other))
     assert found == expected
@@ -259,7 +251,5 @@ def test_turning_back_and_forth_moves_nothing():
         ([(5, 7), (8, 10)], 0),
     ],
 )
-def test_blocks_turn_to_the_front_as_far_as_all_of_them_stay_whole(
-    ranges, steps
-):
+def test_blocks_turn_to_the_front_as_far_as_all_of_them_stay_whole(ranges, steps):
     assert Rotation(6, 2).steps_back(ranges) == steps

@@ -16,13 +16,7 @@ from msgspec.structs import replace
 from nest.constraints.targets import for_target, inexpressible, names
 from nest.errors import InvalidOptionError
 from nest.ir import Problem
-from nest.ir.job import (
-    MICRO_BATCH_COUNTS,
-    OVERLAP_NEEDS,
-    SEVERAL,
-    SHARDING,
-    SHARED,
-)
+from nest.ir.job import MICRO_BATCH_COUNTS, OVERLAP_NEEDS, SEVERAL, SHARDING, SHARED
 from nest.solvers.base import Status
 from tests.frontiers import enumerated, searched
 from tests.independent.enumerator import optimum
@@ -77,9 +71,7 @@ def test_exact_solvers_prove_the_optimum_for_a_target(name, problem):
     same = replace(
         problem,
         job=replace(
-            problem.job,
-            optimizer=narrow.job.optimizer,
-            schedule=narrow.job.schedule,
+            problem.job, optimizer=narrow.job.optimizer, schedule=narrow.job.schedule
         ),
     )
     loose = solve("dp", same)
@@ -122,9 +114,7 @@ def test_modules_of_predictions_stay_together_for_megatron(problem):
 def test_frameworks_without_such_modules_say_so(problem, name):
     if name == "megatron":
         modules = [x for x in problem.graph.layers if "mtp" in x.kind]
-        assert bool(for_target(problem, name).job.one_stage) == (
-            len(modules) > 1
-        )
+        assert bool(for_target(problem, name).job.one_stage) == (len(modules) > 1)
         return
     with pytest.raises(
         InvalidOptionError,
@@ -147,9 +137,7 @@ def ruled(draw: Draw, **kind: Any) -> Problem:
         problem = draw(problems(preset="standard", **kind))
     else:
         problem = draw(
-            mixed(**kind)
-            if draw(st.booleans())
-            else (problems(**kind, graphs=True))
+            mixed(**kind) if draw(st.booleans()) else (problems(**kind, graphs=True))
         )
     return draw_rules(draw, problem)
 
@@ -159,9 +147,7 @@ def draw_kinds(draw: Draw, problem: Problem) -> tuple[str, ...]:
     kinds = sorted({layer.kind for layer in problem.graph.layers})
     if draw(st.booleans()):
         return ()
-    return tuple(
-        draw(st.lists(st.sampled_from(kinds), max_size=3, unique=True))
-    )
+    return tuple(draw(st.lists(st.sampled_from(kinds), max_size=3, unique=True)))
 
 
 def draw_rules(draw: Draw, problem: Problem) -> Problem:
@@ -174,9 +160,7 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
     for where in SEVERAL:
         if draw(st.integers(0, 2)) == 0:
             known = [*problem.job.zero, draw(st.integers(0, 3))]
-            some = st.lists(
-                st.sampled_from(sorted({*known})), min_size=1, unique=True
-            )
+            some = st.lists(st.sampled_from(sorted({*known})), min_size=1, unique=True)
             zero_with[where] = tuple(draw(some))
     job = replace(
         problem.job,
@@ -185,18 +169,12 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
         one_stage=draw_kinds(draw, problem),
         idle_devices=idle,
         zero_with=zero_with,
-        sharded_with=tuple(
-            name for name in SHARDING if draw(st.integers(0, 3)) == 0
-        ),
+        sharded_with=tuple(name for name in SHARDING if draw(st.integers(0, 3)) == 0),
         micro_batch_count=draw(st.sampled_from(("any", *MICRO_BATCH_COUNTS))),
         overlap_needs={
             name: tuple(needs)
             for name in problem.job.overlap
-            if (
-                needs := draw(
-                    st.lists(st.sampled_from(OVERLAP_NEEDS), unique=True)
-                )
-            )
+            if (needs := draw(st.lists(st.sampled_from(OVERLAP_NEEDS), unique=True)))
         },
     )
     return replace(problem, job=job)
@@ -248,9 +226,7 @@ def test_the_independent_list_keeps_the_rules(problem, interleaved, sharded):
     best, _ = optimum(problem)
     truth = solve("brute", problem)
     assert truth.claimed_quanta == best
-    assert truth.status is (
-        Status.INFEASIBLE if best is None else Status.OPTIMAL
-    )
+    assert truth.status is (Status.INFEASIBLE if best is None else Status.OPTIMAL)
 
 
 @pytest.mark.parametrize("name", PLANNERS)

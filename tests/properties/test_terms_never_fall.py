@@ -65,9 +65,7 @@ def some_ns(random: Random, quantum_ps: int) -> float:
     if random.random() < 0.7:
         power = 2 ** random.randrange(6, 20) * 1000 // quantum_ps
         quanta = max(0, power - random.randrange(1, 4))
-    return (quanta + random.choice((0.5, 0.5, 0.5, 0, 0.3))) * (
-        quantum_ps / 1000
-    )
+    return (quanta + random.choice((0.5, 0.5, 0.5, 0, 0.3))) * (quantum_ps / 1000)
 
 
 def seldom_ns(random: Random, quantum_ps: int) -> float:
@@ -110,9 +108,7 @@ def layers(random: Random):
     axes = [name for name, degree in degrees.items() if degree > 1]
     topology = levels(random)
     speed = topology.levels[0].bandwidth_bytes_per_s / 1e9
-    forward_ns, backward_ns, *old_ns = (
-        some_ns(random, quantum_ps) for _ in range(4)
-    )
+    forward_ns, backward_ns, *old_ns = (some_ns(random, quantum_ps) for _ in range(4))
 
     def calls():
         for _ in range(random.randrange(5) if axes else 0):
@@ -142,9 +138,7 @@ def layers(random: Random):
             Activations(
                 recompute=x,
                 kept_bytes=some_bytes(random),
-                extra_ns=(
-                    some_ns(random, quantum_ps) if x == "selective" else 0
-                ),
+                extra_ns=(some_ns(random, quantum_ps) if x == "selective" else 0),
             )
             for x in recompute
         ),
@@ -178,12 +172,7 @@ def layers(random: Random):
         optimizer=Optimizer(buffer_bytes=random.choice((0, 0.7, 4))),
     )
     strategy = Strategy(
-        dp=dp,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        zero=zero,
-        recompute=random.choice(recompute),
+        dp=dp, tp=tp, cp=cp, ep=ep, zero=zero, recompute=random.choice(recompute)
     )
     runtime = Runtime(
         overlap=frozenset(x for x in names if most or random.random() < 0.6),
@@ -202,9 +191,7 @@ def block_of(strategy: Strategy, offset: int = 0) -> Block:
 
 def terms(problem, strategy, runtime, block, replicas=2):
     """Return all terms of the layer that must not fall, by name."""
-    found = CostModel(problem).layer_terms(
-        0, strategy, 4, block, runtime, replicas
-    )
+    found = CostModel(problem).layer_terms(0, strategy, 4, block, runtime, replicas)
     assert found is not None
     assert 0 <= found.weight_backward <= found.backward
     assert 0 <= found.pairable_forward <= found.forward
@@ -215,8 +202,7 @@ def terms(problem, strategy, runtime, block, replicas=2):
         "forward alone": found.forward - found.pairable_forward,
         "backward alone": found.backward - found.pairable_backward,
         "inputs": found.backward - found.weight_backward,
-        "sync that shows": found.sync
-        - most_hidden(found.hideable_sync, fraction),
+        "sync that shows": found.sync - most_hidden(found.hideable_sync, fraction),
     }
 
 
@@ -333,18 +319,14 @@ def test_no_term_falls_where_less_hides(random):
     less = replace(
         job,
         overlap={x: y * some_fraction(random) for x, y in job.overlap.items()},
-        gradient_sync_overlap=(
-            job.gradient_sync_overlap * some_fraction(random)
-        ),
+        gradient_sync_overlap=(job.gradient_sync_overlap * some_fraction(random)),
     )
     check(before, terms(replace(problem, job=less), strategy, runtime, block))
     # With these times are rounded together, or apart.
     apart = {"weights", "gradients"}
     if job.schedule == "dualpipe-v":
         apart.add("ep")
-    kept = frozenset(
-        x for x in runtime.overlap if x in apart or random.random() < 0.5
-    )
+    kept = frozenset(x for x in runtime.overlap if x in apart or random.random() < 0.5)
     other = runtime._replace(overlap=kept)
     check(before, terms(problem, strategy, other, block))
 
@@ -360,9 +342,7 @@ def test_no_term_falls_on_slower_devices(random):
     def on(first, count):
         others = (DeviceRange(first=first, count=count, device=old),)
         cluster = replace(problem.cluster, others=others)
-        return terms(
-            replace(problem, cluster=cluster), strategy, runtime, block
-        )
+        return terms(replace(problem, cluster=cluster), strategy, runtime, block)
 
     # Of both types: in a replica, or one replica of each.
     both = on(1, 31) if strategy.devices > 1 else on(16, 16)
@@ -433,9 +413,7 @@ def test_no_term_falls_where_less_is_sharded(random):
 @examples(200)
 @given(SEEDS)
 def test_no_message_falls(random):
-    problem = make_problem(
-        {"a": make_cost()}, quantum_ps=random.choice(QUANTA_PS[:-1])
-    )
+    problem = make_problem({"a": make_cost()}, quantum_ps=random.choice(QUANTA_PS[:-1]))
     transfers = CostModel(problem).transfers
     size, speed = some_bytes(random), random.choice(SPEEDS)
     samples, shards, receivers = (random.randrange(1, 9) for _ in range(3))
@@ -493,9 +471,7 @@ def test_no_term_falls_on_a_place_that_is_no_faster(problem, size):
         for layer in range(len(problem.graph.layers)):
             found = [
                 [
-                    model.layers.passes(
-                        layer, strategy, micro_batch, block, overlap
-                    )
+                    model.layers.passes(layer, strategy, micro_batch, block, overlap)
                     for block in blocks
                 ]
                 for blocks in (fastest, places)
@@ -503,8 +479,7 @@ def test_no_term_falls_on_a_place_that_is_no_faster(problem, size):
             if None in found[0]:
                 continue
             least, all_least = (
-                [min(column) for column in zip(*rows, strict=True)]
-                for rows in found
+                [min(column) for column in zip(*rows, strict=True)] for rows in found
             )
             assert least == all_least
 
@@ -521,9 +496,7 @@ def slower(problem, random: Random):
         return with_slower_level(
             problem,
             random.randrange(4),
-            random.choice(
-                ("bandwidth_bytes_per_s", "latency_ns", "launch_ns")
-            ),
+            random.choice(("bandwidth_bytes_per_s", "latency_ns", "launch_ns")),
             random.choice((1 + 2**-52, 1.7, 2.0, 100.0)),
         )
     elif kind == 1:
@@ -541,29 +514,23 @@ def slower(problem, random: Random):
                 return replace(
                     cost,
                     collectives=tuple(
-                        replace(
-                            x, size_bytes=x.size_bytes + random.randrange(3)
-                        )
+                        replace(x, size_bytes=x.size_bytes + random.randrange(3))
                         for x in cost.collectives
                     ),
                 )
             return replace(
                 cost,
                 weight_bytes=cost.weight_bytes + random.randrange(2),
-                expert_weight_bytes=cost.expert_weight_bytes
-                + random.randrange(2),
+                expert_weight_bytes=cost.expert_weight_bytes + random.randrange(2),
             )
 
         graph = replace(
             graph,
             kinds=tuple(
-                replace(x, costs=tuple(map(larger, x.costs)))
-                for x in graph.kinds
+                replace(x, costs=tuple(map(larger, x.costs))) for x in graph.kinds
             ),
         )
-    return replace(
-        problem, graph=graph, cluster=replace(cluster, topology=topology)
-    )
+    return replace(problem, graph=graph, cluster=replace(cluster, topology=topology))
 
 
 @pytest.mark.parametrize("scorer", ["nest", "independent"])
@@ -576,8 +543,7 @@ def test_no_step_is_shorter_where_something_is_slower(scorer, random):
     job = replace(
         problem.job,
         overlap={
-            name: ends.get(value, 1.0)
-            for name, value in problem.job.overlap.items()
+            name: ends.get(value, 1.0) for name, value in problem.job.overlap.items()
         },
     )
     problem = replace(problem, job=job)
@@ -585,9 +551,7 @@ def test_no_step_is_shorter_where_something_is_slower(scorer, random):
         independent_score(problem, plan)
         other = slower(problem, random)
         if scorer == "independent":
-            before, after = (
-                independent_score(x, plan) for x in (problem, other)
-            )
+            before, after = (independent_score(x, plan) for x in (problem, other))
             steps = before.step, after.step
         else:
             before, after = (score(x, plan) for x in (problem, other))

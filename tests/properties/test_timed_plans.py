@@ -67,9 +67,7 @@ def timed(draw: Draw, schedule: str):
         schedule=schedule,
         global_batch=batch,
         virtual_stages=(1, 2) if schedule == "1f1b" else (1,),
-        recompute=job.recompute
-        if schedule == "1f1b"
-        else recompute or ("none",),
+        recompute=job.recompute if schedule == "1f1b" else recompute or ("none",),
     )
     more = draw(st.sampled_from((1, 1, 2, 3, 8)))
     device = replace(device, memory_bytes=more * device.memory_bytes)

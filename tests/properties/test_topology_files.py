@@ -12,20 +12,7 @@ from nest.topology.files.source import Source
 from tests.properties.profiles import examples
 from tests.unit.topology.test_topology_files import FILES, HOW
 
-WORDS = [
-    "",
-    "-1",
-    "nan",
-    "tbd",
-    "[",
-    "]",
-    '"',
-    "\n",
-    "\x1b",
-    "é",
-    "{}",
-    "1e999",
-]
+WORDS = ["", "-1", "nan", "tbd", "[", "]", '"', "\n", "\x1b", "é", "{}", "1e999"]
 
 
 @given(data=st.data())
@@ -39,9 +26,7 @@ def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
     new = data.draw(st.sampled_from(WORDS) | st.text(max_size=3))
     form, options = HOW[path.name]
     damaged = Source(
-        path.name,
-        text[:start] + new + text[end:],
-        FileSupplement(**options),
+        path.name, text[:start] + new + text[end:], FileSupplement(**options)
     )
     try:
         graph = FORMATS[form].read(damaged)
@@ -60,9 +45,7 @@ def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
     st.sampled_from(["", "-x", ".rack"]),
 )
 @examples(100)
-def test_a_range_is_its_numbers(
-    low: int, more: int, width: int, suffix: str
-) -> None:
+def test_a_range_is_its_numbers(low: int, more: int, width: int, suffix: str) -> None:
     text = f"{low:0{width}d}"
     hosts = expand(f"n[{text}-{low + more}]{suffix}", "file")
     assert [host.removesuffix(suffix).removeprefix("n") for host in hosts] == [

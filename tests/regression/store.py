@@ -49,11 +49,7 @@ def load(name: str) -> Known:
     problem = read_problem(FOLDER / f"{name}.json")
     known = json.loads((FOLDER / f"{name}.optimum.json").read_text())
     return Known(
-        name,
-        problem,
-        known["problem_hash"],
-        known["status"],
-        known["step_quanta"],
+        name, problem, known["problem_hash"], known["status"], known["step_quanta"]
     )
 
 
@@ -67,9 +63,7 @@ def store(name: str, problem: Problem, why: str) -> None:
     )
     proved_by = ["brute", "dp"] if agreed else ["brute"]
     if output.plan is not None:
-        assert score(problem, output.plan).step_quanta == (
-            output.claimed_quanta
-        )
+        assert score(problem, output.plan).step_quanta == (output.claimed_quanta)
     FOLDER.mkdir(parents=True, exist_ok=True)
     write(FOLDER / f"{name}.json", problem)
     document = {

@@ -22,9 +22,7 @@ from tests.regression.frontiers import load, stored
 MOST_TICKS = 100_000
 
 #: Stored problems with a strategy per layer.
-LAYERED = [
-    name for name in stored() if load(name).problem.job.granularity == "layer"
-]
+LAYERED = [name for name in stored() if load(name).problem.job.granularity == "layer"]
 
 
 def test_frontiers_are_there():
@@ -78,9 +76,7 @@ def test_what_a_limit_leaves_open_is_said(name, workers):
     for setting in ("labels-alone", "levels-cut-again"):
         ticks = 0
         while ticks < MOST_TICKS:
-            points, gaps = search(
-                known.problem, setting, Ticking(ticks), workers
-            )
+            points, gaps = search(known.problem, setting, Ticking(ticks), workers)
             check_limited(points, gaps, known.points)
             if not gaps:
                 assert pairs(points) == known.points
@@ -98,9 +94,7 @@ def test_a_case_that_no_process_began_stays_open():
     """
     known = load("three-micro-batches")
     for ticks in range(MOST_TICKS):
-        points, gaps = search(
-            known.problem, "labels-alone", Ticking(ticks), workers=2
-        )
+        points, gaps = search(known.problem, "labels-alone", Ticking(ticks), workers=2)
         check_limited(points, gaps, known.points)
         if not gaps:
             break

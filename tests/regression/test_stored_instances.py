@@ -70,9 +70,7 @@ def test_highs_proves_it_too(name):
 
 def choosing() -> list[str]:
     """Return the instances whose stages choose their own strategies."""
-    return [
-        name for name in stored() if load(name).problem.preset == "standard"
-    ]
+    return [name for name in stored() if load(name).problem.preset == "standard"]
 
 
 @pytest.mark.parametrize("setting", optima.SETTINGS)
@@ -90,9 +88,7 @@ def test_dp_needs_no_plan_to_start_from(name, setting):
 def test_what_dp_proves_in_time_is_true(name, setting):
     """Wherever the time is up."""
     known = load(name)
-    truth = SolverOutput(
-        status=Status(known.status), claimed_quanta=known.step_quanta
-    )
+    truth = SolverOutput(status=Status(known.status), claimed_quanta=known.step_quanta)
     ticks = 0
     while not optima.check_limited(known.problem, setting, ticks, truth):
         ticks += 1 + ticks // 4

@@ -70,9 +70,7 @@ def check(problem: Problem, step_quanta: int | None) -> None:
 def test_every_device_has_its_own_memory(
     weight_bytes, first_bytes, step_quanta, granularity
 ):
-    problem = chain(
-        "ab", 2, 1000, weight_bytes=weight_bytes, granularity=granularity
-    )
+    problem = chain("ab", 2, 1000, weight_bytes=weight_bytes, granularity=granularity)
     check(with_other(problem, 1, memory_bytes=first_bytes), step_quanta)
 
 
@@ -87,9 +85,7 @@ def test_every_device_has_its_own_memory(
     ],
 )
 def test_weights_alone_may_not_fit(second_bytes, step_quanta, granularity):
-    problem = chain(
-        "ab", 2, second_bytes, weight_bytes=10, granularity=granularity
-    )
+    problem = chain("ab", 2, second_bytes, weight_bytes=10, granularity=granularity)
     check(with_other(problem, 1, memory_bytes=1000), step_quanta)
 
 
@@ -103,9 +99,7 @@ def test_weights_alone_may_not_fit(second_bytes, step_quanta, granularity):
         (29, 210),
     ],
 )
-def test_places_alike_to_the_network_may_differ(
-    third_bytes, step_quanta, granularity
-):
+def test_places_alike_to_the_network_may_differ(third_bytes, step_quanta, granularity):
     """The second and the third of four devices have a neighbor each way."""
     problem = chain("abc", 4, third_bytes, granularity=granularity)
     check(with_other(problem, 2, memory_bytes=1000), step_quanta)

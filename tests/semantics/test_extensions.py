@@ -119,9 +119,7 @@ def test_the_blocks_of_an_interleaved_plan_divide_the_micro_batches():
     """
     names = "abcdefgh"
     costs = dict.fromkeys(names, make_cost(3000, 6000))
-    plain = make_plan(
-        *((pair, SINGLE) for pair in ("a b", "c d", "e f", "g h"))
-    )
+    plain = make_plan(*((pair, SINGLE) for pair in ("a b", "c d", "e f", "g h")))
     problem = chain(names, devices=4, global_batch=6, costs=costs)
     assert score(problem, plain).step_quanta == 162000
     with pytest.raises(
@@ -150,9 +148,7 @@ def test_gpipe_waits_for_the_slowest_forward_and_backward_pass():
     costs = {"a": make_cost(30, 10), "b": make_cost(10, 50)}
     plan = make_plan(("a", SINGLE), ("b", SINGLE))
     for schedule, step in (("gpipe", 340), ("1f1b", 280)):
-        problem = make_problem(
-            costs, devices=2, global_batch=4, schedule=schedule
-        )
+        problem = make_problem(costs, devices=2, global_batch=4, schedule=schedule)
         assert score(problem, plan).step_quanta == step
 
 
@@ -176,9 +172,7 @@ def test_every_chunk_receives_and_wraps_around_the_replica():
 
     0-1 meet in a pair: 10 + 5. 1-2 and 2-0 across pairs: 100 + 50.
     """
-    problem = chain(
-        "abcdef", edge=5, devices=4, topology=PAIRS, global_batch=3
-    )
+    problem = chain("abcdef", edge=5, devices=4, topology=PAIRS, global_batch=3)
     result = score(problem, chunks("abcdef"))
     assert [s.receive_forward for s in result.stages] == [
         *(0, 15, 150),
@@ -277,9 +271,7 @@ def test_replicas_wrap_around_within_themselves():
         (3, 2, 3, [3, 3, 3, 3, 3, 1], [6, 6, 4]),
     ],
 )
-def test_chunk_passes_in_flight(
-    blocks, virtual, micro_batches, inflight, at_once
-):
+def test_chunk_passes_in_flight(blocks, virtual, micro_batches, inflight, at_once):
     names = "abcdef"[: blocks * virtual]
     problem = chain(
         names,
@@ -325,13 +317,9 @@ def memory_chain(**fields):
     """
     return chain(
         costs={
-            "a": make_cost(
-                10, 20, weight_bytes=10, kept_bytes=100, working_bytes=5
-            ),
+            "a": make_cost(10, 20, weight_bytes=10, kept_bytes=100, working_bytes=5),
             "b": make_cost(10, 20, kept_bytes=3),
-            "c": make_cost(
-                10, 20, weight_bytes=5, kept_bytes=10, working_bytes=30
-            ),
+            "c": make_cost(10, 20, weight_bytes=5, kept_bytes=10, working_bytes=30),
         },
         **fields,
     )
@@ -426,10 +414,7 @@ def test_overlap_that_a_plan_does_not_use_changes_nothing():
     problem = make_problem(
         {
             "a": make_cost(
-                100,
-                10,
-                tp=2,
-                collectives=(call("all-reduce", "tp", "forward", 10),),
+                100, 10, tp=2, collectives=(call("all-reduce", "tp", "forward", 10),)
             )
         },
         devices=2,
@@ -506,14 +491,9 @@ def zero_plan(zero, used=(), **fields):
         (3, 1.0, 100, 200),
     ],
 )
-def test_zero_traffic_overlaps_and_is_rounded_once(
-    zero, fraction, forward, backward
-):
+def test_zero_traffic_overlaps_and_is_rounded_once(zero, fraction, forward, backward):
     overlap = {"weights": fraction}
-    assert zero_plan(zero, ("weights",), overlap=overlap) == (
-        forward,
-        backward,
-    )
+    assert zero_plan(zero, ("weights",), overlap=overlap) == (forward, backward)
 
 
 def test_zero_traffic_hides_behind_no_more_than_the_computation():
@@ -525,9 +505,7 @@ def test_zero_traffic_hides_behind_no_more_than_the_computation():
 
 def test_a_recomputed_forward_pass_gathers_no_weights():
     """Backward: 200 + 28 - 14, and 100 again."""
-    found = zero_plan(
-        3, ("weights",), overlap={"weights": 0.5}, recompute="full"
-    )
+    found = zero_plan(3, ("weights",), overlap={"weights": 0.5}, recompute="full")
     assert found == (107, 214 + 100)
 
 
@@ -594,12 +572,7 @@ def distributed(replicas, strategy, zero=(0, 1), **weights):
     problem = make_problem(
         {
             "a": make_cost(
-                10,
-                20,
-                tp=strategy.tp,
-                cp=strategy.cp,
-                ep=strategy.ep,
-                **weights,
+                10, 20, tp=strategy.tp, cp=strategy.cp, ep=strategy.ep, **weights
             )
         },
         devices=replicas * strategy.devices,
@@ -609,9 +582,7 @@ def distributed(replicas, strategy, zero=(0, 1), **weights):
         zero=zero,
         distributed_optimizer=True,
     )
-    plan = make_plan(
-        ("a", strategy), replicas=replicas, micro_batch=strategy.dp
-    )
+    plan = make_plan(("a", strategy), replicas=replicas, micro_batch=strategy.dp)
     return problem, replace(plan, distributed_optimizer=True)
 
 
@@ -636,9 +607,7 @@ def test_distributed_optimizer_shards_experts_over_their_copies():
     Reduce-scatter and all-gather of 80 bytes on two: 10 + 40 each. Update:
     40 + 2 · 40 + 2 · 240.
     """
-    problem, plan = distributed(
-        2, Strategy(dp=2, ep=2), expert_weight_bytes=80
-    )
+    problem, plan = distributed(2, Strategy(dp=2, ep=2), expert_weight_bytes=80)
     (stage,) = score(problem, plan).stages
     assert stage.state_bytes == 240
     assert stage.sync == 50 + 50 + 600
@@ -646,12 +615,7 @@ def test_distributed_optimizer_shards_experts_over_their_copies():
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        Strategy(dp=2),
-        Strategy(dp=2, cp=2),
-        Strategy(dp=4, tp=2, ep=2),
-        Strategy(tp=2),
-    ],
+    [Strategy(dp=2), Strategy(dp=2, cp=2), Strategy(dp=4, tp=2, ep=2), Strategy(tp=2)],
 )
 def test_distributed_optimizer_of_one_replica_is_zero_1(strategy):
     weights = {"weight_bytes": 81, "expert_weight_bytes": 35}
@@ -695,8 +659,7 @@ def test_buffers_are_kept_per_weight_and_never_sharded(zero):
 def test_half_a_byte_per_weight_rounds_up():
     """Three bytes are 1.5 weights, 0.75 bytes of buffers."""
     problem = make_problem(
-        {"a": make_cost(weight_bytes=3)},
-        optimizer=Optimizer(buffer_bytes=0.5),
+        {"a": make_cost(weight_bytes=3)}, optimizer=Optimizer(buffer_bytes=0.5)
     )
     (stage,) = score(problem, make_plan(("a", SINGLE))).stages
     assert stage.buffer_bytes == 1
@@ -704,9 +667,7 @@ def test_half_a_byte_per_weight_rounds_up():
 
 def with_reserve(problem, memory_bytes, reserve_bytes):
     device = replace(
-        problem.cluster.device,
-        memory_bytes=memory_bytes,
-        reserve_bytes=reserve_bytes,
+        problem.cluster.device, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes
     )
     return replace(problem, cluster=replace(problem.cluster, device=device))
 
@@ -767,9 +728,7 @@ def test_reserve_and_buffers_mean_the_same_to_exact_solvers(
     problem, reserve_bytes, buffer_bytes
 ):
     memory_bytes = problem.cluster.device.memory_bytes
-    reserved = with_reserve(
-        problem, memory_bytes + reserve_bytes, reserve_bytes
-    )
+    reserved = with_reserve(problem, memory_bytes + reserve_bytes, reserve_bytes)
     optimizer = replace(problem.job.optimizer, buffer_bytes=buffer_bytes)
     buffered = replace(problem, job=replace(problem.job, optimizer=optimizer))
 
@@ -858,9 +817,7 @@ def make_stages(*devices):
             "virtual_stages: expected >= 1, got 0",
         ),
         (
-            lambda: replace(
-                PLAIN, stages=make_stages(1, 1, 1), virtual_stages=2
-            ),
+            lambda: replace(PLAIN, stages=make_stages(1, 1, 1), virtual_stages=2),
             r"stages: expected a multiple of virtual_stages = 2, at least 4 "
             r"\(two blocks\), got 3",
         ),
@@ -870,9 +827,7 @@ def make_stages(*devices):
             r"\(two blocks\), got 2",
         ),
         (
-            lambda: replace(
-                PLAIN, stages=make_stages(1, 2, 1, 1), virtual_stages=2
-            ),
+            lambda: replace(PLAIN, stages=make_stages(1, 2, 1, 1), virtual_stages=2),
             "stages: expected 2 devices in stage 4, as in stage 2 on the "
             "same block, got 1",
         ),
@@ -889,9 +844,7 @@ def make_stages(*devices):
             "virtual_stages: expected >= 1, got 0",
         ),
         (
-            lambda: Job(
-                global_batch=1, virtual_stages=(1, 2), schedule="gpipe"
-            ),
+            lambda: Job(global_batch=1, virtual_stages=(1, 2), schedule="gpipe"),
             r"virtual_stages: expected \[1\] with schedule 'gpipe', got "
             r"\[1, 2\]; only '1f1b' can be interleaved",
         ),
@@ -928,9 +881,7 @@ def test_a_wrong_value_is_refused_by_name(build, reason):
     ],
 )
 def test_published_presets_know_no_extension(field, value, text):
-    problem = make_problem(
-        {"a": make_cost()}, preset="nest-artifact", **{field: value}
-    )
+    problem = make_problem({"a": make_cost()}, preset="nest-artifact", **{field: value})
     with pytest.raises(
         InvalidProblemError,
         match=rf"^\$.job.{field}: expected the default under preset "
@@ -968,12 +919,8 @@ def test_launches_and_slow_peers_count_in_the_upper_bound(slow):
     )
     problem = chain("ab", edge=100, devices=4, costs={"a": cost, "b": cost})
     (level,) = problem.cluster.topology.levels
-    topology = replace(
-        problem.cluster.topology, levels=(replace(level, **slow),)
-    )
-    problem = replace(
-        problem, cluster=replace(problem.cluster, topology=topology)
-    )
+    topology = replace(problem.cluster.topology, levels=(replace(level, **slow),))
+    problem = replace(problem, cluster=replace(problem.cluster, topology=topology))
     plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(tp=2)))
     step_ns = score(problem, plan).step_time_ns
     assert 4 * 10**9 <= step_ns <= longest(problem).step_ns
@@ -1170,10 +1117,7 @@ def every_plan(problem):
 
 def without_extensions(problem):
     job = replace(
-        problem.job,
-        virtual_stages=(1,),
-        overlap={},
-        distributed_optimizer=False,
+        problem.job, virtual_stages=(1,), overlap={}, distributed_optimizer=False
     )
     return replace(problem, job=job)
 
@@ -1268,9 +1212,7 @@ def zero_3(fraction, latency_ns=10.0, forward_ns=100.0):
     )
 
 
-def synced(
-    overlap, weight_bytes=60, latency_ns=10.0, hbm=None, backward_ns=1000
-):
+def synced(overlap, weight_bytes=60, latency_ns=10.0, hbm=None, backward_ns=1000):
     """One layer on two data ranks; backward 1000."""
     return make_problem(
         {"a": make_cost(0, backward_ns, weight_bytes=weight_bytes)},
@@ -1312,18 +1254,14 @@ HIDING = {
     # 20 + 20 of sync hide behind a backward pass alone
     "as-long-in-the-other-pass": (
         either(
-            make_cost(1000, 0, weight_bytes=20),
-            make_cost(0, 1000, weight_bytes=20),
+            make_cost(1000, 0, weight_bytes=20), make_cost(0, 1000, weight_bytes=20)
         ),
         1000,
         ("gradients",),
     ),
     # 30 + 80 - 30, or 60 + 70 - 60
     "a-longer-pass-hides-more": (
-        either(
-            make_cost(0, 30, weight_bytes=60),
-            make_cost(0, 60, weight_bytes=50),
-        ),
+        either(make_cost(0, 30, weight_bytes=60), make_cost(0, 60, weight_bytes=50)),
         70,
         ("gradients",),
     ),
@@ -1376,9 +1314,7 @@ HIDING = {
     # with coefficients that solvers of integer programs hold is above that
     "rounded-down-from-above": (
         synced(
-            {"gradients": 0.5176137},
-            weight_bytes=865601719 - 20,
-            backward_ns=10**9,
+            {"gradients": 0.5176137}, weight_bytes=865601719 - 20, backward_ns=10**9
         ),
         10**9 + 865601719 - 448047308,
         ("gradients",),
@@ -1391,9 +1327,7 @@ HIDING = {
 @pytest.mark.parametrize("case", HIDING)
 def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
     problem, step, used = HIDING[case]
-    problem = replace(
-        problem, job=replace(problem.job, granularity=granularity)
-    )
+    problem = replace(problem, job=replace(problem.job, granularity=granularity))
     result = get_solver(solver)().solve(problem, SolveOptions())
     assert result.status is Status.OPTIMAL
     assert result.claimed_quanta == step
@@ -1405,9 +1339,7 @@ def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
 @pytest.mark.parametrize("case", HIDING)
 def test_dp_needs_no_plan_to_prove_what_hides(case, setting, granularity):
     problem, step, used = HIDING[case]
-    problem = replace(
-        problem, job=replace(problem.job, granularity=granularity)
-    )
+    problem = replace(problem, job=replace(problem.job, granularity=granularity))
     output = optima.search(problem, setting)
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta == step
@@ -1419,10 +1351,7 @@ def beside(problem, ep):
     costs = (make_cost(1000 * (1 + (ep != e)), 0, ep=e) for e in (1, 2))
     graph = replace(
         problem.graph,
-        kinds=(
-            *problem.graph.kinds,
-            LayerKind(name="b", costs=tuple(costs)),
-        ),
+        kinds=(*problem.graph.kinds, LayerKind(name="b", costs=tuple(costs))),
         layers=(*problem.graph.layers, Layer(id="b", kind="b")),
     )
     job = replace(problem.job, granularity="layer")
@@ -1432,23 +1361,12 @@ def beside(problem, ep):
 #: Plans whose layers differ in ep: a stands in one way, b in the other.
 HIDING_APART = {
     "more-sync-that-hides": (HIDING["more-sync-that-hides"][0], 2, 1020),
-    "as-long-in-the-other-pass": (
-        HIDING["as-long-in-the-other-pass"][0],
-        1,
-        1000,
-    ),
+    "as-long-in-the-other-pass": (HIDING["as-long-in-the-other-pass"][0], 1, 1000),
     "less-to-sync": (HIDING["less-to-sync"][0], 1, 1033),
-    "a-longer-pass-hides-more": (
-        HIDING["a-longer-pass-hides-more"][0],
-        1,
-        70,
-    ),
+    "a-longer-pass-hides-more": (HIDING["a-longer-pass-hides-more"][0], 1, 70),
     # Behind a backward pass of 30 hides as much of 20 + 60
     "a-short-pass": (
-        either(
-            make_cost(0, 30, weight_bytes=60),
-            make_cost(0, 1000, weight_bytes=60),
-        ),
+        either(make_cost(0, 30, weight_bytes=60), make_cost(0, 1000, weight_bytes=60)),
         2,
         30 + 80 - 30,
     ),
@@ -1528,9 +1446,7 @@ def test_a_distributed_optimizer_is_left_out_under_zero_2(solver, granularity):
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
 @pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
-def test_of_equal_plans_the_one_with_most_overlap_is_taken(
-    solver, granularity
-):
+def test_of_equal_plans_the_one_with_most_overlap_is_taken(solver, granularity):
     """On one device nothing is sent, and nothing sharded."""
     problem = make_problem(
         {"a": make_cost(10, 20, weight_bytes=5)},
@@ -1585,9 +1501,7 @@ def test_overlap_counts_before_the_batch_of_equal_plans(
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_the_plan_does_not_depend_on_the_number_of_workers(
-    monkeypatch, granularity
-):
+def test_the_plan_does_not_depend_on_the_number_of_workers(monkeypatch, granularity):
     monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", -1)
     problem = not_interleaved(everything(granularity=granularity))
     solver = get_solver("dp")()
@@ -1607,8 +1521,7 @@ def test_interleaved_plans_are_proven_by_all_exact_solvers(solver):
     assert result.status is Status.OPTIMAL
     assert result.step_quanta == best.step_quanta
     assert (
-        result.step_quanta
-        <= run_solver(not_interleaved(problem), solver).step_quanta
+        result.step_quanta <= run_solver(not_interleaved(problem), solver).step_quanta
     )
 
 
@@ -1620,9 +1533,7 @@ def test_no_interleaved_plan_fits_in_a_byte(solver):
 
 #: Searches no plan timed pass by pass.
 PLAIN_ONLY = Capabilities(
-    exact=True,
-    method="",
-    searches=frozenset({"overlap", "distributed_optimizer"}),
+    exact=True, method="", searches=frozenset({"overlap", "distributed_optimizer"})
 )
 
 
@@ -1638,9 +1549,7 @@ def test_a_limit_keeps_its_detail():
     assert verdict.status is Status.NO_SOLUTION
     assert verdict.lower_bound_quanta is None
     assert verdict.detail == "did not search virtual_stages; no time"
-    searched = judge(
-        problem, claim, capabilities=get_solver("brute").capabilities
-    )
+    searched = judge(problem, claim, capabilities=get_solver("brute").capabilities)
     assert (searched.lower_bound_quanta, searched.detail) == (5, "no time")
 
 

@@ -22,14 +22,7 @@ from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.topology.protocol import Block
-from tests.builders import (
-    SINGLE,
-    call,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
 from tests.independent.compare import differences
 
 TP2, DP2 = Strategy(tp=2), Strategy(dp=2)
@@ -57,9 +50,7 @@ def stage_of(cost, strategy=SINGLE, *, hides=(), **fields):
         (10.4, 20.5, (10, 21)),
     ],
 )
-def test_a_pass_takes_what_the_host_needs(
-    forward_host_ns, backward_host_ns, passes
-):
+def test_a_pass_takes_what_the_host_needs(forward_host_ns, backward_host_ns, passes):
     stage = stage_of(
         make_cost(
             *(10, 20),
@@ -87,8 +78,7 @@ def reduced(**fields):
 
 
 @pytest.mark.parametrize(
-    ("host_ns", "passes"),
-    [(129, (130, 140)), (135, (135, 140)), (150, (150, 150))],
+    ("host_ns", "passes"), [(129, (130, 140)), (135, (135, 140)), (150, (150, 150))]
 )
 def test_collectives_run_while_the_host_issues(host_ns, passes):
     """The host's time is not added to them: the larger of both counts."""
@@ -98,8 +88,7 @@ def test_collectives_run_while_the_host_issues(host_ns, passes):
 
 
 @pytest.mark.parametrize(
-    ("host_ns", "passes"),
-    [(119, (120, 120)), (125, (125, 125)), (0, (120, 120))],
+    ("host_ns", "passes"), [(119, (120, 120)), (125, (125, 125)), (0, (120, 120))]
 )
 def test_what_is_hidden_is_issued(host_ns, passes):
     """10 of 130 ns hide forward and 20 of 140 backward: 120 are left."""
@@ -170,10 +159,7 @@ def test_only_selective_recomputation_states_what_it_issues():
 def test_zero_traffic_waits_unless_it_overlaps(hides, passes):
     """ZeRO 3 on two ranks, gathers and scatters of 100 bytes."""
     cost = make_cost(
-        *(10, 20),
-        weight_bytes=100,
-        forward_host_ns=100,
-        backward_host_ns=100,
+        *(10, 20), weight_bytes=100, forward_host_ns=100, backward_host_ns=100
     )
     stage = stage_of(
         cost,
@@ -217,11 +203,7 @@ def in_v(cost, strategy, **fields):
 def test_gradients_of_weights_do_not_wait(backward_host_ns, backward):
     """12 of 20 ns stay 12 of 26: those of inputs take 14 instead of 8."""
     stage = stage_of(
-        make_cost(
-            *(10, 20),
-            weight_backward_ns=12,
-            backward_host_ns=backward_host_ns,
-        ),
+        make_cost(*(10, 20), weight_backward_ns=12, backward_host_ns=backward_host_ns),
         schedule="zb-h1",
     )
     assert (stage.backward, stage.weight_backward) == (backward, 12)
@@ -251,9 +233,7 @@ def experts(forward_host_ns, backward_host_ns):
         ((130, 240), (130, 240), (0, 0)),
     ],
 )
-def test_a_pair_hides_no_more_than_what_need_not_be_issued(
-    hosts_ns, passes, hide
-):
+def test_a_pair_hides_no_more_than_what_need_not_be_issued(hosts_ns, passes, hide):
     problem, plan = in_v(
         experts(*hosts_ns),
         Strategy(dp=2, ep=2),
@@ -282,10 +262,7 @@ def on_two_types():
         backward_host_ns=15,
         activations=(
             Activations(
-                recompute="selective",
-                kept_bytes=0,
-                extra_ns=4,
-                extra_host_ns=3,
+                recompute="selective", kept_bytes=0, extra_ns=4, extra_host_ns=3
             ),
         ),
         by_device=(
@@ -302,9 +279,7 @@ def on_two_types():
         ),
     )
     one = replace(cost, tp=1)
-    problem = make_problem(
-        {"a": (one, cost)}, devices=2, recompute=("selective",)
-    )
+    problem = make_problem({"a": (one, cost)}, devices=2, recompute=("selective",))
     old = replace(problem.cluster.device, name="old")
     others = (DeviceRange(first=1, count=1, device=old),)
     return replace(problem, cluster=replace(problem.cluster, others=others))
@@ -334,11 +309,7 @@ def test_every_type_issues_in_its_own_time():
         model.layer_terms(0, strategy, 1, block)
         for block in (Block(1, 2, 0, 1), Block(1, 2, 1, 1), None)
     ]
-    assert [(x.forward, x.backward) for x in found] == [
-        (30, 24),
-        (40, 34),
-        (10, 21),
-    ]
+    assert [(x.forward, x.backward) for x in found] == [(30, 24), (40, 34), (10, 21)]
 
 
 def test_types_may_differ_in_their_hosts_alone():
@@ -361,8 +332,7 @@ def test_types_may_differ_in_their_hosts_alone():
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
     model = CostModel(problem)
     found = [
-        model.layer_terms(0, SINGLE, 1, Block(1, 2, offset, 1))
-        for offset in (0, 1)
+        model.layer_terms(0, SINGLE, 1, Block(1, 2, offset, 1)) for offset in (0, 1)
     ]
     assert [(x.forward, x.backward) for x in found] == [(10, 20), (50, 60)]
 
@@ -393,12 +363,7 @@ def test_short_passes_are_better_made_longer():
     Eight micro-batches of one sample take 8 · 80, two of four 2 · 120.
     """
     costs = tuple(
-        make_cost(
-            *(10 * b, 20 * b),
-            samples=b,
-            forward_host_ns=40,
-            backward_host_ns=40,
-        )
+        make_cost(*(10 * b, 20 * b), samples=b, forward_host_ns=40, backward_host_ns=40)
         for b in (1, 2, 4)
     )
     problem = make_problem(
@@ -428,9 +393,7 @@ def test_what_the_host_takes_is_written_read_and_hashed():
         {"backward_host_ns": 1e15},
         {
             "activations": (
-                Activations(
-                    recompute="selective", kept_bytes=0, extra_host_ns=1e15
-                ),
+                Activations(recompute="selective", kept_bytes=0, extra_host_ns=1e15),
             )
         },
     ],

@@ -62,11 +62,7 @@ def chain(costs, size_bytes=0, **fields):
 
 def recomputing(**fields):
     """Four layers of 10 + 20 ns that keep 10 bytes, or 4 with 10 ns more."""
-    cost = make_cost(
-        10,
-        20,
-        activations=kept_or_full(10, 4),
-    )
+    cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     fields = {"memory_bytes": 34, "recompute": ("none", "full"), **fields}
     return chain(dict.fromkeys("abcd", cost), **fields)
 
@@ -164,10 +160,7 @@ def test_a_change_pays_the_level_that_holds_the_block(name):
 
     τ = 60 + 300 + 150.
     """
-    costs = {
-        "a": make_cost(10, 20),
-        "b": make_cost(10, 20, tp=4, samples=4),
-    }
+    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=4, samples=4)}
     problem = chain(
         costs,
         5,
@@ -186,10 +179,7 @@ def test_a_change_pays_the_worst_replica(name):
 
     τ = 60 + (100 + 100) + (100 + 50).
     """
-    costs = {
-        "a": make_cost(10, 20),
-        "b": make_cost(10, 20, tp=2, samples=2),
-    }
+    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)}
     problem = chain(
         costs,
         5,
@@ -212,14 +202,8 @@ def test_the_layers_at_the_boundaries_receive(name):
     10 + 20 and 10 + 10 ns; so T = 2 (60 + 50 + 30). As one stage, two
     changes: T = 120 + 2 * 50, if that may be.
     """
-    on_ranks = (
-        make_cost(10, 20, samples=2),
-        make_cost(900, 900, tp=2, samples=4),
-    )
-    split = (
-        make_cost(900, 900, samples=2),
-        make_cost(10, 20, tp=2, samples=4),
-    )
+    on_ranks = (make_cost(10, 20, samples=2), make_cost(900, 900, tp=2, samples=4))
+    split = (make_cost(900, 900, samples=2), make_cost(10, 20, tp=2, samples=4))
     costs = {"a": on_ranks, "b": split, "c": split, "d": on_ranks}
     fields = {"devices": 4, "micro_batches": (4,), "global_batch": 4}
     problem = chain(costs, size_bytes=5, **fields)
@@ -299,10 +283,7 @@ def test_the_order_of_the_graph_says_which_layer_receives(
 @layerwise
 def test_layers_without_a_common_strategy_share_a_stage(name):
     """Layer a has a cost for dp = 2 only, b for tp = 2 only: τ = 95."""
-    costs = {
-        "a": make_cost(10, 20),
-        "b": make_cost(10, 20, tp=2, samples=2),
-    }
+    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)}
     problem = chain(costs, 5, devices=2, micro_batches=(2,), global_batch=8)
     assert solve(name, problem).claimed_quanta == 4 * 95
     assert solve(name, coarse(problem)).status is Status.INFEASIBLE
@@ -343,13 +324,9 @@ def test_plain_enumeration_lists_every_assignment_once():
     """On one device 2 * 2 strategies for ab; a | b are 2 * 2 more."""
     problem = recomputing(devices=2)
     graph = replace(
-        problem.graph,
-        layers=problem.graph.layers[:2],
-        edges=problem.graph.edges[:1],
+        problem.graph, layers=problem.graph.layers[:2], edges=problem.graph.edges[:1]
     )
-    space = PlanSpace(
-        replace(problem, graph=graph), CostModel(problem), Deadline(None)
-    )
+    space = PlanSpace(replace(problem, graph=graph), CostModel(problem), Deadline(None))
     plans = list(space.plans())
     assert len(plans) == len(set(plans)) == space.count(100) == 8
     for plan in plans:
@@ -400,9 +377,7 @@ def test_an_unknown_granularity_is_refused(capsys):
     with pytest.raises(SystemExit) as done:
         main(["solve", "x", "--solver", "dp", "--granularity", "node"])
     assert done.value.code == 2
-    assert (
-        "expected one of stage, layer; got 'node'" in capsys.readouterr().err
-    )
+    assert "expected one of stage, layer; got 'node'" in capsys.readouterr().err
 
 
 def test_the_default_is_left_out_of_files():
@@ -438,9 +413,7 @@ MIXED = Plan(
     micro_batch=2,
     stages=(
         Stage(
-            layers=("a", "b"),
-            devices=2,
-            strategies=(Strategy(dp=2), Strategy(tp=2)),
+            layers=("a", "b"), devices=2, strategies=(Strategy(dp=2), Strategy(tp=2))
         ),
     ),
 )
@@ -471,10 +444,7 @@ def test_most_in_flight_of_a_group(setting):
     """
     cost = make_cost(10, 20, weight_bytes=10, kept_bytes=1)
     problem = chain(
-        dict.fromkeys("abc", cost),
-        devices=3,
-        global_batch=4,
-        memory_bytes=80 + 3,
+        dict.fromkeys("abc", cost), devices=3, global_batch=4, memory_bytes=80 + 3
     )
     assert optima.search(problem, setting).claimed_quanta == 180
 
@@ -502,10 +472,7 @@ def test_a_slower_way_that_fits_more_micro_batches_counts(name):
     M = 4: with a recomputed 40 + 30 + 30 and 3 * 40 more; a | bc takes 30 +
     60 + 3 * 60.
     """
-    choices = (
-        Activations(kept_bytes=10),
-        Activations(recompute="full", kept_bytes=4),
-    )
+    choices = (Activations(kept_bytes=10), Activations(recompute="full", kept_bytes=4))
     problem = chain(
         dict.fromkeys("abc", make_cost(10, 20, activations=choices)),
         devices=3,
@@ -539,9 +506,7 @@ def test_less_memory_may_come_with_a_larger_working_set(name):
                 20,
                 activations=(
                     Activations(kept_bytes=45),
-                    Activations(
-                        recompute="selective", kept_bytes=30, extra_ns=10.0
-                    ),
+                    Activations(recompute="selective", kept_bytes=30, extra_ns=10.0),
                 ),
             ),
         },

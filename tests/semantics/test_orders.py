@@ -57,14 +57,7 @@ def ordered(*lists: str, **fields: Any) -> Plan:
         # Block 2: F 10-20 and I 20-30, then F, I and at last both W.
         # Block 1: its first I at 30, its second when block 2 ends its second
         # I, at 50; W, W behind: 60 + 20.
-        (
-            (
-                "0F0 0F1 0I0 0I1 0W0 0W1",
-                "1F0 1I0 1F1 1I1 1W0 1W1",
-            ),
-            80,
-            (2, 2),
-        ),
+        (("0F0 0F1 0I0 0I1 0W0 0W1", "1F0 1I0 1F1 1I1 1W0 1W1"), 80, (2, 2)),
         # Whole backward passes: block 2 runs 10-20-40, 40-50-70. Block 1
         # goes back at 40 and at 70, 20 each.
         (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), 90, (2, 1)),
@@ -96,8 +89,7 @@ def test_chunks_of_a_list_sit_in_a_loop_or_a_v() -> None:
     """
     problem = chain(4, global_batch=1, virtual_stages=(2,))
     loop = ordered(
-        *("0F0 2F0 2I0 2W0 0I0 0W0", "1F0 3F0 3I0 3W0 1I0 1W0"),
-        virtual_stages=2,
+        *("0F0 2F0 2I0 2W0 0I0 0W0", "1F0 3F0 3I0 3W0 1I0 1W0"), virtual_stages=2
     )
     first = "0F0 3F0 3I0 3W0 0I0 0W0"
     between, behind = (
@@ -117,11 +109,7 @@ def test_named_orders_are_timed_pass_by_pass(schedule: Any) -> None:
     (tests/independent/test_simulator.py). Under GPipe the second stage goes
     back at 20: 20 + 20, as its formula says.
     """
-    costs = {
-        "a": make_cost(10, 0),
-        "b": make_cost(0, 10),
-        "c": make_cost(0, 0),
-    }
+    costs = {"a": make_cost(10, 0), "b": make_cost(0, 10), "c": make_cost(0, 0)}
     edges = (("a", "b", 1), ("b", "c", 1))
     problem = make_problem(
         costs, edges=edges, topology=FREE, global_batch=2, schedule=schedule
@@ -216,9 +204,7 @@ def test_schedules_whose_chunks_are_not_allowed_are_left_out() -> None:
     One micro-batch, a layer per chunk: 40 + 40, and a W of the first chunk.
     """
     problem = chain(4, global_batch=1, virtual_stages=(2,), replicas=(1,))
-    problem = replace(
-        problem, job=replace(problem.job, pipeline_parallel=(2,))
-    )
+    problem = replace(problem, job=replace(problem.job, pipeline_parallel=(2,)))
     result = run_solver(problem, "dp")
     assert result.plan is not None
     assert result.plan.virtual_stages == 2

@@ -36,8 +36,7 @@ def two_layers(kept=(0, 0), edge=("a", "b", 0), **fields):
         **fields,
     }
     costs = {
-        name: layer(kept_bytes=size)
-        for name, size in zip("ab", kept, strict=True)
+        name: layer(kept_bytes=size) for name, size in zip("ab", kept, strict=True)
     }
     return make_problem(costs, edges=(edge,), **fields)
 
@@ -122,9 +121,7 @@ def widths(devices):
 def weights(**fields):
     """One layer with weights on a pair of devices."""
     fields = {"devices": 2, "topology": PAIRS, **fields}
-    costs = tuple(
-        make_cost(10 * b, 20 * b, samples=b, weight_bytes=8) for b in (1, 2)
-    )
+    costs = tuple(make_cost(10 * b, 20 * b, samples=b, weight_bytes=8) for b in (1, 2))
     return make_problem({"a": costs}, **fields)
 
 
@@ -152,10 +149,7 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     # 20 bytes fit neither one stage (10 + 10) nor the first of two.
     "too much in flight": (two_layers(kept=(10, 10), memory_bytes=19), None),
     # GPipe keeps all four micro-batches: 40 bytes in either stage.
-    "gpipe": (
-        two_layers(kept=(10, 10), memory_bytes=40, schedule="gpipe"),
-        150,
-    ),
+    "gpipe": (two_layers(kept=(10, 10), memory_bytes=40, schedule="gpipe"), 150),
     "too much for gpipe": (
         two_layers(kept=(10, 10), memory_bytes=39, schedule="gpipe"),
         None,
@@ -174,10 +168,7 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     "too much passes": (skipping(9, ("a", "c", 5)), 270),
     # All four micro-batches: 20 bytes.
     "passing gpipe": (skipping(20, ("a", "c", 5), schedule="gpipe"), 180),
-    "too much passes gpipe": (
-        skipping(19, ("a", "c", 5), schedule="gpipe"),
-        270,
-    ),
+    "too much passes gpipe": (skipping(19, ("a", "c", 5), schedule="gpipe"), 270),
     # Over two ranks ⌈5 / 2⌉ = 3 bytes each: 6.
     "passing in shards": (
         skipping(6, ("a", "c", 5), width=2, sequence_parallel=True),
@@ -201,25 +192,13 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     # a | b c | d: 180 + 3 · 60. 10 bytes pass the stage in the layout of its
     # first layer: 5 bytes each if that is b on two ranks, twice in flight.
     # Two stages of two layers: 180 + 3 · 90.
-    "passing the layout of the first layer": (
-        two_layouts(10, split_first=False),
-        360,
-    ),
-    "too much passes the first layer": (
-        two_layouts(9, split_first=False),
-        450,
-    ),
+    "passing the layout of the first layer": (two_layouts(10, split_first=False), 360),
+    "too much passes the first layer": (two_layouts(9, split_first=False), 450),
     # In one piece if b is split over the two devices: 10 bytes each.
     "passing in one piece": (two_layouts(20, split_first=True), 360),
-    "too much passes in one piece": (
-        two_layouts(19, split_first=True),
-        450,
-    ),
+    "too much passes in one piece": (two_layouts(19, split_first=True), 450),
     # b first keeps 2 · 4, a last 10 bytes; one stage would keep 14.
-    "order": (
-        two_layers(kept=(10, 4), edge=("b", "a", 0), memory_bytes=10),
-        150,
-    ),
+    "order": (two_layers(kept=(10, 4), edge=("b", "a", 0), memory_bytes=10), 150),
     "wrong order": (two_layers(kept=(10, 4), memory_bytes=10), None),
     # No common width, so two stages on 1 + 2 devices.
     "stages of their own width": (widths(3), 150),
@@ -228,10 +207,7 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     # 2 · 10 + 2 · 1/2 · 8 = 28. One replica: 16 · 30 = 480.
     "gradient sync": (weights(global_batch=16), 268),
     # Half of it hidden.
-    "hidden sync": (
-        weights(global_batch=16, gradient_sync_overlap=0.5),
-        254,
-    ),
+    "hidden sync": (weights(global_batch=16, gradient_sync_overlap=0.5), 254),
     # 8 + 8 + 48 bytes do not fit 50; ZeRO 1 on two ranks takes 8 + 8 + 24.
     # B = 2, M = 2: 2 · 30 + (10 + 4) reduce-scatter + (10 + 4) all-gather.
     "zero": (
@@ -258,19 +234,11 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     ),
     # ⌈5 / 2⌉ = 3 micro-batches of two samples: 3 · 60.
     "uneven batches": (
-        weights(
-            devices=1,
-            global_batch=5,
-            micro_batches=(2,),
-            uneven_batches=True,
-        ),
+        weights(devices=1, global_batch=5, micro_batches=(2,), uneven_batches=True),
         180,
     ),
     # 2 does not divide 5.
-    "even batches": (
-        weights(devices=1, global_batch=5, micro_batches=(2,)),
-        None,
-    ),
+    "even batches": (weights(devices=1, global_batch=5, micro_batches=(2,)), None),
 }
 
 

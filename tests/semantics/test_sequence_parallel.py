@@ -34,9 +34,7 @@ def layer(whole: int, split: int, **fields: Any) -> tuple[LayerCost, ...]:
     )
 
 
-def choosing(
-    costs: dict[str, Any], size_bytes: int = 0, **fields: Any
-) -> Problem:
+def choosing(costs: dict[str, Any], size_bytes: int = 0, **fields: Any) -> Problem:
     names = list(costs)
     edges = tuple((a, b, size_bytes) for a, b in itertools.pairwise(names))
     fields = {
@@ -106,9 +104,7 @@ def test_collectives_are_those_of_the_entry():
     10 ns + 1 ns/byte: 2(10 + 20) ns, and 10 + 20.
     """
     costs = (
-        make_cost(
-            tp=2, collectives=(call("all-reduce", "tp", "forward", 40),)
-        ),
+        make_cost(tp=2, collectives=(call("all-reduce", "tp", "forward", 40),)),
         make_cost(
             tp=2,
             sequence_parallel=True,

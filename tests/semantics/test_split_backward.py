@@ -24,14 +24,7 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver, solver_names
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
-from tests.builders import (
-    SINGLE,
-    call,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
 
 DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 
@@ -77,9 +70,7 @@ def in_v(*strategies, **fields):
                 10,
                 20,
                 activations=(
-                    Activations(
-                        recompute="selective", kept_bytes=0, extra_ns=7
-                    ),
+                    Activations(recompute="selective", kept_bytes=0, extra_ns=7),
                 ),
             ),
             {"recompute": ("selective",)},
@@ -123,9 +114,7 @@ def test_gradients_are_scattered_with_those_of_weights():
     (stage,) = score(problem, plan).stages
     assert (stage.backward, stage.weight_backward) == (80, 70)
     cost = make_cost(
-        *(10, 20),
-        tp=2,
-        collectives=(call("all-reduce", "tp", "backward", 100),),
+        *(10, 20), tp=2, collectives=(call("all-reduce", "tp", "backward", 100),)
     )
     (stage,) = score(chain(cost), make_plan(("a", TP2))).stages
     assert (stage.backward, stage.weight_backward) == (140, 10)
@@ -135,11 +124,7 @@ def test_scattering_that_overlaps_stays_in_the_pass():
     """One term, of which 20 ns of 60 hide: 20 + 60 - 20 with w = 10."""
     cost = make_cost(10, 20, weight_bytes=100)
     problem = chain(
-        cost,
-        global_batch=2,
-        micro_batches=(2,),
-        zero=(2,),
-        overlap={"weights": 1.0},
+        cost, global_batch=2, micro_batches=(2,), zero=(2,), overlap={"weights": 1.0}
     )
     plan = make_plan(("a", replace(DP2, zero=2)), micro_batch=2)
     plan = replace(plan, overlap=("weights",))
@@ -174,9 +159,7 @@ def test_all_blocks_keep_what_the_first_one_does():
 
 
 def test_one_stage_splits_for_nothing():
-    found = score(
-        chain(make_cost(10, 20), global_batch=3), make_plan(("a", SINGLE))
-    )
+    found = score(chain(make_cost(10, 20), global_batch=3), make_plan(("a", SINGLE)))
     assert found.step_quanta == 90
 
 
@@ -212,11 +195,7 @@ def test_another_layout_on_the_block_has_to_be_made():
     """
     cost = (make_cost(10, 20), make_cost(10, 20, tp=2, samples=2))
     problem = chain(
-        *[cost] * 4,
-        schedule="zb-v",
-        edge=30,
-        global_batch=2,
-        micro_batches=(2,),
+        *[cost] * 4, schedule="zb-v", edge=30, global_batch=2, micro_batches=(2,)
     )
     plan = in_v(DP2, DP2, TP2, TP2, micro_batch=2)
     stages = score(problem, plan).stages
@@ -241,10 +220,7 @@ def test_plans_have_the_shape_of_the_schedule(schedule):
     ):
         score(problem, make_plan(("a b", SINGLE), ("c d", SINGLE)))
     interleaved = chain(
-        *[make_cost(1, 2)] * 4,
-        schedule="1f1b",
-        virtual_stages=(2,),
-        global_batch=4,
+        *[make_cost(1, 2)] * 4, schedule="1f1b", virtual_stages=(2,), global_batch=4
     )
     with pytest.raises(
         InvalidPlanError,
@@ -255,9 +231,7 @@ def test_plans_have_the_shape_of_the_schedule(schedule):
 
 
 def test_dualpipe_v_needs_as_many_micro_batches_as_chunks():
-    problem = chain(
-        *[make_cost(1, 2)] * 4, schedule="dualpipe-v", global_batch=3
-    )
+    problem = chain(*[make_cost(1, 2)] * 4, schedule="dualpipe-v", global_batch=3)
     with pytest.raises(
         InvalidPlanError,
         match=r"stages: expected at most half as many blocks as micro-batches "
@@ -314,10 +288,7 @@ def test_only_pairs_hide_behind_each_other():
     plan = in_v(*[EXPERTS] * 4, micro_batch=2)
     for problem, chosen in (
         (expert_problem(schedule="zb-v"), plan),
-        (
-            expert_problem(overlap={"ep": 1.0}),
-            replace(plan, overlap=("ep",)),
-        ),
+        (expert_problem(overlap={"ep": 1.0}), replace(plan, overlap=("ep",))),
     ):
         for stage in score(problem, chosen).stages:
             assert (stage.pairable_forward, stage.pairable_backward) == (0, 0)
@@ -345,11 +316,11 @@ def test_exact_solvers_prove_and_others_say_that_they_cannot(schedule):
     assert takes == exact | ({"random"} if schedule == "zb-h1" else set())
     for name in exact:
         result = run_solver(problem, name)
-        assert (
-            result.status,
-            result.step_quanta,
-            result.lower_bound_quanta,
-        ) == ("optimal", truth.step_quanta, truth.step_quanta)
+        assert (result.status, result.step_quanta, result.lower_bound_quanta) == (
+            "optimal",
+            truth.step_quanta,
+            truth.step_quanta,
+        )
     for name in ("alpa", "piper"):
         result = run_solver(problem, name)
         assert result.outcome is Outcome.SKIPPED
@@ -362,9 +333,7 @@ def test_exact_solvers_prove_and_others_say_that_they_cannot(schedule):
 
 
 @pytest.mark.parametrize("solver", ["cpsat", "milp"])
-def test_gradients_of_weights_wait_on_the_types_that_have_them(
-    monkeypatch, solver
-):
+def test_gradients_of_weights_wait_on_the_types_that_have_them(monkeypatch, solver):
     """1 + 20 ns, all of the 20 for weights but on the third device.
 
     Two blocks on the others run F F, then W each: 2 + 20. One micro-batch
@@ -376,18 +345,12 @@ def test_gradients_of_weights_wait_on_the_types_that_have_them(
         weight_backward_ns=20,
         by_device=(
             DeviceTimes(
-                device="old",
-                forward_ns=1,
-                backward_ns=20,
-                weight_backward_ns=0,
+                device="old", forward_ns=1, backward_ns=20, weight_backward_ns=0
             ),
         ),
     )
     problem = chain(
-        *(cost, cost),
-        devices=3,
-        replicas=(1,),
-        topology=make_levels((3, 0.0, 1e9)),
+        *(cost, cost), devices=3, replicas=(1,), topology=make_levels((3, 0.0, 1e9))
     )
     old = replace(problem.cluster.device, name="old")
     others = (DeviceRange(first=2, count=1, device=old),)

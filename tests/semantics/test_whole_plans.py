@@ -14,27 +14,12 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.cost.space import Runtime, breaches, families, make_split
 from nest.errors import InvalidPlanError, InvalidProblemError
-from nest.ir import (
-    Activations,
-    LayerCost,
-    Optimizer,
-    Plan,
-    Problem,
-    Stage,
-    Strategy,
-)
+from nest.ir import Activations, LayerCost, Optimizer, Plan, Problem, Stage, Strategy
 from nest.ir.plan import OVERLAP, RECOMPUTE
 from nest.search.tracer import trace
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import (
-    SINGLE,
-    call,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
 from tests.frontiers import enumerated, pairs
 from tests.independent.enumerator import optimum
 from tests.semantics.proofs import check
@@ -47,11 +32,7 @@ def chain(costs: dict[str, Any], **job: Any) -> Problem:
     devices = job.pop("devices", 2)
     job.setdefault("replicas", (1,))
     return make_problem(
-        costs,
-        edges=edges,
-        devices=devices,
-        topology=make_levels((8, 0.0, 1e18)),
-        **job,
+        costs, edges=edges, devices=devices, topology=make_levels((8, 0.0, 1e18)), **job
     )
 
 
@@ -72,8 +53,7 @@ def with_rules(problem: Problem, **rules: Any) -> Problem:
 def of_widths(*times: int) -> tuple[LayerCost, ...]:
     """Costs at tp = 1, 2, … that take so long, a third of it forward."""
     return tuple(
-        make_cost(time / 3, 2 * time / 3, tp=tp)
-        for tp, time in enumerate(times, 1)
+        make_cost(time / 3, 2 * time / 3, tp=tp) for tp, time in enumerate(times, 1)
     )
 
 
@@ -88,9 +68,7 @@ def test_stages_share_what_uniform_names():
     each, 90 + 3·60 = 270, or one stage on two, 4·51 = 204.
     """
     problem = chain(
-        {"a": of_widths(30, 21), "b": of_widths(60, 30)},
-        devices=3,
-        global_batch=4,
+        {"a": of_widths(30, 21), "b": of_widths(60, 30)}, devices=3, global_batch=4
     )
     check(problem, 150)
     check(with_rules(problem, uniform=("tp",)), 204)
@@ -108,17 +86,14 @@ def test_stages_have_even_shares_of_a_kind():
     45 and 15: 60 + 45. Three of a kind cannot be split in two: one stage,
     2·75.
     """
-    problem = chain(
-        {"in": layer(30), "b": layer(15), "c": layer(15)}, global_batch=2
-    )
+    problem = chain({"in": layer(30), "b": layer(15), "c": layer(15)}, global_batch=2)
     two = alike(problem, "b", "c")
     check(two, 90)
     check(with_rules(two, even_layers=True), 105)
     # Kinds of one layer may be anywhere.
     check(with_rules(problem, even_layers=True), 90)
     three = chain(
-        {x: layer(15) for x in ("b", "c", "d")} | {"out": layer(30)},
-        global_batch=2,
+        {x: layer(15) for x in ("b", "c", "d")} | {"out": layer(30)}, global_batch=2
     )
     check(with_rules(alike(three, "b", "c", "d"), even_layers=True), 150)
 
@@ -153,9 +128,7 @@ def test_layers_of_some_kinds_are_in_one_stage():
 def test_frontiers_keep_layers_together():
     """Three stages hold a layer each; with b and c in one, one holds two."""
     cost = make_cost(10, 20, weight_bytes=100)
-    problem = chain(
-        dict.fromkeys("abc", cost), devices=3, global_batch=2, hbm=1e9
-    )
+    problem = chain(dict.fromkeys("abc", cost), devices=3, global_batch=2, hbm=1e9)
     for rules in ({}, {"one_stage": ("b", "c")}):
         ruled = with_rules(problem, **rules)
         points, gaps = trace(ruled, Deadline(None))
@@ -175,9 +148,7 @@ def test_chunks_of_interleaved_plans_keep_layers_together():
     problem = chain(costs, global_batch=2, virtual_stages=(2,))
     check(problem, 150)
     check(with_rules(problem, one_stage=("b", "c")), None)
-    five = chain(
-        {**costs, "e": layer(30)}, global_batch=2, virtual_stages=(2,)
-    )
+    five = chain({**costs, "e": layer(30)}, global_batch=2, virtual_stages=(2,))
     for kinds in (("a", "b"), ("b", "c"), ("d", "e")):
         ruled = with_rules(five, one_stage=kinds)
         found = [
@@ -277,9 +248,7 @@ def test_stages_ask_for_sharded_gradients():
 
 def test_one_data_rank_shards_nothing():
     """Whatever its ZeRO stage: two stages take 60 + 30, one 2·60."""
-    problem = chain(
-        {"a": layer(30), "b": layer(30)}, global_batch=2, zero=(2,)
-    )
+    problem = chain({"a": layer(30), "b": layer(30)}, global_batch=2, zero=(2,))
     check(problem, 90)
     check(with_rules(problem, sharded_with=("pp",)), 120)
 
@@ -323,9 +292,7 @@ def test_a_single_rank_keeps_the_zero_stage_that_a_rule_wants():
 
     Yet ZeRO 1 is what two stages may have, so it must be listed.
     """
-    problem = chain(
-        {"a": layer(30), "b": layer(30)}, global_batch=2, zero=(0, 1)
-    )
+    problem = chain({"a": layer(30), "b": layer(30)}, global_batch=2, zero=(0, 1))
     check(problem, 90)
     check(with_rules(problem, zero_with={"pp": (1,)}), 90)
     check(with_rules(problem, zero_with={"pp": (1,)}, zero=(0,)), 120)
@@ -380,9 +347,7 @@ def test_overlap_of_tensor_ranks_needs_split_sequences(split, expected):
     check(with_rules(always, overlap_needs=need), split + 10)
 
 
-@pytest.mark.parametrize(
-    ("batch", "free", "expected"), [(4, 150, 200), (6, 200, 280)]
-)
+@pytest.mark.parametrize(("batch", "free", "expected"), [(4, 150, 200), (6, 200, 280)])
 def test_overlap_of_experts_needs_interleaving(batch, free, expected):
     """Two layers of 50 + 20 ns, the 20 of which hide; two data ranks each.
 
@@ -425,18 +390,10 @@ def test_overlap_needs_layers_that_are_not_recomputed():
 
     Recomputed 100 more with as much hidden, or 130 + 130 + 10 without.
     """
-    kept = (
-        Activations(kept_bytes=10),
-        Activations(recompute="full", kept_bytes=0),
-    )
-    cost = make_cost(
-        100, 10, tp=2, collectives=(ALL_REDUCE,), activations=kept
-    )
+    kept = (Activations(kept_bytes=10), Activations(recompute="full", kept_bytes=0))
+    cost = make_cost(100, 10, tp=2, collectives=(ALL_REDUCE,), activations=kept)
     problem = make_problem(
-        {"a": cost},
-        devices=2,
-        overlap={"tp": 1.0},
-        recompute=("none", "full"),
+        {"a": cost}, devices=2, overlap={"tp": 1.0}, recompute=("none", "full")
     )
     need = {"tp": ("no-full-recompute",)}
     check(with_rules(problem, overlap_needs=need), 110)
@@ -497,19 +454,12 @@ def test_plans_without_what_their_overlap_needs_are_refused():
             make_plan(("a b", again)),
             "without full recomputation, got stage 1 with it",
         ),
-        (
-            "weights",
-            "gradients",
-            two,
-            "together with gradients, got it without",
-        ),
+        ("weights", "gradients", two, "together with gradients, got it without"),
     ):
         rules = {"overlap_needs": {name: (need,)}, "recompute": RECOMPUTE}
         assert refusal(
             with_rules(problem, **rules), replace(plan, overlap=(name,))
-        ) == (
-            f"overlap: expected {name} only {message}; change the strategies"
-        )
+        ) == (f"overlap: expected {name} only {message}; change the strategies")
     four = [(name, SINGLE) for name in "abab"]
     looped = replace(make_plan(*four), virtual_stages=2, overlap=("ep",))
     rules = {"overlap_needs": {"ep": ("interleaving",)}}
@@ -555,9 +505,7 @@ def test_plans_that_break_a_rule_are_refused():
         "stages: expected a multiple of 2 micro-batches with 2 stages, got 3; "
         "change the strategies"
     )
-    few = with_rules(
-        problem, global_batch=1, micro_batch_count="at-least-stages"
-    )
+    few = with_rules(problem, global_batch=1, micro_batch_count="at-least-stages")
     assert refusal(few, two) == (
         "stages: expected at least 2 micro-batches with 2 stages, got 1; "
         "change the strategies"
@@ -580,9 +528,7 @@ def test_plans_that_break_a_rule_are_refused():
 
 def test_context_ranks_ask_for_zero_stages():
     cost = make_cost(1, 1, cp=2)
-    problem = chain(
-        {"a": cost}, global_batch=1, zero=(0, 1), zero_with={"cp": (1,)}
-    )
+    problem = chain({"a": cost}, global_batch=1, zero=(0, 1), zero_with={"cp": (1,)})
     assert refusal(problem, make_plan(("a", Strategy(cp=2)))) == (
         "stage 1: expected zero to be one of [1] with several context ranks, "
         "got zero=0; change the strategies"
@@ -614,9 +560,7 @@ def test_no_replica_number_may_leave_devices_idle():
 def test_chunks_have_even_shares_too():
     """Four layers of a kind in two blocks of two chunks: one each."""
     costs = {x: layer(30) for x in "abcd"}
-    problem = alike(
-        chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd"
-    )
+    problem = alike(chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd")
     even = with_rules(problem, even_layers=True)
 
     def chunks(*parts: str) -> Plan:
@@ -625,15 +569,12 @@ def test_chunks_have_even_shares_too():
             micro_batch=1,
             virtual_stages=2,
             stages=tuple(
-                Stage(layers=tuple(part), devices=1, strategy=SINGLE)
-                for part in parts
+                Stage(layers=tuple(part), devices=1, strategy=SINGLE) for part in parts
             ),
         )
 
     assert score(even, chunks(*"abcd")).feasible
-    five = chain(
-        {x: layer(30) for x in "abcde"}, global_batch=2, virtual_stages=(2,)
-    )
+    five = chain({x: layer(30) for x in "abcde"}, global_batch=2, virtual_stages=(2,))
     with pytest.raises(InvalidPlanError, match="5/4 layers of kind 'a'"):
         score(
             with_rules(alike(five, *"abcde"), even_layers=True),
@@ -644,13 +585,10 @@ def test_chunks_have_even_shares_too():
 def test_interleaved_plans_with_even_chunks_are_proven():
     """One way to cut is left for every number of chunks."""
     costs = {x: layer(30) for x in "abcd"}
-    problem = alike(
-        chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd"
-    )
+    problem = alike(chain(costs, global_batch=2, virtual_stages=(1, 2)), *"abcd")
     even = with_rules(problem, even_layers=True)
     output, best = (
-        get_solver(name)().solve(even, SolveOptions())
-        for name in ("dp", "brute")
+        get_solver(name)().solve(even, SolveOptions()) for name in ("dp", "brute")
     )
     assert output.status is best.status is Status.OPTIMAL
     assert output.claimed_quanta == best.claimed_quanta

@@ -78,10 +78,7 @@ def named_plans(file: ArtifactFile, where: str) -> dict[str, NamedPlan]:
 
 
 def printed_time(
-    file: ArtifactFile,
-    width: int,
-    replicas: int,
-    stages: Sequence[Sequence[int]],
+    file: ArtifactFile, width: int, replicas: int, stages: Sequence[Sequence[int]]
 ) -> float | None:
     """Return ``finalTimePerBatch`` of a pipeline.
 
@@ -177,9 +174,7 @@ def _transfer(file: ArtifactFile, size_bytes: int, level: int) -> float:
     return 2 * time if level else time
 
 
-def _sync(
-    file: ArtifactFile, replicas: int, pitch: int, weight_bytes: int
-) -> float:
+def _sync(file: ArtifactFile, replicas: int, pitch: int, weight_bytes: int) -> float:
     """Return the gradient sync of the first stage."""
     time = total = 0.0
     for i in range(int(math.log2(replicas))):

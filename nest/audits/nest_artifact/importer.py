@@ -43,12 +43,8 @@ from nest.units import MAX_TERM
 TARGET_LOSS = 1e-9
 
 _OPTIMIZERS = {
-    "SGD": Optimizer(
-        name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0
-    ),
-    "Adam": Optimizer(
-        name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12
-    ),
+    "SGD": Optimizer(name="sgd", weight_bytes=2, gradient_bytes=2, state_bytes=0),
+    "Adam": Optimizer(name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12),
 }
 
 
@@ -150,9 +146,7 @@ def read_artifact_file(path: str | Path) -> ArtifactFile:
         As of :func:`import_nest_artifact`.
     """
     data = read_bytes(path, InvalidProblemError)
-    return decode(
-        data, str(path), ArtifactFile, "problem", InvalidProblemError
-    )
+    return decode(data, str(path), ArtifactFile, "problem", InvalidProblemError)
 
 
 def import_nest_artifact(path: str | Path) -> Problem:
@@ -258,9 +252,7 @@ def _cost(file: ArtifactFile, width: int, node: _Node) -> LayerCost:
         backward_ns=node.optimalLatencyBw * NS_PER_UNIT,
         weight_bytes=node.parameterSize,
         activations=(
-            Activations(
-                recompute=file.recompute, kept_bytes=node.activationSize
-            ),
+            Activations(recompute=file.recompute, kept_bytes=node.activationSize),
         ),
     )
 
@@ -272,9 +264,7 @@ def _edge(ends: tuple[int, int], by_width: dict[int, int]) -> Edge:
         target=ends[1],
         bytes_per_sample=size_bytes,
         bytes_per_sample_by_tp={
-            width: other
-            for width, other in by_width.items()
-            if other != size_bytes
+            width: other for width, other in by_width.items() if other != size_bytes
         },
     )
 
@@ -331,20 +321,14 @@ def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
             f"nodes.{width}: expected at least one layer, got none; remove "
             f"the key or add its layers"
         )
-    check_ids(
-        (node.id for node in nodes), (edge.ends for edge in edges), f".{width}"
-    )
+    check_ids((node.id for node in nodes), (edge.ends for edge in edges), f".{width}")
 
 
 def _check_edges(file: ArtifactFile) -> None:
     """Refuse an edge that a width lacks although it has both its ends."""
-    layers = {
-        width: {node.id for node in nodes}
-        for width, nodes in file.nodes.items()
-    }
+    layers = {width: {node.id for node in nodes} for width, nodes in file.nodes.items()}
     edges = {
-        width: {edge.ends for edge in edges}
-        for width, edges in file.edges.items()
+        width: {edge.ends for edge in edges} for width, edges in file.edges.items()
     }
     for ends in sorted(set().union(*edges.values())):
         for width in sorted(edges):

@@ -48,8 +48,7 @@ def plain_problem(problem: Problem, tp: int | None = None) -> Problem:
         replace(
             kind,
             costs=tuple(
-                _plain_cost(cost, biggest.get(kind.name, 0))
-                for cost in kind.costs
+                _plain_cost(cost, biggest.get(kind.name, 0)) for cost in kind.costs
             ),
         )
         for kind in graph.kinds
@@ -69,9 +68,7 @@ def _at_width(edge: Edge, tp: int | None) -> Edge:
     size_bytes = edge.bytes_per_sample
     if tp is not None:
         size_bytes = sizes.get(tp, size_bytes)
-    return replace(
-        edge, bytes_per_sample=size_bytes, bytes_per_sample_by_tp={}
-    )
+    return replace(edge, bytes_per_sample=size_bytes, bytes_per_sample_by_tp={})
 
 
 def _plain_cost(cost: LayerCost, entering_bytes: int) -> LayerCost:

@@ -136,16 +136,12 @@ class NestArtifactRules(CostRules):
             receive_backward=received_back,
         )
 
-    def _slowest_edge(
-        self, pipeline: Pipeline, chunk: int, sender: int
-    ) -> int:
+    def _slowest_edge(self, pipeline: Pipeline, chunk: int, sender: int) -> int:
         """Return the slowest edge to any other stage, forward or backward."""
         model = pipeline.model
         inside = {layer for layer, _ in pipeline.members[chunk]}
         _, strategy = pipeline.members[chunk][0]
-        edge = self.edge(
-            model, pipeline.blocks[chunk], pipeline.blocks[sender]
-        )
+        edge = self.edge(model, pipeline.blocks[chunk], pipeline.blocks[sender])
         samples = pipeline.plan.micro_batch // strategy.dp
         return max(
             (
@@ -175,9 +171,7 @@ class NestArtifactRules(CostRules):
         trips = 2 if network.level(first, second) > 0 else 1
         return Edge(network.link(first, second), trips)
 
-    def edge_quanta(
-        self, model: CostModel, edge: Edge, size_bytes: int
-    ) -> int:
+    def edge_quanta(self, model: CostModel, edge: Edge, size_bytes: int) -> int:
         """Return what an edge costs, a message of its own."""
         link, trips = edge
         time_ns = link.alpha_ns + size_bytes / link.beta * NS_PER_S
@@ -217,9 +211,7 @@ class NestArtifactRules(CostRules):
         samples = micro_batch // strategy.dp
         return sum(
             size_bytes * samples
-            for source, target, size_bytes in model.transfers.edge_bytes(
-                strategy.tp
-            )
+            for source, target, size_bytes in model.transfers.edge_bytes(strategy.tp)
             if target in inside and source not in inside
         )
 
@@ -231,15 +223,11 @@ class NestArtifactRules(CostRules):
         """
         model, members = pipeline.model, pipeline.members[block]
         inflight = self.inflight(
-            model,
-            len(pipeline.members) - block,
-            pipeline.split.num_micro_batches,
+            model, len(pipeline.members) - block, pipeline.split.num_micro_batches
         )
         terms = pipeline.terms[block]
         once = sum(t.kept_bytes for t in terms)
-        further = self.stash_bytes(
-            model, members, terms, pipeline.plan.micro_batch
-        )
+        further = self.stash_bytes(model, members, terms, pipeline.plan.micro_batch)
         kept_bytes = once + (inflight - 1) * further
         return InFlight((inflight,), (kept_bytes,), inflight, kept_bytes)
 

@@ -45,9 +45,7 @@ def search(task: SearchTask) -> SolverOutput:
         for strategy in strategies(model.problem, micro_batch):
             program = Program(model, task.sets, strategy, micro_batch)
             try:
-                program.fill(
-                    max(c.devices for c in group), inflight, task.deadline
-                )
+                program.fill(max(c.devices for c in group), inflight, task.deadline)
             except OutOfTimeError:
                 detail = f"at strategy {strategy}"
                 return exact_output(plan, best, 0, Limit.TIME, detail)
@@ -80,11 +78,7 @@ class Program:
     """
 
     def __init__(
-        self,
-        model: CostModel,
-        sets: ClosedSets,
-        strategy: Strategy,
-        micro_batch: int,
+        self, model: CostModel, sets: ClosedSets, strategy: Strategy, micro_batch: int
     ) -> None:
         self.model, self.sets = model, sets
         self.rules = artifact_rules(model)
@@ -170,9 +164,7 @@ class Program:
 
     # Pipelines, from the last stage on
 
-    def fill(
-        self, devices: int, inflight: int | None, deadline: Deadline
-    ) -> None:
+    def fill(self, devices: int, inflight: int | None, deadline: Deadline) -> None:
         """Compute the values for every possible number of stages.
 
         Parameters
@@ -228,9 +220,7 @@ class Program:
             if (later >= INFINITE).all():
                 break
 
-    def best(
-        self, group: Sequence[BatchSplit], upper: int
-    ) -> tuple[int, Plan] | None:
+    def best(self, group: Sequence[BatchSplit], upper: int) -> tuple[int, Plan] | None:
         """Return the best step time below ``upper`` and its plan."""
         n = self.strategy.devices
         allowed = self.model.problem.job.pipeline_parallel
@@ -283,8 +273,7 @@ class Program:
             stages=tuple(
                 Stage(
                     layers=tuple(
-                        graph.layers[i].id
-                        for i in self.sets.inside(pair, order)
+                        graph.layers[i].id for i in self.sets.inside(pair, order)
                     ),
                     devices=self.strategy.devices,
                     strategy=self.strategy,

@@ -137,8 +137,7 @@ def import_piper(
 
     def make_problem(file: _File, name: str) -> Problem:
         setting = {
-            option: _choose(file, option, value)
-            for option, value in options.items()
+            option: _choose(file, option, value) for option, value in options.items()
         }
         _check(file)
         return _problem(file, setting, name)
@@ -311,9 +310,7 @@ def _cost(degree: int, alternatives: list[_Alternative]) -> LayerCost:
     )
 
 
-def _activations(
-    alternative: _Alternative, first: _Alternative
-) -> Activations:
+def _activations(alternative: _Alternative, first: _Alternative) -> Activations:
     """Return kept and static bytes: ``⌈a⌉`` and ``⌈a + b⌉ - ⌈a⌉``.
 
     ``⌈a⌉ y + ⌈a + b⌉ - ⌈a⌉ >= a y + b`` for every ``y >= 1``.
@@ -346,12 +343,8 @@ def _edge(edge: _Edge, nodes: dict[int, _Node]) -> Edge:
         source=edge.sourceId,
         target=edge.destId,
         bytes_per_sample=size_bytes,
-        source_extra_bytes_by_tp=extra(
-            nodes[edge.sourceId], "syncTimeBw", edge.destId
-        ),
-        target_extra_bytes_by_tp=extra(
-            nodes[edge.destId], "syncTimeFw", edge.sourceId
-        ),
+        source_extra_bytes_by_tp=extra(nodes[edge.sourceId], "syncTimeBw", edge.destId),
+        target_extra_bytes_by_tp=extra(nodes[edge.destId], "syncTimeFw", edge.sourceId),
     )
 
 

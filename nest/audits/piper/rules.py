@@ -126,9 +126,7 @@ class PiperRules(CostRules):
         terms = pipeline.terms[chunk]
         _, first = pipeline.members[chunk][0]
         forward = self.in_turn(sum(t.forward for t in terms), first.dp)
-        work = self.in_turn(
-            sum(t.forward + t.backward for t in terms), first.dp
-        )
+        work = self.in_turn(sum(t.forward + t.backward for t in terms), first.dp)
         received, received_back = self._exchange(pipeline, chunk)
         return Loads(
             forward=forward + received,
@@ -144,9 +142,7 @@ class PiperRules(CostRules):
         _, first = members[0]
         work = sum(t.forward + t.backward for t in terms)
         without = work - super().recomputed(members, terms, last)
-        return int(
-            self.in_turn(work, first.dp) - self.in_turn(without, first.dp)
-        )
+        return int(self.in_turn(work, first.dp) - self.in_turn(without, first.dp))
 
     def _exchange(self, pipeline: Pipeline, chunk: int) -> tuple[int, int]:
         """Return what a stage pays for edges that enter and leave it.
@@ -183,10 +179,7 @@ class PiperRules(CostRules):
             for layer, strategy in members
         )
         sync_ns = self.sync_ns(
-            model,
-            float(weight_bytes),
-            strategy.dp,
-            pipeline.split.num_micro_batches,
+            model, float(weight_bytes), strategy.dp, pipeline.split.num_micro_batches
         )
         return model.quanta.round(sync_ns, "gradient sync")
 
@@ -242,11 +235,7 @@ class PiperRules(CostRules):
         return size_bytes / (dp * bandwidth(model.problem)) * NS_PER_S
 
     def sync_ns(
-        self,
-        model: CostModel,
-        weight_bytes: Any,
-        dp: int,
-        num_micro_batches: int,
+        self, model: CostModel, weight_bytes: Any, dp: int, num_micro_batches: int
     ) -> Any:
         """Return a stage's gradient sync, ``4 (dp-1)/dp W / (M β)``.
 

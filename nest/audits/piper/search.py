@@ -132,10 +132,7 @@ class Knapsack:
     """
 
     def __init__(
-        self,
-        options: Sequence[Sequence[Option]],
-        capacity: int,
-        most_inflight: int,
+        self, options: Sequence[Sequence[Option]], capacity: int, most_inflight: int
     ) -> None:
         self.options = options
         self.capacity, self.most_inflight = capacity, most_inflight
@@ -245,9 +242,7 @@ class Program:
         The clock.
     """
 
-    def __init__(
-        self, model: CostModel, sets: ClosedSets, deadline: Deadline
-    ) -> None:
+    def __init__(self, model: CostModel, sets: ClosedSets, deadline: Deadline) -> None:
         self.model, self.sets, self.deadline = model, sets, deadline
         self.rules = piper_rules(model)
         problem = model.problem
@@ -261,8 +256,7 @@ class Program:
             by_dp.setdefault(strategy.dp, []).append(strategy)
         #: Per ``t`` and layer what it may choose.
         self.options = {
-            tp: self._options(by_dp[min(by_dp)])
-            for tp, by_dp in sorted(by_tp.items())
+            tp: self._options(by_dp[min(by_dp)]) for tp, by_dp in sorted(by_tp.items())
         }
         capacity = self._capacity()
         self.ways = [
@@ -331,9 +325,7 @@ class Program:
             )
         return capacity
 
-    def _ways(
-        self, knapsack: Knapsack, choices: Sequence[Strategy]
-    ) -> Iterable[Way]:
+    def _ways(self, knapsack: Knapsack, choices: Sequence[Strategy]) -> Iterable[Way]:
         """Yield the ways of one ``t``, one per ``d``."""
         model, sets = self.model, self.sets
         micro_batch = self.split.micro_batch
@@ -356,9 +348,7 @@ class Program:
         for strategy in choices:
             dp = strategy.dp
             edges = self.rules.exchange_ns(model, edge_bytes, dp)
-            sync = self.rules.sync_ns(
-                model, weight_bytes, dp, num_micro_batches
-            )
+            sync = self.rules.sync_ns(model, weight_bytes, dp, num_micro_batches)
             # The later stages have at most the devices that are left.
             ranks = dp + self.num_devices - strategy.devices
             yield Way(
@@ -373,9 +363,7 @@ class Program:
         """Solve the knapsacks of all pairs; return ``P``."""
         sets = self.sets
         index = {row.tobytes(): i for i, row in enumerate(sets.member)}
-        compute = np.full(
-            (len(sets.pair_source), knapsack.most_inflight), INFINITE
-        )
+        compute = np.full((len(sets.pair_source), knapsack.most_inflight), INFINITE)
         #: (layer, set without it) of every set.
         smaller: list[list[tuple[int, int]]] = []
         for row in sets.member:

@@ -45,10 +45,7 @@ class Obstacle(NamedTuple):
     source: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.field}: expected {self.rule}, got {self.value} "
-            f"({self.source})"
-        )
+        return f"{self.field}: expected {self.rule}, got {self.value} ({self.source})"
 
 
 def inexpressible(
@@ -83,12 +80,7 @@ def inexpressible(
     ]
     return [
         *(
-            Obstacle(
-                check.field,
-                str(check.value),
-                check.expected,
-                check.rule.source,
-            )
+            Obstacle(check.field, str(check.value), check.expected, check.rule.source)
             for check in checks
             if not check.holds
         ),
@@ -206,14 +198,10 @@ def _hiding(plan: Plan) -> Plan:
         "ep": any(strategy.ep > 1 for strategy in used),
         "weights": any(s.zero > 1 and s.data_ranks > 1 for s in used),
     }
-    return replace(
-        plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True))
-    )
+    return replace(plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True)))
 
 
-def _of_stages(
-    rules: Rules, problem: Problem, plan: Plan
-) -> Iterator[Obstacle]:
+def _of_stages(rules: Rules, problem: Problem, plan: Plan) -> Iterator[Obstacle]:
     """Yield what stages are together and cannot be."""
     job = replace(problem.job, **rules_of_plans(rules, problem))
     split = make_split(problem, plan.replicas, plan.micro_batch)

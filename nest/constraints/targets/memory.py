@@ -21,9 +21,7 @@ GRADIENTS = {"bf16": 2, "fp32": 4}
 
 
 def optimizer_of(
-    target: Framework,
-    gradients: str | None = None,
-    optimizer: str | None = None,
+    target: Framework, gradients: str | None = None, optimizer: str | None = None
 ) -> Optimizer:
     """Return what a target keeps per weight.
 

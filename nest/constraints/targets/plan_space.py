@@ -20,22 +20,14 @@ from nest.constraints.targets.records import (
 )
 from nest.constraints.targets.records import target as find
 from nest.errors import InvalidOptionError
-from nest.ir.job import (
-    FIXED_CHUNKS,
-    Job,
-    Optimizer,
-    Schedules,
-    named_schedules,
-)
+from nest.ir.job import FIXED_CHUNKS, Job, Optimizer, Schedules, named_schedules
 from nest.ir.problem import Problem
 
 T = TypeVar("T")
 
 
 def for_target(
-    problem: Problem,
-    target: Framework | str,
-    optimizer: Optimizer | None = None,
+    problem: Problem, target: Framework | str, optimizer: Optimizer | None = None
 ) -> Problem:
     """Return the problem with the plan space of a target.
 
@@ -95,9 +87,7 @@ def for_target(
         schedule=schedule,
         virtual_stages=virtual_stages,
         zero=_both(target, "zero", job.zero, rules.zero.value),
-        recompute=_both(
-            target, "recompute", job.recompute, rules.recompute.value
-        ),
+        recompute=_both(target, "recompute", job.recompute, rules.recompute.value),
         uneven_batches=job.uneven_batches and rules.uneven_batches.value,
         overlap=overlap,
         distributed_optimizer=(
@@ -125,9 +115,7 @@ def _schedule(
     return schedule, virtual_stages
 
 
-def _sequences(
-    target: Framework, rules: Rules, problem: Problem
-) -> dict[str, Any]:
+def _sequences(target: Framework, rules: Rules, problem: Problem) -> dict[str, Any]:
     """Return the fields about sequence parallelism that the target can say.
 
     Where it has none of the job's choices, plans have no tensor parallelism.
@@ -141,15 +129,11 @@ def _sequences(
         if expressible in (None, value)
     )
     if not allowed:
-        return {
-            "tensor_parallel": _limited(target, job, "tensor_parallel", (1,))
-        }
+        return {"tensor_parallel": _limited(target, job, "tensor_parallel", (1,))}
     return {"sequence_parallel": split if split in (True, False) else allowed}
 
 
-def _one_stage(
-    target: Framework, rules: Rules, problem: Problem
-) -> tuple[str, ...]:
+def _one_stage(target: Framework, rules: Rules, problem: Problem) -> tuple[str, ...]:
     """Return the kinds that job and target want in one stage, together."""
     ours, theirs = problem.job.one_stage, kinds_in_one_stage(rules, problem)
     if ours and theirs and not {*ours} & {*theirs}:
@@ -162,10 +146,7 @@ def _one_stage(
 
 
 def _both(
-    target: Framework,
-    field: str,
-    allowed: tuple[T, ...],
-    expressible: Sequence[T],
+    target: Framework, field: str, allowed: tuple[T, ...], expressible: Sequence[T]
 ) -> tuple[T, ...]:
     """Return which allowed values a target knows."""
     shared = tuple(value for value in allowed if value in expressible)
@@ -179,10 +160,7 @@ def _both(
 
 
 def _limited(
-    target: Framework,
-    job: Job,
-    field: str,
-    expressible: tuple[int, ...] | None,
+    target: Framework, job: Job, field: str, expressible: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     """Return the allowed degrees that a target knows."""
     allowed: tuple[int, ...] | None = getattr(job, field)

@@ -179,9 +179,7 @@ def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:
     """Return how many layers there are of kinds that do not exist there."""
     kinds = [layer.kind for layer in problem.graph.layers]
     return {
-        name: kinds.count(name)
-        for name in rules.unknown_kinds.value
-        if name in kinds
+        name: kinds.count(name) for name in rules.unknown_kinds.value if name in kinds
     }
 
 
@@ -202,9 +200,7 @@ def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
     """Return what comes with tensor parallelism in the plans of a problem."""
     experts = any(
-        cost.expert_weight_bytes
-        for kind in problem.graph.kinds
-        for cost in kind.costs
+        cost.expert_weight_bytes for kind in problem.graph.kinds for cost in kind.costs
     )
     if experts:
         return rules.sequence_parallel_with_experts

@@ -82,9 +82,7 @@ def paced(name: str | tuple[str, ...]) -> StageSchedule:
     return SCHEDULES[name]
 
 
-def schedule_of(
-    name: str | tuple[str, ...], virtual_stages: int = 1
-) -> Schedule:
+def schedule_of(name: str | tuple[str, ...], virtual_stages: int = 1) -> Schedule:
     """Return a job's schedule for plans with so many chunks per block.
 
     Parameters

@@ -24,9 +24,7 @@ class AnyOrder(Schedule):
     name = "any"
     title = "any order of passes"
 
-    def __init__(
-        self, virtual_stages: int, placement: Placement = "loop"
-    ) -> None:
+    def __init__(self, virtual_stages: int, placement: Placement = "loop") -> None:
         self.virtual_stages, self.placement = virtual_stages, placement
 
     def passes(

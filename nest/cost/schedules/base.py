@@ -330,9 +330,7 @@ def peak(
         highest[chunk] = max(highest[chunk], count[chunk])
         passes = max(passes, flying)
         size_bytes = max(size_bytes, held)
-    chunk_bytes = tuple(
-        n * b for n, b in zip(highest, kept_bytes, strict=True)
-    )
+    chunk_bytes = tuple(n * b for n, b in zip(highest, kept_bytes, strict=True))
     return InFlight(tuple(highest), chunk_bytes, passes, size_bytes)
 
 

@@ -10,13 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from nest.cost.schedules.base import (
-    Pass,
-    PassTimes,
-    StageSchedule,
-    Weights,
-    alternate,
-)
+from nest.cost.schedules.base import Pass, PassTimes, StageSchedule, Weights, alternate
 
 
 class OneFOneB(StageSchedule):

@@ -148,9 +148,7 @@ def _read_pass(text: str, where: str) -> Pass:
             f"F, B, I or W), got {text[:40]!r}; correct it"
         )
     chunk, letter, micro_batch = match.groups()
-    return Pass(
-        int(chunk), int(micro_batch), letter != "F", _GRADIENTS[letter]
-    )
+    return Pass(int(chunk), int(micro_batch), letter != "F", _GRADIENTS[letter])
 
 
 def _check_block(
@@ -181,8 +179,7 @@ def _check_block(
         letter = _LETTERS[gradients] if is_backward else "F"
         if any((*here, other) in done for other in _SAME_WORK[letter]):
             raise InvalidPlanError(
-                f"{where}: expected every pass once, got {text} again; "
-                f"remove one"
+                f"{where}: expected every pass once, got {text} again; remove one"
             )
         needed = _NEEDED[letter]
         if needed and (*here, needed) not in done:
@@ -223,9 +220,7 @@ def _stuck(
                 moved = True
     return ", ".join(
         f"{pass_text(passes[at])} on {block_word} {block}"
-        for block, (passes, at) in enumerate(
-            zip(lists, position, strict=True), 1
-        )
+        for block, (passes, at) in enumerate(zip(lists, position, strict=True), 1)
         if at < len(passes)
     )
 

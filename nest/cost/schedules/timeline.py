@@ -44,9 +44,7 @@ class Timeline(NamedTuple):
     def passes(self, block: int) -> Iterator[tuple[Pass, int]]:
         """Yield the passes of a block (from 0) with their ends, in order."""
         ends = self.ends[block]
-        runs = self.schedule.passes(
-            block, len(self.ends), self.num_micro_batches
-        )
+        runs = self.schedule.passes(block, len(self.ends), self.num_micro_batches)
         for number, run in enumerate(runs):
             yield run, ends[number + run.paired]
 
@@ -140,11 +138,7 @@ def critical_path(
 def _times(lists: _Lists, chunks: Sequence[ChunkTimes]) -> list[int]:
     """Return how long every kind of pass takes."""
     times = [time for chunk in chunks for time in pass_times(chunk)]
-    return [
-        *times,
-        0,
-        *(pair_time(chunks[i], chunks[j]) for i, j in lists.pairs),
-    ]
+    return [*times, 0, *(pair_time(chunks[i], chunks[j]) for i, j in lists.pairs)]
 
 
 def pass_times(chunk: ChunkTimes) -> tuple[int, int, int, int]:
@@ -174,9 +168,7 @@ def _unfinished(ends: list[int], kinds: list[int]) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _lists(
-    schedule: Schedule, num_blocks: int, num_micro_batches: int
-) -> _Lists:
+def _lists(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> _Lists:
     """Return the lists of a schedule; plans that are compared share them."""
     last = num_blocks * schedule.virtual_stages - 1
     count = num_micro_batches
@@ -219,6 +211,4 @@ def _lists(
             outputs[-1].append(gives)
     if instead:
         needed = [[instead.get(x, x) for x in own] for own in needed]
-    return _Lists(
-        tuple(kinds), tuple(pairs), tuple(needed), tuple(outputs), unread + 1
-    )
+    return _Lists(tuple(kinds), tuple(pairs), tuple(needed), tuple(outputs), unread + 1)

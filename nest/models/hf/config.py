@@ -70,11 +70,7 @@ class Config:
         return Config({**self.fields, **fields}, self.where)
 
     def refuse(
-        self,
-        name: str,
-        expected: str,
-        got: object,
-        remedy: str = "correct the value",
+        self, name: str, expected: str, got: object, remedy: str = "correct the value"
     ) -> InvalidProblemError:
         """Return the error about one field."""
         return InvalidProblemError(
@@ -95,9 +91,7 @@ class Config:
             raise self.refuse(name, what, shown(value), "correct its type")
         return value
 
-    def integer(
-        self, *names: str, default: int | None = None, minimum: int = 1
-    ) -> int:
+    def integer(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
         """Read an integer; several names are the same field."""
         name, value = self._find(names)
         if value is None:
@@ -112,9 +106,7 @@ class Config:
         count = self.typed(name, value, int, "an integer")
         largest = MOST_LAYERS if "layer" in name else LARGEST
         if not minimum <= count <= largest:
-            raise self.refuse(
-                name, f"an integer from {minimum} to {largest}", count
-            )
+            raise self.refuse(name, f"an integer from {minimum} to {largest}", count)
         return count
 
     def flag(self, name: str, default: bool) -> bool:

@@ -35,10 +35,7 @@ def opt(config: Config) -> Parts:
     if inputs == hidden:
         return model
     return model.with_tower(embedding_size=inputs).with_head(
-        transform=True,
-        transform_size=inputs,
-        transform_bias=False,
-        transform_vectors=0,
+        transform=True, transform_size=inputs, transform_bias=False, transform_vectors=0
     )
 
 
@@ -99,13 +96,9 @@ def dbrx(config: Config) -> Parts:
     assert family.experts is not None
     experts = routed_mlp(mlp, family.experts)
     family = replace(
-        family,
-        kv_default=attention.integer("kv_n_heads", default=1),
-        experts=None,
+        family, kv_default=attention.integer("kv_n_heads", default=1), experts=None
     )
-    return decoder(
-        config, family, lambda block, *_: replace(block, mlp=experts)
-    )
+    return decoder(config, family, lambda block, *_: replace(block, mlp=experts))
 
 
 def smollm3(config: Config) -> Parts:
@@ -191,10 +184,7 @@ def deepseek(config: Config) -> Parts:
     frequency = config.integer("moe_layer_freq", default=1)
     if frequency != 1:
         raise config.refuse(
-            "moe_layer_freq",
-            "1",
-            frequency,
-            "other patterns are not supported",
+            "moe_layer_freq", "1", frequency, "other patterns are not supported"
         )
     # Layers may take over what the indexer of one before them has picked.
     layers = config.integer("num_hidden_layers")

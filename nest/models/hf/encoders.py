@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from nest.models.blocks import Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.hf.config import Config, Parts
-from nest.models.hf.family import (
-    FAMILIES,
-    compressed,
-    decoder,
-    equal_heads,
-    named,
-)
+from nest.models.hf.family import FAMILIES, compressed, decoder, equal_heads, named
 from nest.models.hf.layouts import LAYER_TYPES
 
 
@@ -75,9 +69,7 @@ ENCODERS = {
     "nomic_bert": Encoder(positions=False, plain=True),
     "roberta": Encoder(),
     "xlm-roberta": Encoder(),
-    "xlm-roberta-xl": Encoder(
-        token_types=1, embedding_norm=False, final_norm=True
-    ),
+    "xlm-roberta-xl": Encoder(token_types=1, embedding_norm=False, final_norm=True),
 }
 
 
@@ -105,18 +97,14 @@ def encoder(config: Config, family: Encoder) -> Parts:
     length = config.integer("max_position_embeddings", default=512)
     types = 0
     if family.token_types is not None:
-        types = config.integer(
-            "type_vocab_size", default=family.token_types, minimum=0
-        )
+        types = config.integer("type_vocab_size", default=family.token_types, minimum=0)
     buckets = 0
     if family.buckets is not None:
         buckets = config.integer(
             "relative_attention_num_buckets", default=family.buckets
         )
     tower = Tower(
-        runs=(
-            RepeatedBlock(block=block, count=config.integer(*family.layers)),
-        ),
+        runs=(RepeatedBlock(block=block, count=config.integer(*family.layers)),),
         vocabulary=vocabulary,
         learned_positions=length if family.positions else 0,
         token_types=types,
@@ -197,10 +185,7 @@ def deberta_v2(config: Config) -> Parts:
             "convolutions of tokens are not supported",
         )
     norms = config.typed(
-        "norm_rel_ebd",
-        config.fields.get("norm_rel_ebd") or "none",
-        str,
-        "a string",
+        "norm_rel_ebd", config.fields.get("norm_rel_ebd") or "none", str, "a string"
     )
     rows = 2 if "layer_norm" in norms else 0
     if config.flag("relative_attention", False):
@@ -278,9 +263,7 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
     ]
     runs, repeat = compressed(named(blocks))
     vocabulary = config.integer("vocab_size")
-    tower = Tower(
-        runs=runs, repeat=repeat, vocabulary=vocabulary, embedding_norm=True
-    )
+    tower = Tower(runs=runs, repeat=repeat, vocabulary=vocabulary, embedding_norm=True)
     head = Head(
         outputs=vocabulary,
         tied=config.flag("tie_word_embeddings", True),
@@ -296,10 +279,7 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
 def eurobert(config: Config) -> Parts:
     """Read EuroBERT: Llama whose tokens see all others."""
     model = decoder(
-        config,
-        replace(
-            FAMILIES["llama"], longest=8192, head_bias=("mlp_bias", False)
-        ),
+        config, replace(FAMILIES["llama"], longest=8192, head_bias=("mlp_bias", False))
     )
     model = model.with_attention(causal=False)
     (run,) = model.towers[0].runs
@@ -309,10 +289,7 @@ def eurobert(config: Config) -> Parts:
 
 #: Families by ``model_type``.
 READERS: dict[str, Callable[[Config], Parts]] = {
-    **{
-        name: partial(encoder, family=family)
-        for name, family in ENCODERS.items()
-    },
+    **{name: partial(encoder, family=family) for name, family in ENCODERS.items()},
     "deberta": deberta,
     "deberta-v2": deberta_v2,
     "electra": electra,

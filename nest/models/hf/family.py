@@ -26,12 +26,7 @@ from nest.models.blocks import (
     Tower,
 )
 from nest.models.hf.config import Config, Parts, Switch
-from nest.models.hf.layouts import (
-    LAYER_TYPES,
-    LAYOUTS,
-    SPARSE_LAYERS,
-    every_nth,
-)
+from nest.models.hf.layouts import LAYER_TYPES, LAYOUTS, SPARSE_LAYERS, every_nth
 from nest.models.hf.mixers import MIXERS
 from nest.util.stored import read_stored
 
@@ -224,9 +219,7 @@ FAMILIES = _families()
 EditBlock = Callable[[Block, int, str], Block]
 
 
-def decoder(
-    config: Config, family: Family, edit: EditBlock | None = None
-) -> Parts:
+def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Parts:
     """Read a decoder whose layers are of a few kinds.
 
     Parameters
@@ -253,9 +246,7 @@ def decoder(
     if edit is not None:
         blocks = [
             edit(block, index, kind)
-            for index, (block, kind) in enumerate(
-                zip(blocks, kinds, strict=True)
-            )
+            for index, (block, kind) in enumerate(zip(blocks, kinds, strict=True))
         ]
     return one_tower(config, family, blocks)
 
@@ -321,9 +312,7 @@ def bare_block(
     )
 
 
-def ordinary_attention(
-    config: Config, family: Family, window: int = 0
-) -> Attention:
+def ordinary_attention(config: Config, family: Family, window: int = 0) -> Attention:
     """Return the attention of a family, with all its heads alike."""
     heads = config.integer(*family.heads)
     head_size = family.head_size
@@ -503,9 +492,7 @@ def _mlp_label(block: Block) -> str:
     return "sparse" if block.mlp.experts else "dense"
 
 
-def compressed(
-    blocks: Sequence[Block],
-) -> tuple[tuple[RepeatedBlock, ...], int]:
+def compressed(blocks: Sequence[Block]) -> tuple[tuple[RepeatedBlock, ...], int]:
     """Return blocks as runs of equal ones, and how often these repeat."""
     count = len(blocks)
     period = next(
@@ -523,9 +510,7 @@ def compressed(
     return runs, count // period
 
 
-def one_tower(
-    config: Config, family: Family, blocks: Sequence[Block]
-) -> Parts:
+def one_tower(config: Config, family: Family, blocks: Sequence[Block]) -> Parts:
     """Return a model of those blocks, first to last."""
     vocabulary = config.integer("vocab_size")
     length = config.integer(*family.length, default=family.longest)
@@ -542,18 +527,12 @@ def one_tower(
     tied = False
     if family.tied is not None:
         tied = config.flag("tie_word_embeddings", family.tied)
-    head = Head(
-        outputs=vocabulary, tied=tied, bias=config.switch(family.head_bias)
-    )
+    head = Head(outputs=vocabulary, tied=tied, bias=config.switch(family.head_bias))
     return Parts((tower,), head, length)
 
 
 #: Names of the number of modules for multi-token prediction.
-MODULES = (
-    "num_nextn_predict_layers",
-    "num_mtp_layers",
-    "mtp_num_hidden_layers",
-)
+MODULES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 
 
 def with_predictions(config: Config, model: Parts) -> Parts:

@@ -97,9 +97,7 @@ def nemotron_h(config: Config) -> Parts:
         entries = config.listed(name, str, "strings") or []
     for entry in entries:
         if entry not in _NEMOTRON:
-            raise config.refuse(
-                name, f"entries among {', '.join(_NEMOTRON)}", entry
-            )
+            raise config.refuse(name, f"entries among {', '.join(_NEMOTRON)}", entry)
     if not entries:
         raise config.refuse(
             "layers_block_type", "a list of layers", "no such field", "add it"
@@ -149,9 +147,7 @@ def kimi_linear(config: Config) -> Parts:
         config = config.updated(
             linear_num_heads=inside.integer("num_heads"),
             linear_head_dim=inside.integer("head_dim"),
-            linear_conv_kernel_dim=inside.integer(
-                "short_conv_kernel_size", default=4
-            ),
+            linear_conv_kernel_dim=inside.integer("short_conv_kernel_size", default=4),
             layer_types=[
                 "full_attention" if i + 1 in listed else "linear_attention"
                 for i in range(config.integer("num_hidden_layers"))
@@ -178,9 +174,7 @@ def zamba2(config: Config) -> Parts:
         is tied.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
-        config.must_be(
-            name, False, default=False, why="such models are not supported"
-        )
+        config.must_be(name, False, default=False, why="such models are not supported")
     config.must_be(
         "tie_word_embeddings",
         True,
@@ -209,9 +203,7 @@ def zamba2(config: Config) -> Parts:
         inputs=2 * hidden,
         rotary=config.flag("use_mem_rope", False),
     )
-    block = bare_block(
-        config, family, attention, Mlp(hidden=width, gated=True)
-    )
+    block = bare_block(config, family, attention, Mlp(hidden=width, gated=True))
     # Its first norm is as wide as both inputs.
     shared = replace(block, vectors=1)
     rank = config.integer("adapter_rank", default=128)

@@ -111,9 +111,7 @@ def _griffin(config: Config, layers: int) -> list[str]:
 
 #: Kinds of layers where ``layer_types`` is not stated, by name.
 LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
-    "bamba": partial(
-        _listed_attention, name="attn_layer_indices", absent="mixer"
-    ),
+    "bamba": partial(_listed_attention, name="attn_layer_indices", absent="mixer"),
     "gpt_neo": _gpt_neo,
     "griffin": _griffin,
     "jamba": _jamba,
@@ -125,10 +123,7 @@ LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
 
 
 def _one_of_period(
-    config: Config,
-    layers: int,
-    period: tuple[str, int],
-    offset: tuple[str, int],
+    config: Config, layers: int, period: tuple[str, int], offset: tuple[str, int]
 ) -> list[bool]:
     """Return which layers are the one of their period that fields name.
 
@@ -153,9 +148,7 @@ def _all_but_listed(config: Config, layers: int) -> list[bool]:
     return [i not in listed and (i + 1) % step == 0 for i in range(layers)]
 
 
-def _all_but_first(
-    config: Config, layers: int, *, default: int = 0
-) -> list[bool]:
+def _all_but_first(config: Config, layers: int, *, default: int = 0) -> list[bool]:
     """Layers after the first dense ones, or those that are listed.
 
     ``default`` is the number of dense layers where none is stated.
@@ -167,9 +160,7 @@ def _all_but_first(
     name = names[1] if config.has(names[1]) else names[0]
     dense = config.integer(name, default=default, minimum=0)
     if dense > layers:
-        raise config.refuse(
-            name, f"an integer from 0 to the {layers} layers", dense
-        )
+        raise config.refuse(name, f"an integer from 0 to the {layers} layers", dense)
     return [i >= dense for i in range(layers)]
 
 

@@ -49,10 +49,7 @@ def selective_scan(config: Config) -> Mixer:
         linears=(
             Linear(name="in", inputs=hidden, outputs=2 * inner, bias=biases),
             Linear(
-                name="scan inputs",
-                inputs=inner,
-                outputs=rank + 2 * state,
-                cut="inputs",
+                name="scan inputs", inputs=inner, outputs=rank + 2 * state, cut="inputs"
             ),
             Linear(name="time steps", inputs=rank, outputs=inner, bias=True),
             _output(inner, hidden, bias=biases),
@@ -122,8 +119,7 @@ def state_space(hidden: int, scan: StateSpace) -> Mixer:
         convolution_bias=scan.convolution_bias,
         inner=inner,
         vectors=3 * heads + (inner if scan.norm else 0),
-        core_flops=2 * scan.chunk * (groups * state + inner)
-        + 4 * state * inner,
+        core_flops=2 * scan.chunk * (groups * state + inner) + 4 * state * inner,
         core_values=3 * inner + shared + heads,
     )
 
@@ -170,9 +166,7 @@ def falcon_h1(config: Config) -> Mixer:
     )
 
 
-def _bamba(
-    config: Config, inner: int, *, output_bias: bool, norm: bool
-) -> Mixer:
+def _bamba(config: Config, inner: int, *, output_bias: bool, norm: bool) -> Mixer:
     heads = config.integer("mamba_n_heads", default=128)
     config.divisor("mamba_n_heads", heads, f"{inner} channels", inner)
     scan = StateSpace(
@@ -220,9 +214,7 @@ def delta_rule(config: Config) -> Mixer:
     heads = config.integer("linear_num_value_heads")
     key_size = config.integer("linear_key_head_dim")
     value_size = config.integer("linear_value_head_dim")
-    config.divisor(
-        "linear_num_key_heads", key_heads, f"the {heads} value heads", heads
-    )
+    config.divisor("linear_num_key_heads", key_heads, f"the {heads} value heads", heads)
     keys, inner = key_heads * key_size, heads * value_size
     return Mixer(
         kind="delta",
@@ -383,18 +375,14 @@ def adapter(hidden: int, rank: int, width: int) -> Mixer:
 
 def _output(inputs: int, outputs: int, *, bias: bool = False) -> Linear:
     """Return the last layer, whose inputs tensor parallelism cuts."""
-    return Linear(
-        name="out", inputs=inputs, outputs=outputs, bias=bias, cut="inputs"
-    )
+    return Linear(name="out", inputs=inputs, outputs=outputs, bias=bias, cut="inputs")
 
 
 def _columns(
     name: str, inputs: int, outputs: int, units: int, *, bias: bool = False
 ) -> Linear:
     """Return a layer whose outputs are cut into at most ``units``."""
-    return Linear(
-        name=name, inputs=inputs, outputs=outputs, bias=bias, units=units
-    )
+    return Linear(name=name, inputs=inputs, outputs=outputs, bias=bias, units=units)
 
 
 def _whole(name: str, inputs: int, outputs: int) -> Linear:

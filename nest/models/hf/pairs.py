@@ -60,8 +60,7 @@ def t5(config: Config, *, in_all: bool = False) -> Parts:
         if step:
             sparse = replace(block, mlp=_switched(config, dense))
             blocks = [
-                sparse if step == 1 or i % step == 1 else block
-                for i in range(count)
+                sparse if step == 1 or i % step == 1 else block for i in range(count)
             ]
         runs, repeat = compressed(named(blocks) if step else blocks)
         return Tower(
@@ -216,9 +215,7 @@ def _half(
     """Read the equal blocks of an encoder or of a decoder."""
     hidden = config.integer("d_model")
     heads = config.integer(f"{name}_attention_heads")
-    config.divisor(
-        f"{name}_attention_heads", heads, f"d_model = {hidden}", hidden
-    )
+    config.divisor(f"{name}_attention_heads", heads, f"d_model = {hidden}", hidden)
     block = _half_block(
         name,
         hidden=hidden,

@@ -54,9 +54,7 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
         width = (hidden * ratio * 2 // 3 + 7) // 8 * 8
         mlp = Mlp(hidden=width, gated=True, biases=True)
     if registers:
-        registers = config.integer(
-            "num_register_tokens", default=registers, minimum=0
-        )
+        registers = config.integer("num_register_tokens", default=registers, minimum=0)
     model = _vision(
         config,
         biases=config.flag("qkv_bias", True),
@@ -76,10 +74,7 @@ def beit(config: Config) -> Parts:
     InvalidProblemError
         If it has biases of relative positions.
     """
-    for name in (
-        "use_relative_position_bias",
-        "use_shared_relative_position_bias",
-    ):
+    for name in ("use_relative_position_bias", "use_shared_relative_position_bias"):
         config.must_be(
             name,
             False,
@@ -309,8 +304,7 @@ def _encoder(
         ),
         mlp=mlp,
         layer_norm=True,
-        dropout=dropout is not None
-        and config.drops("hidden_dropout_prob", dropout),
+        dropout=dropout is not None and config.drops("hidden_dropout_prob", dropout),
     )
     count = config.integer("num_hidden_layers")
     return RepeatedBlock(block=block, count=count)

@@ -109,11 +109,7 @@ def attention(
 
 
 def _entering(
-    block: Block,
-    shape: Attention,
-    split: Split,
-    share: _Share,
-    execution: Execution,
+    block: Block, shape: Attention, split: Split, share: _Share, execution: Execution
 ) -> tuple[list[Operator], tuple[str, ...], str]:
     """Count what is in front of the core.
 
@@ -149,8 +145,7 @@ def _entering(
         keys = (normed.name,)
     if shape.rotary:
         turned = elementwise(
-            *("rotary", ("rotary",), rotated, 4, 4),
-            kernels=1 if execution.fused else 6,
+            *("rotary", ("rotary",), rotated, 4, 4), kernels=1 if execution.fused else 6
         )
         operators.append(turned._replace(after=keys))
         keys = (turned.name,)
@@ -173,19 +168,11 @@ def _joined(
         return (first._replace(after=tuple(dict.fromkeys((*keys, value)))),)
     *middle, last = others
     before = (middle or [first])[-1].name
-    return (
-        first._replace(after=keys),
-        *middle,
-        last._replace(after=(before, value)),
-    )
+    return (first._replace(after=keys), *middle, last._replace(after=(before, value)))
 
 
 def _latent(
-    shape: Attention,
-    split: Split,
-    hidden: int,
-    share: _Share,
-    execution: Execution,
+    shape: Attention, split: Split, hidden: int, share: _Share, execution: Execution
 ) -> list[Operator]:
     """Count the projections of latent attention.
 
@@ -205,17 +192,15 @@ def _latent(
         queries = [linear("query", tokens, hidden, share.query)]
     return [
         *queries,
-        linear(
-            "key value down", tokens, hidden, rank + shape.rotary_size
-        )._replace(same_inputs_as=queries[0].name),
+        linear("key value down", tokens, hidden, rank + shape.rotary_size)._replace(
+            same_inputs_as=queries[0].name
+        ),
         norm("key value norm", tokens * rank, execution),
         linear("key value up", tokens, rank, expanded),
     ]
 
 
-def _indexer(
-    shape: Attention, split: Split, hidden: int, first: str
-) -> list[Operator]:
+def _indexer(shape: Attention, split: Split, hidden: int, first: str) -> list[Operator]:
     """Count what scores all tokens to pick those that are attended to.
 
     DeepSeek-AI 2025, DeepSeek-V3.2-Exp, §2.1. Its heads are few, and no rank
@@ -226,9 +211,7 @@ def _indexer(
     scores = 2 * tokens * split.sequence_length * index
     moved = BF16 * tokens * (index + shape.index_size + shape.window)
     query = linear("index query", tokens, shape.query_rank or hidden, index)
-    key = linear(
-        "index key", tokens, hidden, shape.index_size + shape.index_heads
-    )
+    key = linear("index key", tokens, hidden, shape.index_size + shape.index_heads)
     product = Product(
         tokens // split.samples,
         shape.index_size,
@@ -286,38 +269,25 @@ def _fused_core(
                 head_size=(share.query + share.output) / (2 * share.heads),
                 products=(scores, context),
                 # The scores are computed again.
-                backward_products=(
-                    scores,
-                    *context.gradients,
-                    *scores.gradients,
-                ),
+                backward_products=(scores, *context.gradients, *scores.gradients),
                 values=batch * rows * columns,
                 operations=("softmax",),
             ),
         ),
-        kept_bytes={
-            "none": kept_bytes,
-            "selective": 0 if again else kept_bytes,
-        },
+        kept_bytes={"none": kept_bytes, "selective": 0 if again else kept_bytes},
         repeated=("attention core",) if again else (),
     )
 
 
 def _loose_core(
-    shape: Attention,
-    share: _Share,
-    split: Split,
-    execution: Execution,
-    dropout: bool,
+    shape: Attention, share: _Share, split: Split, execution: Execution, dropout: bool
 ) -> Node:
     """Count the core as products, softmax and dropout of all scores."""
     batches = split.samples * share.heads
     rows = split.tokens // split.samples
     scores = batches * rows * share.length
     mask = 1 if dropout else 0
-    one_kernel = (
-        execution.fused_softmax and batches % execution.softmax_batches == 0
-    )
+    one_kernel = execution.fused_softmax and batches % execution.softmax_batches == 0
 
     def product(name: str, k: int, n: int) -> Operator:
         """Count a product for every sample and head, all by one kernel."""
@@ -332,14 +302,11 @@ def _loose_core(
     operators = [
         product("scores", shape.head_size, share.length),
         elementwise(
-            *("softmax", ("softmax",), scores, 4, 6),
-            kernels=1 if one_kernel else 5,
+            *("softmax", ("softmax",), scores, 4, 6), kernels=1 if one_kernel else 5
         ),
     ]
     if dropout:
-        operators.append(
-            elementwise("attention dropout", ("dropout",), scores, 5, 5)
-        )
+        operators.append(elementwise("attention dropout", ("dropout",), scores, 5, 5))
     value_size = shape.value_size or shape.head_size
     operators.append(product("context", share.length, value_size))
     output_bytes = BF16 * split.tokens * share.output

@@ -329,11 +329,7 @@ def matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
         2 * size,
         kernels=groups,
         backward_kernels=2 * groups,
-        shape=(
-            m if groups == 1 else ALIGNMENT * ceil_div(m, ALIGNMENT * groups),
-            k,
-            n,
-        ),
+        shape=(m if groups == 1 else ALIGNMENT * ceil_div(m, ALIGNMENT * groups), k, n),
         has_weights=True,
         groups=groups,
         products=(product,),
@@ -341,9 +337,7 @@ def matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:
     )
 
 
-def convolution(
-    name: str, m: int, channels: int, taps: int, n: int
-) -> Operator:
+def convolution(name: str, m: int, channels: int, taps: int, n: int) -> Operator:
     """Count a convolution: a product of each output with all that it sees.
 
     Unlike a product it reads each of the ``channels`` of its input once,

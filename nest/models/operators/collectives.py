@@ -21,9 +21,9 @@ def both_passes(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     sums forward, partial gradients of its input backward.
     """
     enters = 1 if split.sequence_parallel else 0
-    return regions(
-        split, values, "forward", enters=enters, leaves=1
-    ) + regions(split, values, "backward", enters=enters, leaves=1)
+    return regions(split, values, "forward", enters=enters, leaves=1) + regions(
+        split, values, "backward", enters=enters, leaves=1
+    )
 
 
 def regions(
@@ -55,11 +55,7 @@ def _calls(
     """Return the calls of a count above 0, none on an axis of degree 1."""
     return tuple(
         CollectiveCall(
-            kind=kind,
-            axis=axis,
-            phase=phase,
-            size_bytes=size_bytes,
-            count=count,
+            kind=kind, axis=axis, phase=phase, size_bytes=size_bytes, count=count
         )
         for kind, phase, count in wanted
         if count and getattr(split, axis) > 1
@@ -118,9 +114,7 @@ def expert_exchange(
     )
 
 
-def sent_values(
-    split: Split, shape: Mlp, values: int, execution: Execution
-) -> int:
+def sent_values(split: Split, shape: Mlp, values: int, execution: Execution) -> int:
     """Return of the values of all copies of tokens those that are sent.
 
     A copy for each expert; or, with ``dispatch_node``, for each of the parts
@@ -146,9 +140,7 @@ def sent_values(
     def reached(count: int) -> float:
         """Return how likely it is that a part with so many groups has one."""
         elsewhere = eligible - count * slice_size
-        return 1 - prod(
-            max(elsewhere - i, 0.0) / (eligible - i) for i in range(visits)
-        )
+        return 1 - prod(max(elsewhere - i, 0.0) / (eligible - i) for i in range(visits))
 
     share = fsum(
         comb(groups_per_holder, count)

@@ -22,9 +22,7 @@ from nest.models.weights import mixer_weights, rank_outputs, rank_width
 RECURRENCE_BACKWARD = 2
 
 
-def mixer_part(
-    block: Block, shape: Mixer, split: Split, execution: Execution
-) -> Node:
+def mixer_part(block: Block, shape: Mixer, split: Split, execution: Execution) -> Node:
     """Count linear layers, convolution, recurrence; no norm, no residual.
 
     Kept are the outputs of the linear layers, of the convolution, of the
@@ -69,9 +67,7 @@ def mixer_part(
                 2 * moved,
             )
         )
-    operators.append(
-        elementwise("gated output", ("silu", "multiply"), inner, 6, 10)
-    )
+    operators.append(elementwise("gated output", ("silu", "multiply"), inner, 6, 10))
     operators.append(_product(last, tokens, tp))
     values = made + convolved + (2 if moved else 1) * inner
     return Node(

@@ -16,11 +16,7 @@ from nest.models.operators.base import (
     matmul,
     norm,
 )
-from nest.models.operators.collectives import (
-    both_passes,
-    expert_exchange,
-    sent_values,
-)
+from nest.models.operators.collectives import both_passes, expert_exchange, sent_values
 from nest.models.weights import dense_mlp_weights, router_weights, shared_mlp
 
 #: Kernels of a router that is not fused, forward and backward, beside its
@@ -32,9 +28,7 @@ ROUTER_KERNELS = 8
 ROUTER_BACKWARD_KERNELS = 4
 
 
-def dense_mlp(
-    block: Block, shape: Mlp, split: Split, execution: Execution
-) -> Node:
+def dense_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> Node:
     """Count the products and the activation function of a dense MLP."""
     tokens, hidden = split.tokens, block.hidden
     width = shape.hidden // split.tp
@@ -68,9 +62,7 @@ def dense_mlp(
     )
 
 
-def expert_mlp(
-    block: Block, shape: Mlp, split: Split, execution: Execution
-) -> Node:
+def expert_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> Node:
     """Count router, dispatch, experts of this rank, shared experts, sum.
 
     Kept are the dispatched tokens, the expert intermediates, the expert
@@ -89,16 +81,13 @@ def expert_mlp(
     routed = outer * visits * size
     fused = execution.flash_attention
     selective = (
-        BF16 * (2 * routed + inner * rows * width)
-        + FP32 * outer * shape.experts
+        BF16 * (2 * routed + inner * rows * width) + FP32 * outer * shape.experts
     )
     none = selective + BF16 * rows * width
     casts = not execution.fused_experts
     operators = [
         *_dispatching(shape, split, hidden, execution),
-        linear("mlp up", rows, size, inner * width, experts)._replace(
-            casts=casts
-        ),
+        linear("mlp up", rows, size, inner * width, experts)._replace(casts=casts),
         *([activation(shape, rows * width, execution)] if casts else []),
         linear("mlp down", rows, width, size, experts)._replace(casts=casts),
         _moved("combine", ("multiply", "add"), routed, 4, 6, kernels=2),
@@ -112,9 +101,7 @@ def expert_mlp(
     if shape.shared_hidden:
         shared = dense_mlp(block, shared_mlp(shape), split, execution)
         operators += [
-            shared.operators[0]._replace(
-                name="shared up", same_inputs_as="router"
-            ),
+            shared.operators[0]._replace(name="shared up", same_inputs_as="router"),
             shared.operators[1],
             shared.operators[2]._replace(name="shared down"),
         ]
@@ -140,9 +127,7 @@ def expert_mlp(
         collectives=(
             *(both_passes(split, region) if region else ()),
             *expert_exchange(
-                split,
-                sent_values(split, shape, routed, execution),
-                execution.expert_tp,
+                split, sent_values(split, shape, routed, execution), execution.expert_tp
             ),
         ),
         weights=weights,

@@ -23,12 +23,7 @@ from nest.models.operators.base import (
     results,
     vocabulary_rows,
 )
-from nest.models.operators.collectives import (
-    gathered_bytes,
-    gathers,
-    merged,
-    regions,
-)
+from nest.models.operators.collectives import gathered_bytes, gathers, merged, regions
 from nest.models.operators.mixers import mixer_part
 from nest.models.operators.mlp import dense_mlp, expert_mlp
 from nest.models.weights import (
@@ -46,9 +41,7 @@ from nest.models.weights import (
 LOOSE_NORM_BYTES = FP32 + BF16
 
 
-def embedding_node(
-    tower: Tower, split: Split, execution: Execution = FUSED
-) -> Node:
+def embedding_node(tower: Tower, split: Split, execution: Execution = FUSED) -> Node:
     """Count the embedding of a tower: look-up or patches, positions, norm.
 
     The table is cut over ``tp`` by vocabulary, so the partial results are
@@ -93,14 +86,10 @@ def embedding_node(
                 shape.kernel,
                 shape.outputs,
             ),
-            elementwise(
-                f"convolution activation {index + 1}", ("gelu",), made, 4, 6
-            ),
+            elementwise(f"convolution activation {index + 1}", ("gelu",), made, 4, 6),
         ]
         if shape.normed:
-            operators.append(
-                norm(f"convolution norm {index + 1}", made, execution)
-            )
+            operators.append(norm(f"convolution norm {index + 1}", made, execution))
             none += BF16 * made
         if not index:
             # The input, at least one position per kernel's stride.
@@ -125,17 +114,13 @@ def embedding_node(
     return Node(
         operators=tuple(operators),
         collectives=collectives,
-        weights=embedding_weights(
-            tower, vocabulary_rows(tower.vocabulary, split.tp)
-        ),
+        weights=embedding_weights(tower, vocabulary_rows(tower.vocabulary, split.tp)),
         kept_bytes={"none": none, "selective": none, "full": kept_bytes},
         working_bytes=BF16 * values,
     )
 
 
-def block_node(
-    block: Block, split: Split, execution: Execution = FUSED
-) -> Node:
+def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node:
     """Count one block: attention, cross-attention, dense or expert MLP."""
     hidden, tokens = block.hidden, split.tokens
     outer = split.outer_tokens * hidden
@@ -192,16 +177,10 @@ def block_node(
     region = tokens * hidden * max(block.mlp.experts_per_token, 1)
     return Node(
         operators=tuple(operators),
-        collectives=merged(
-            call for node in nodes for call in node.collectives
-        ),
+        collectives=merged(call for node in nodes for call in node.collectives),
         weights=sum(node.weights for node in nodes) + vector_weights(block),
         expert_weights=sum(node.expert_weights for node in nodes),
-        kept_bytes={
-            "none": none,
-            "selective": selective,
-            "full": BF16 * outer,
-        },
+        kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
         repeated=tuple(repeated),
         working_bytes=gathered_bytes(split, region)
         + max(node.working_bytes for node in nodes),
@@ -245,18 +224,16 @@ def module_node(
             *table.operators,
             norm("next token norm", outer, execution),
             norm("stream norm", outer, execution)._replace(after=()),
-            matmul(
-                "join", split.tokens, 2 * hidden, hidden // split.tp
-            )._replace(after=("next token norm", "stream norm")),
+            matmul("join", split.tokens, 2 * hidden, hidden // split.tp)._replace(
+                after=("next token norm", "stream norm")
+            ),
             *inner.operators,
             norm("module norm", outer, execution),
         ),
         collectives=merged(
             (
                 *table.collectives,
-                *regions(
-                    split, 2 * region, "forward", enters=enters, leaves=0
-                ),
+                *regions(split, 2 * region, "forward", enters=enters, leaves=0),
                 *regions(split, 2 * region, "backward", enters=0, leaves=1),
                 *gathers(split, region, forward=1, backward=enters),
                 *inner.collectives,
@@ -317,9 +294,7 @@ def head_node(
         rows_in = outer // hidden
         operators += [
             matmul("transform", rows_in, hidden, width),
-            elementwise(
-                "transform activation", ("gelu",), rows_in * width, 4, 6
-            ),
+            elementwise("transform activation", ("gelu",), rows_in * width, 4, 6),
             norm("transform norm", rows_in * width, execution),
         ]
         none += 3 * BF16 * rows_in * width
@@ -330,10 +305,7 @@ def head_node(
         none += BF16 * stream
     none += BF16 * outer
     selective += BF16 * outer
-    operators += [
-        matmul("output layer", tokens, width, rows),
-        _loss(logits, execution),
-    ]
+    operators += [matmul("output layer", tokens, width, rows), _loss(logits, execution)]
     collectives: tuple[CollectiveCall, ...] = ()
     if tp > 1:
         gather = 1 if split.sequence_parallel else 0
@@ -353,11 +325,7 @@ def head_node(
         operators=tuple(operators),
         collectives=collectives,
         weights=head_weights(head, hidden, rows) + norm_weights,
-        kept_bytes={
-            "none": none,
-            "selective": selective,
-            "full": BF16 * outer,
-        },
+        kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
         repeated=("final norm",) if norm_weights else (),
         working_bytes=gathered + BF16 * logits,
     )

@@ -61,24 +61,18 @@ def operator_ns(
         bytes_per_ns /= calibration.routing_passes
 
     def roofline_ns(flops: float, size_bytes: float, products: float) -> float:
-        reached = flops_per_ns * _exponential_share(
-            operator, machine, products
-        )
+        reached = flops_per_ns * _exponential_share(operator, machine, products)
         return max(flops / reached, size_bytes / bytes_per_ns) + cast_ns
 
     return (
         roofline_ns(operator.forward_flops, operator.forward_bytes, 1),
         roofline_ns(
-            operator.backward_flops,
-            operator.backward_bytes,
-            ATTENTION_BACKWARD,
+            operator.backward_flops, operator.backward_bytes, ATTENTION_BACKWARD
         ),
     )
 
 
-def _exponential_share(
-    operator: Operator, machine: Machine, products: float
-) -> float:
+def _exponential_share(operator: Operator, machine: Machine, products: float) -> float:
     """Return what exponentials leave of the calibrated rate of attention.
 
     A kernel that computes one exponential a score beside ``products`` times
@@ -183,15 +177,12 @@ def timed_cost(
         backward_ns=times.backward_ns,
         weight_backward_ns=times.weight_backward_ns,
         weight_bytes=BF16 * sum(n * node.weights for node, n in layers),
-        expert_weight_bytes=BF16
-        * sum(n * node.expert_weights for node, n in layers),
+        expert_weight_bytes=BF16 * sum(n * node.expert_weights for node, n in layers),
         working_bytes=max(node.working_bytes for node, _ in layers),
         activations=tuple(
             Activations(
                 recompute=choice,
-                kept_bytes=sum(
-                    n * node.kept_bytes[choice] for node, n in layers
-                ),
+                kept_bytes=sum(n * node.kept_bytes[choice] for node, n in layers),
                 extra_ns=times.extra_ns if choice == "selective" else 0.0,
                 working_bytes=max(
                     node.kept_bytes["none"] - node.kept_bytes[choice]
@@ -209,9 +200,7 @@ def timed_cost(
 
 
 def _with_hosts(
-    cost: LayerCost,
-    layers: Sequence[tuple[Node, int]],
-    calibration: Calibration,
+    cost: LayerCost, layers: Sequence[tuple[Node, int]], calibration: Calibration
 ) -> LayerCost:
     """Return a cost that states what the host takes to issue its passes.
 
@@ -220,12 +209,8 @@ def _with_hosts(
     """
 
     def host_ns(kernels: float, phase: Phase | None = None) -> float:
-        calls = sum(
-            call.count for call in cost.collectives if call.phase == phase
-        )
-        return calibration.host_ns * (
-            kernels + calibration.collective_kernels * calls
-        )
+        calls = sum(call.count for call in cost.collectives if call.phase == phase)
+        return calibration.host_ns * (kernels + calibration.collective_kernels * calls)
 
     kernels = backward_kernels = repeated = 0.0
     for node, count in layers:
@@ -283,17 +268,14 @@ def _passes_ns(
     )
 
 
-def _accumulation_ns(
-    node: Node, machine: Machine, execution: Execution
-) -> float:
+def _accumulation_ns(node: Node, machine: Machine, execution: Execution) -> float:
     """Return what adding gradients to those of earlier micro-batches takes.
 
     It is memory traffic, at the rate that operators bound by memory reach.
     """
     weights = node.weights + node.expert_weights
     added = Operator(
-        *("gradients", "memory", 0, 0, 0),
-        execution.accumulation_bytes * weights,
+        *("gradients", "memory", 0, 0, 0), execution.accumulation_bytes * weights
     )
     return operator_ns(added, machine, execution.dtype)[1]
 
@@ -304,6 +286,4 @@ def _pass_ns(operators: list[tuple[float, float]], host_ns: float) -> float:
     The device waits for kernels that the host issues more slowly than it
     runs them.
     """
-    return fsum(
-        max(time_ns, host_ns * kernels) for time_ns, kernels in operators
-    )
+    return fsum(max(time_ns, host_ns * kernels) for time_ns, kernels in operators)

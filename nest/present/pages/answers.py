@@ -21,9 +21,7 @@ from nest.util.time_scale import TimeScale
 MOST_POINTS = 200
 
 #: What a page has of every answer, in addition to the cells of its table.
-_ANSWER_KEYS = (
-    *("outcome", "status", "step_time_ns", "lower_bound_ns", "intervals"),
-)
+_ANSWER_KEYS = (*("outcome", "status", "step_time_ns", "lower_bound_ns", "intervals"),)
 
 
 def solver_rows(
@@ -78,9 +76,7 @@ def solver_rows(
     return rows + [_not_run(name) for name in missing]
 
 
-def _thinned(
-    points: Sequence[Sequence[float | None]],
-) -> list[Sequence[float | None]]:
+def _thinned(points: Sequence[Sequence[float | None]]) -> list[Sequence[float | None]]:
     """Return the points to show, the first and the last among them."""
     last = len(points) - 1
     if last < MOST_POINTS:
@@ -88,9 +84,7 @@ def _thinned(
     return [points[i * last // (MOST_POINTS - 1)] for i in range(MOST_POINTS)]
 
 
-def _cells(
-    problem: Problem, scale: TimeScale, fields: Mapping[str, Any]
-) -> Document:
+def _cells(problem: Problem, scale: TimeScale, fields: Mapping[str, Any]) -> Document:
     """Return the texts of a row of the first screen, by their headings."""
     columns = comparison.screen_columns(problem, scale)
     table = Table.of(columns, [fields])
@@ -117,9 +111,7 @@ def plan_rows(answers: Sequence[Answer], problem: Problem) -> list[Document]:
             solver=answer.name,
             exact=False,
             outcome=Outcome.SOLVED,
-            status=Status.FEASIBLE
-            if answer.score.feasible
-            else Status.OVER_MEMORY,
+            status=Status.FEASIBLE if answer.score.feasible else Status.OVER_MEMORY,
             plan=answer.plan,
             score=answer.score,
             over_memory_bytes=max(0, -answer.score.memory_left_bytes) or None,
@@ -184,9 +176,5 @@ def best_answer(results: Iterable[SolveResult]) -> Answer | None:
     assert best.plan is not None
     assert best.score is not None
     return Answer(
-        best.plan,
-        best.score,
-        best.solver,
-        str(best.status),
-        max(bounds, default=None),
+        best.plan, best.score, best.solver, str(best.status), max(bounds, default=None)
     )

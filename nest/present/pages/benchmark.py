@@ -13,11 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from nest.benchmarks.session import Ended
-from nest.present.benchmark_layout import (
-    answer_sections,
-    headline,
-    measured_sections,
-)
+from nest.present.benchmark_layout import answer_sections, headline, measured_sections
 from nest.present.comparison import answers_csv
 from nest.util.sections import Page, Section
 from nest.util.tables import fields_csv, to_markdown

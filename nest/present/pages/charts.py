@@ -120,9 +120,7 @@ def narrow(spec: Any) -> Any:
     }
     if made.get("width") == WIDTH:
         made["width"] = NARROW
-        texts = [
-            line for names in _sorted_names(spec) for line in names.values()
-        ]
+        texts = [line for names in _sorted_names(spec) for line in names.values()]
         num_lines = max((len(lines) for lines in texts), default=1)
         step = made.get("height")
         if isinstance(step, dict) and num_lines > 1:
@@ -277,9 +275,7 @@ def color_of(index: int) -> str:
     text = COLORS[base]
     light, fraction = ((0, 0.0), (255, 0.5), (0, 0.4))[turn % 3]
     channels = (int(text[at : at + 2], 16) for at in (1, 3, 5))
-    mixed = (
-        round(channel + fraction * (light - channel)) for channel in channels
-    )
+    mixed = (round(channel + fraction * (light - channel)) for channel in channels)
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
@@ -387,9 +383,7 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
     ]
     channels: dict[str, Any] = {
         "x": number_axis("seconds", "seconds"),
-        "y": _upright(
-            number_axis("time", f"step time ({scale.unit})", zero=False)
-        ),
+        "y": _upright(number_axis("time", f"step time ({scale.unit})", zero=False)),
         "color": colors("solver", [row["name"] for row in rows]),
     }
     dashes = kinds(
@@ -415,9 +409,7 @@ def bordered(document: Document) -> list[int]:
     """Return the units whose borders a map shows: where they are few."""
     network = document["network"]
     num_devices = network["num_devices"]
-    return [
-        x for x in network["units"] if -(-num_devices // x) <= _MOST_BORDERS
-    ]
+    return [x for x in network["units"] if -(-num_devices // x) <= _MOST_BORDERS]
 
 
 def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
@@ -441,14 +433,11 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
                     "first": first,
                     "end": last,
                     "strategies": strategies,
-                    "tip": f"{label}{where}: devices {first}–{last - 1}, "
-                    f"{strategies}",
+                    "tip": f"{label}{where}: devices {first}–{last - 1}, {strategies}",
                 }
             )
     order = [block_label(block) for block in blocks]
-    strategies_shown = list(
-        dict.fromkeys(value["strategies"] for value in values)
-    )
+    strategies_shown = list(dict.fromkeys(value["strategies"] for value in values))
     drawn = bordered(document)
     borders = [
         {"at": at, "unit": unit}
@@ -533,9 +522,7 @@ def memory(document: Document) -> Spec:
     used = {value["part"] for value in values}
     components = [title for title in MEMORY_PARTS.values() if title in used]
     y, height = names("stage", order), _rows(len(order))
-    tick = mark(
-        "tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"]
-    )
+    tick = mark("tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"])
     return chart(
         values,
         height=height,
@@ -604,13 +591,8 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
         kind, _ = EVENTS[event["kind"]]
         what = kind
         if event["micro_batch"] is not None:
-            what += (
-                f", micro-batch {event['micro_batch'] + 1}, "
-                f"stage {event['stage']}"
-            )
-        begin, end = (
-            event[key] / scale.unit_ns for key in ("start_ns", "end_ns")
-        )
+            what += f", micro-batch {event['micro_batch'] + 1}, stage {event['stage']}"
+        begin, end = (event[key] / scale.unit_ns for key in ("start_ns", "end_ns"))
         values.append(
             {
                 "block": labels[event["block"] - 1],
@@ -683,9 +665,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         if curve["points"]
     ]
     channels: dict[str, Any] = {
-        "x": number_axis(
-            "memory", "memory of the fullest device (GiB)", False
-        ),
+        "x": number_axis("memory", "memory of the fullest device (GiB)", False),
         "y": _upright(number_axis("time", f"step time ({scale.unit})", False)),
         "color": colors("devices", order),
     }
@@ -718,16 +698,11 @@ def scatter(runs: Sequence[Document]) -> Spec:
     times = [v[key] for v in values for key in ("measured", "predicted")]
     ends = [min(times, default=0.1), max(times, default=1.0)]
     x = number_axis("measured", "measured step time (s)", scale="log")
-    y = _upright(
-        number_axis("predicted", "predicted step time (s)", scale="log")
-    )
+    y = _upright(number_axis("predicted", "predicted step time (s)", scale="log"))
     for axis in (x, y):
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
-    diagonal: dict[str, Any] = {
-        "x": {**x, "field": "at"},
-        "y": {**y, "field": "at"},
-    }
+    diagonal: dict[str, Any] = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     return chart(
         values,
         height=520,

@@ -165,9 +165,7 @@ def _facts(document: Document, result: Document) -> list[Fact]:
         remark = f"{speed(on['tokens_per_s'])} tokens/s"
         if power is not None:
             remark += f", {watts(power)} on average per device"
-        facts.append(
-            Fact(f"Step of {on['model']}", step(on["step_ps"]), remark)
-        )
+        facts.append(Fact(f"Step of {on['model']}", step(on["step_ps"]), remark))
     return facts
 
 
@@ -221,10 +219,7 @@ def _marked(document: Document) -> list[tuple[str, Document]]:
 
 
 def _most_text(
-    document: Document,
-    points: Sequence[tuple[str, Document]],
-    key: str,
-    name: str,
+    document: Document, points: Sequence[tuple[str, Document]], key: str, name: str
 ) -> str:
     """Return the most throughput that the base's amount buys."""
     limit = document["base"]["point"][key]
@@ -233,9 +228,7 @@ def _most_text(
     return f"With the {name} of the base: at most {factor} its throughput"
 
 
-def _against(
-    points: Sequence[tuple[str, Document]], key: str, title: str
-) -> Spec:
+def _against(points: Sequence[tuple[str, Document]], key: str, title: str) -> Spec:
     """Return throughput against an amount, with the most within it."""
     values = [
         {
@@ -261,9 +254,7 @@ def _against(
         height=320,
         layer=[
             layer(
-                mark(
-                    "line", interpolate="step-after", color=TEXT, strokeWidth=1
-                ),
+                mark("line", interpolate="step-after", color=TEXT, strokeWidth=1),
                 values=line,
                 tip=False,
                 x=x,
@@ -321,10 +312,7 @@ def _most_change(rows: Sequence[Document]) -> str:
     if not rows:
         return ""
     largest = max(rows, key=lambda row: abs(row["change"]))
-    return (
-        f"{largest['text']} changes the throughput most: "
-        f"{change(largest['change'])}"
-    )
+    return f"{largest['text']} changes the throughput most: {change(largest['change'])}"
 
 
 def _bars(values: Sequence[Document], title: str) -> Spec:
@@ -353,8 +341,7 @@ def _contributions(document: Document) -> Section | None:
             "model": row["model"],
             "choice": choice,
             "factor": row["factors"][choice],
-            "tip": f"{row['model']}, {choice}: "
-            f"{times(row['factors'][choice])}",
+            "tip": f"{row['model']}, {choice}: {times(row['factors'][choice])}",
         }
         for row in solved
         for choice in CHOICES
@@ -412,10 +399,7 @@ def _searched(document: Document) -> Section:
     spec = document["spec"]
     axes = Table(
         (Column("parameter"), Column("values")),
-        [
-            (name, ", ".join(map(str, values)))
-            for name, values in spec["axes"].items()
-        ],
+        [(name, ", ".join(map(str, values))) for name, values in spec["axes"].items()],
         "Values that were listed",
     )
     text = (

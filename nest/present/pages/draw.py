@@ -177,9 +177,7 @@ def _for_page(text: str, title: str, css: str = "broad") -> str:
 def _named(picture: str, title: str) -> str:
     """Return a picture with a name for readers of the screen."""
     label = escape(clean(title))
-    return picture.replace(
-        "<svg ", f'<svg role="img" aria-label="{label}" ', 1
-    )
+    return picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
 def _simplify(node: ElementTree.Element, has_titles: bool) -> None:

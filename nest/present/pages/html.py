@@ -49,15 +49,13 @@ def page_html(page: Page) -> str:
     elif any(chart.name not in drawn for chart in charts):
         missing = f'<p class="warning">{_text(_SOME_CHARTS)}</p>'
     links = (
-        f'<li><a href="#{_text(x.key)}">{_text(x.title)}</a></li>'
-        for x in sections
+        f'<li><a href="#{_text(x.key)}">{_text(x.title)}</a></li>' for x in sections
     )
     return "\n".join(
         [
             "<!DOCTYPE html>",
             '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, '
-            'initial-scale=1">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             # Nothing is fetched, wherever the page is opened.
             '<meta http-equiv="Content-Security-Policy" content="'
@@ -95,11 +93,7 @@ def _section(section: Section, drawn: Mapping[str, str]) -> str:
     ]
     if section.closed:
         summary = f"Charts and tables of {title}"
-        inner = [
-            f"<details><summary>{summary}</summary>",
-            *inner,
-            "</details>",
-        ]
+        inner = [f"<details><summary>{summary}</summary>", *inner, "</details>"]
     code = f"<pre><code>{_text(section.code)}</code></pre>"
     return "\n".join(
         [
@@ -120,9 +114,7 @@ def _facts(facts: Iterable[Fact]) -> str:
     for fact in facts:
         value, css = _text(fact.value), fact.kind or "card"
         if fact.kind == "chips":
-            value = " ".join(
-                f"<span>{degree}</span>" for degree in value.split(" · ")
-            )
+            value = " ".join(f"<span>{degree}</span>" for degree in value.split(" · "))
         elif fact.kind == "code":
             value = f"<pre><code>{value}</code></pre>"
         remark = ""
@@ -174,13 +166,10 @@ def _table(table: Table) -> str:
     def row(texts: Sequence[str]) -> str:
         first, *others = zip(table.columns, texts, strict=True)
         head = cell(*first, "th", ' scope="row"')
-        return (
-            f"<tr>{head}{''.join(cell(*each, 'td') for each in others)}</tr>"
-        )
+        return f"<tr>{head}{''.join(cell(*each, 'td') for each in others)}</tr>"
 
     head = "".join(
-        cell(column, column.heading, "th", ' scope="col"')
-        for column in table.columns
+        cell(column, column.heading, "th", ' scope="col"') for column in table.columns
     )
     body = "\n".join(row(texts) for texts in table.texts())
     title = _text(table.title)

@@ -30,9 +30,7 @@ _WORDS = ("solver", "plan", "fits", "proof", "note")
 
 def page_of(document: Document) -> Page:
     """Return the page of a ``nest-page/1`` document."""
-    return Page(
-        _title(document), document["title"], tuple(sections_of(document))
-    )
+    return Page(_title(document), document["title"], tuple(sections_of(document)))
 
 
 def _title(document: Document) -> str:
@@ -53,9 +51,7 @@ def sections_of(
     if document["frontier"] is not None:
         order.sort(key=lambda key: key != "frontier")
     sections = (
-        _SECTIONS[key](document)
-        for key in order
-        if keys is None or key in keys
+        _SECTIONS[key](document) for key in order if keys is None or key in keys
     )
     return [section for section in sections if section is not None]
 
@@ -89,9 +85,7 @@ def _answer(document: Document) -> Section:
             facts.append(_fact(label, text))
     if document["launch"]:
         named = "commands" if "launch" in dict(rows) else "launch"
-        position = sum(
-            LABELS.index(x.label) <= LABELS.index("launch") for x in facts
-        )
+        position = sum(LABELS.index(x.label) <= LABELS.index("launch") for x in facts)
         facts.insert(position, Fact(named, document["launch"], "", "code"))
     shown = tuple(facts), (), (), tuple(warnings)
     return Section("answer", "The answer", (), *shown)
@@ -125,8 +119,7 @@ def _solvers(document: Document) -> Section | None:
     if not rows:
         return None
     scale = _scale(
-        document,
-        *(row["step_time_ns"] or row["lower_bound_ns"] for row in rows),
+        document, *(row["step_time_ns"] or row["lower_bound_ns"] for row in rows)
     )
     are_plans = all(row["outcome"] == "scored" for row in rows)
     table, below = _solver_table(rows, are_plans)
@@ -152,8 +145,7 @@ def _solvers(document: Document) -> Section | None:
             Chart(
                 "bounds",
                 _last_gain(traced),
-                "Solid: the best step time so far. Dashed: the proven lower "
-                "bound.",
+                "Solid: the best step time so far. Dashed: the proven lower bound.",
                 charts.bounds(traced, scale),
                 table=_trace_table(traced, scale),
             )
@@ -164,9 +156,7 @@ def _solvers(document: Document) -> Section | None:
         text=tuple(below),
         charts=tuple(shown),
         tables=(table,),
-        warnings=(f"{', '.join(failed)} failed; the rest stands.",)
-        if failed
-        else (),
+        warnings=(f"{', '.join(failed)} failed; the rest stands.",) if failed else (),
     )
 
 
@@ -184,9 +174,7 @@ def _last_gain(rows: Sequence[Document]) -> str:
     return f"{name} had its plan after {after_s:.1f} of {last['wall_s']:.1f} s"
 
 
-def _solver_table(
-    rows: Sequence[Document], are_plans: bool
-) -> tuple[Table, list[str]]:
+def _solver_table(rows: Sequence[Document], are_plans: bool) -> tuple[Table, list[str]]:
     """Return the columns of the first screen, and what they mean."""
     cells = [{**row["cells"], "note": row["note"]} for row in rows]
     headings = [*dict.fromkeys(x for row in cells for x in row)]
@@ -239,10 +227,7 @@ def _stages(document: Document) -> Section | None:
         Column("number", "stage"),
         Column("layers"),
         Column("num_layers", "number", right=True),
-        Column(
-            "devices",
-            value=lambda stage: device_text(blocks[stage["block"] - 1]),
-        ),
+        Column("devices", value=lambda stage: device_text(blocks[stage["block"] - 1])),
         Column("strategies", form=charts.some),
         Column("forward_ns", "forward", scale, right=True),
         Column("backward_ns", "backward", scale, right=True),
@@ -259,9 +244,7 @@ def _stages(document: Document) -> Section | None:
     summary = "Devices and nodes are numbered from 0. Colors are strategies"
     summary += _borders(charts.bordered(document))
     if left_out:
-        summary += (
-            f" Shown: the first {left_out[0]} of {left_out[1]} replicas."
-        )
+        summary += f" Shown: the first {left_out[0]} of {left_out[1]} replicas."
     title = (
         f"{count(len(blocks), 'pipeline stage')} on "
         f"{count(plan['devices_used'], 'device')}"
@@ -284,9 +267,7 @@ def _borders(units: Sequence[int]) -> str:
 def device_text(block: Document) -> str:
     """Return the devices of a block: of the first replicas, with nodes."""
     texts = []
-    for (first, end), nodes in zip(
-        block["ranges"], block["nodes"], strict=False
-    ):
+    for (first, end), nodes in zip(block["ranges"], block["nodes"], strict=False):
         text = f"{first}" if end == first + 1 else f"{first}–{end - 1}"
         if nodes:
             several = "s" * any(mark in nodes for mark in "–,…")
@@ -356,9 +337,7 @@ def _terms(document: Document) -> Section | None:
         Column("time_ns", "time", scale, right=True),
         Column("share", value=share_of_step, right=True),
     )
-    table = Table.of(
-        columns, rows, "Terms of the step time; they add up to it"
-    )
+    table = Table.of(columns, rows, "Terms of the step time; they add up to it")
     first, label = rows[0], charts.block_label(_slowest(document))
     taken = scale(first["time_ns"])
     if step:
@@ -376,9 +355,7 @@ def _terms(document: Document) -> Section | None:
 
 def _slowest(document: Document) -> Document:
     """Return the block of devices that all others wait for."""
-    block: Document = document["plan"]["blocks"][
-        document["terms"]["slowest_block"] - 1
-    ]
+    block: Document = document["plan"]["blocks"][document["terms"]["slowest_block"] - 1]
     return block
 
 
@@ -399,14 +376,10 @@ def _timeline(document: Document) -> Section | None:
         Column("bubble_share", "idle share", _share_text, right=True),
         Column("end_ns", "ends after", scale, right=True),
     )
-    table = Table.of(
-        columns, timeline["blocks"], "What blocks of devices do in a step"
-    )
+    table = Table.of(columns, timeline["blocks"], "What blocks of devices do in a step")
     windows = timeline["windows"]
     slowest = _slowest(document)
-    load = TimeScale.fitting(
-        slowest["load_ns"], document["problem"]["time_unit"]
-    ).short
+    load = TimeScale.fitting(slowest["load_ns"], document["problem"]["time_unit"]).short
     titles = [
         f"{charts.block_label(slowest).capitalize()} is the slowest: "
         f"{load(slowest['load_ns'])} per microbatch"
@@ -451,9 +424,7 @@ def _frontier(document: Document) -> Section | None:
         charts.frontier(frontier, scale),
     )
     table = Table(columns, frontier["cells"], title)
-    return Section(
-        *("frontier", "The frontier", lines, (), (chart,), (table,))
-    )
+    return Section(*("frontier", "The frontier", lines, (), (chart,), (table,)))
 
 
 def _frontier_title(points: Sequence[Document], scale: TimeScale) -> str:
@@ -489,9 +460,7 @@ def _network(document: Document) -> Section | None:
             {**level, "name": level["name"] or f"level {index}"}
             for index, level in enumerate(network["levels"])
         ]
-        table = Table.of(
-            columns, levels, "Levels of the network, from the device up"
-        )
+        table = Table.of(columns, levels, "Levels of the network, from the device up")
         chart = Chart(
             "network",
             "A device has "
@@ -601,11 +570,7 @@ def _repeat(document: Document) -> Section:
             "The same problem, versions and options give the same plan unless "
             "a time limit ends the search.",
         ),
-        tables=(
-            Table(
-                (Column("what"), Column("value")), rows, "Where this was made"
-            ),
-        ),
+        tables=(Table((Column("what"), Column("value")), rows, "Where this was made"),),
         code=repeat["command"],
         folded=True,
     )

@@ -25,9 +25,7 @@ def plan_sections(ended: Ended) -> list[Section]:
     asked for.
     """
     return [
-        _plan_section(
-            ended, position, [r for r in ended.rows if r.entry == entry]
-        )
+        _plan_section(ended, position, [r for r in ended.rows if r.entry == entry])
         for position, entry in enumerate(ended.folder.run.problems, 1)
     ]
 
@@ -42,9 +40,7 @@ def _plan_section(ended: Ended, position: int, rows: list[Row]) -> Section:
         for row in rows
         if not row.outcome.failed
     ]
-    sections = {
-        section.key: section for section in sections_of(document, _SHOWN)
-    }
+    sections = {section.key: section for section in sections_of(document, _SHOWN)}
     charts = tuple(
         replace(chart, name=f"{chart.name}-{position}")
         for section in sections.values()

@@ -58,9 +58,7 @@ def to_markdown(
     if plot:
         blocks.append(f"![{findings.plot.title}]({PICTURE})")
     elif plot is not None:
-        blocks.append(
-            f"The plot needs matplotlib: pip install '{DISTRIBUTION}[plot]'."
-        )
+        blocks.append(f"The plot needs matplotlib: pip install '{DISTRIBUTION}[plot]'.")
     blocks += ["## Limits", _items(study.limits)]
     return "\n\n".join(blocks) + "\n"
 
@@ -94,10 +92,7 @@ def to_json(study: Study, findings: Findings, quick: bool) -> str:
         },
         **provenance(),
     }
-    return (
-        json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
-        + "\n"
-    )
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 # The plot

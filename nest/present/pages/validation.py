@@ -9,12 +9,7 @@ from typing import Any
 from nest.present.pages import charts
 from nest.present.pages.html import page_html
 from nest.present.table import count
-from nest.present.validation import (
-    BREAKDOWNS,
-    error_table,
-    messages_of,
-    ranking_table,
-)
+from nest.present.validation import BREAKDOWNS, error_table, messages_of, ranking_table
 from nest.util.sections import Chart, Fact, Page, Section
 from nest.util.tables import Column, Table
 
@@ -59,17 +54,13 @@ def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
 
 def _answer(document: Document) -> Section:
     if not document["used"]:
-        return Section(
-            "answer", "The answer", warnings=("No step time was compared.",)
-        )
+        return Section("answer", "The answer", warnings=("No step time was compared.",))
     fits = document["memory"]["fits"]
     facts = [
         Fact("Median error", _percent(document["median_abs_error"])),
         Fact("Mean error", _percent(document["mean_abs_error"])),
         Fact(
-            "Bias",
-            _percent(document["bias"], "+"),
-            "above 0: predictions are too long",
+            "Bias", _percent(document["bias"], "+"), "above 0: predictions are too long"
         ),
     ]
     if fits["share"] is not None:
@@ -119,10 +110,7 @@ def _runs(runs: Sequence[Document]) -> Section | None:
         table=table,
     )
     return Section(
-        "runs",
-        "Runs",
-        (text,) if len(runs) > len(shown) else (),
-        charts=(chart,),
+        "runs", "Runs", (text,) if len(runs) > len(shown) else (), charts=(chart,)
     )
 
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from nest.topology.files.door import FORMATS, read_topology, recognise
 from nest.topology.files.graphs import write_node_link
-from nest.topology.files.ranks import (
-    read_rankfile,
-    write_hostfile,
-    write_rankfile,
-)
+from nest.topology.files.ranks import read_rankfile, write_hostfile, write_rankfile
 from nest.topology.files.supplement import MEANING, FileSupplement
 
 __all__ = [

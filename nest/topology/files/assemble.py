@@ -93,9 +93,7 @@ def finish(
     return graph
 
 
-def check_order(
-    source: Source, devices: Sequence[str], order: Sequence[str]
-) -> None:
+def check_order(source: Source, devices: Sequence[str], order: Sequence[str]) -> None:
     """Refuse an order that is not all devices, each once.
 
     Raises
@@ -116,9 +114,7 @@ def _check_links(source: Source, graph: nx.Graph) -> None:
             check_link(edge["bandwidth"], edge["latency_ns"])
         except ValueError as error:
             remedy = "" if "; " in str(error) else "; check its unit"
-            raise source.error(
-                f"link from {start} to {end}: {error}{remedy}"
-            ) from None
+            raise source.error(f"link from {start} to {end}: {error}{remedy}") from None
 
 
 def telling(units: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:

@@ -75,9 +75,7 @@ def read(source: Source) -> nx.Graph:
 def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
     kind = lists["topology"][dim]
     if kind not in WORDS:
-        raise source.refuse(
-            f"topology[{dim}]", " or ".join(WORDS), shown(kind)
-        )
+        raise source.refuse(f"topology[{dim}]", " or ".join(WORDS), shown(kind))
     gib_per_s = source.number(
         f"bandwidth[{dim}]",
         lists["bandwidth"][dim],
@@ -86,9 +84,7 @@ def _axis(source: Source, lists: dict[str, list[object]], dim: int) -> Axis:
     )
     return Axis(
         str(kind),
-        source.integer(
-            f"npus_count[{dim}]", lists["npus_count"][dim], minimum=2
-        ),
+        source.integer(f"npus_count[{dim}]", lists["npus_count"][dim], minimum=2),
         gib_per_s * GIB,
         source.number(
             f"latency[{dim}]", lists["latency"][dim], positive=False, unit="ns"

@@ -136,9 +136,7 @@ FORMATS = {
             "simai",
             "topology file of SimAI",
             (".txt", ".topo"),
-            re.compile(
-                r"\A\s*\d+[ \t]+([^\s:=]+[ \t]+){4}[^\s:=]+[ \t]*(\n|\Z)"
-            ),
+            re.compile(r"\A\s*\d+[ \t]+([^\s:=]+[ \t]+){4}[^\s:=]+[ \t]*(\n|\Z)"),
             (),
             simai.read,
         ),
@@ -220,11 +218,7 @@ def read_topology(
     source = read_source(path, supplement)
     chosen = recognise(source) if format is None else FORMATS[format]
     preferred = Path(path).with_name("topology.yaml")
-    if (
-        format is None
-        and Path(path).name == "topology.conf"
-        and preferred.is_file()
-    ):
+    if format is None and Path(path).name == "topology.conf" and preferred.is_file():
         raise source.refuse(
             "",
             "the file that Slurm reads",

@@ -38,9 +38,7 @@ def read_node_link(source: Source) -> nx.Graph:
         raise source.refuse("directed", "true or false", shown(directed))
     nodes = [
         (location, node["id"], node)
-        for location, node in source.mappings(
-            "nodes", top["nodes"], None, ("id",)
-        )
+        for location, node in source.mappings("nodes", top["nodes"], None, ("id",))
     ]
     edges = [
         (location, edge["source"], edge["target"], edge)
@@ -54,9 +52,7 @@ def read_node_link(source: Source) -> nx.Graph:
     return _graph(source, directed, nodes, edges, attributes)
 
 
-def _check_single(
-    source: Source, directed: bool, edges: Sequence[Edge]
-) -> None:
+def _check_single(source: Source, directed: bool, edges: Sequence[Edge]) -> None:
     """Refuse a second link between two nodes."""
     seen: set[object] = set()
     for location, start, end, _ in edges:
@@ -87,10 +83,7 @@ def read_graphml(source: Source) -> nx.Graph:
             read = nx.parse_graphml(source.text)
     except (nx.NetworkXError, ValueError, KeyError, StopIteration) as error:
         raise source.refuse(
-            "",
-            "GraphML",
-            f"malformed text ({shown(str(error))})",
-            "correct the file",
+            "", "GraphML", f"malformed text ({shown(str(error))})", "correct the file"
         ) from error
     attributes = {}
     for key, value in read.graph.items():
@@ -119,8 +112,7 @@ def write_node_link(path: str | Path, graph: nx.Graph) -> None:
         "multigraph": False,
         "graph": dict(graph.graph),
         "nodes": [
-            {"id": node, **attributes}
-            for node, attributes in graph.nodes.items()
+            {"id": node, **attributes} for node, attributes in graph.nodes.items()
         ],
         "edges": [
             {"source": start, "target": end, **attributes}
@@ -154,9 +146,7 @@ def _graph(
         if "forward" in node:
             if not isinstance(node["forward"], bool):
                 raise source.refuse(
-                    f"{location} forward",
-                    "true or false",
-                    shown(node["forward"]),
+                    f"{location} forward", "true or false", shown(node["forward"])
                 )
             graph.nodes[name]["forward"] = node["forward"]
     for location, start, end, edge in edges:
@@ -177,25 +167,17 @@ def _add(
     for name in (start, end):
         if name not in graph:
             raise source.refuse(
-                location,
-                "nodes that the file lists",
-                name,
-                "add it or correct the id",
+                location, "nodes that the file lists", name, "add it or correct the id"
             )
     if start == end:
-        raise source.refuse(
-            location, "two nodes", f"{start} twice", "remove the link"
-        )
+        raise source.refuse(location, "two nodes", f"{start} twice", "remove the link")
     for key in ("bandwidth", "latency_ns"):
         if edge.get(key) is None:
             raise source.refuse(
                 f"{location} ({start} to {end})", f"{key!r}", "none", "add it"
             )
     bandwidth = source.number(
-        f"{location} bandwidth",
-        edge["bandwidth"],
-        positive=True,
-        unit="bytes/s",
+        f"{location} bandwidth", edge["bandwidth"], positive=True, unit="bytes/s"
     )
     latency_ns = source.number(
         f"{location} latency_ns", edge["latency_ns"], positive=False, unit="ns"
@@ -221,12 +203,8 @@ def _both_ways(source: Source, graph: nx.DiGraph) -> nx.Graph:
     return graph
 
 
-def _finish(
-    source: Source, graph: nx.Graph, attributes: Mapping[str, Any]
-) -> nx.Graph:
-    devices = [
-        name for name, kind in graph.nodes(data="kind") if kind == DEVICE
-    ]
+def _finish(source: Source, graph: nx.Graph, attributes: Mapping[str, Any]) -> nx.Graph:
+    devices = [name for name, kind in graph.nodes(data="kind") if kind == DEVICE]
     order = devices
     if attributes.get("order") is not None:
         order = [
@@ -245,9 +223,7 @@ def _finish(
     name = attributes.get("name")
     coord, wrap = attributes.get("coord"), attributes.get("wrap")
     if (coord is None) != (wrap is None):
-        raise source.refuse(
-            "", "coord with wrap", "one of them", "give both or none"
-        )
+        raise source.refuse("", "coord with wrap", "one of them", "give both or none")
     if coord is not None and wrap is not None:
         coord = _per_device(source, "coord", coord, devices)
         wrap = source.sequence("wrap", wrap)
@@ -279,9 +255,7 @@ def _per_device(
     return {device: values[device] for device in devices}
 
 
-def _check_coord(
-    source: Source, coord: Mapping[str, Any], wrap: Sequence[Any]
-) -> None:
+def _check_coord(source: Source, coord: Mapping[str, Any], wrap: Sequence[Any]) -> None:
     if not all(isinstance(flag, bool) for flag in wrap):
         raise source.refuse("wrap", "true or false per axis", shown(wrap))
     for device, location in coord.items():

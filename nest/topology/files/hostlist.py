@@ -54,9 +54,7 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
         name_pieces = _PIECE.split(name)
         # Text and insides of brackets take turns.
         if any("[" in piece or "]" in piece for piece in name_pieces[::2]):
-            raise _error(
-                where, "brackets that match", name, "correct the brackets"
-            )
+            raise _error(where, "brackets that match", name, "correct the brackets")
         for piece in name_pieces[::2]:
             if re.search(r"[\s*]", piece) or not piece.isprintable():
                 raise _error(where, "a name", piece, "correct the name")
@@ -67,9 +65,7 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
         _limit(num_ranges, MAX_RANGES, "ranges", name, where)
         _limit(len(hosts) + prod(sizes), room, "hosts", name, where)
         for chosen in itertools.product(*ranges):
-            pieces = itertools.zip_longest(
-                name_pieces[::2], chosen, fillvalue=""
-            )
+            pieces = itertools.zip_longest(name_pieces[::2], chosen, fillvalue="")
             hosts.append("".join(itertools.chain.from_iterable(pieces)))
     return hosts
 
@@ -98,21 +94,13 @@ def _numbers(inside: str, name: str, where: str) -> list[str]:
             )
         low, high = match[1], match[2] or match[1]
         if max(len(low), len(high)) > 18:
-            raise _error(
-                where, "numbers of at most 18 digits", name, "correct them"
-            )
+            raise _error(where, "numbers of at most 18 digits", name, "correct them")
         if int(low) > int(high):
-            raise _error(
-                where, "low <= high in a range", name, f"correct {piece!r}"
-            )
+            raise _error(where, "low <= high in a range", name, f"correct {piece!r}")
         count = int(high) - int(low) + 1
         _limit(count, MAX_RANGE, "hosts in a range", name, where)
-        _limit(
-            len(numbers) + count, MAX_HOSTS, "hosts in brackets", name, where
-        )
-        numbers += [
-            f"{value:0{len(low)}d}" for value in range(int(low), int(high) + 1)
-        ]
+        _limit(len(numbers) + count, MAX_HOSTS, "hosts in brackets", name, where)
+        numbers += [f"{value:0{len(low)}d}" for value in range(int(low), int(high) + 1)]
     return numbers
 
 

@@ -94,9 +94,7 @@ def tree(
             height[switch] = max(height.get(switch, 0), above)
     tiers = height[root]
     source.option(*_needed(source, hosts, tiers))
-    bandwidths, latencies = (
-        source.option_per_tier(name, tiers) for name in UPLINKS
-    )
+    bandwidths, latencies = (source.option_per_tier(name, tiers) for name in UPLINKS)
     graph = nx.Graph()
     home = add_hosts(source, graph, hosts)
     graph.add_nodes_from(height, kind=SWITCH)
@@ -119,11 +117,7 @@ def tree(
 
 
 def set_parent(
-    source: Source,
-    location: str,
-    parents: dict[str, str],
-    child: str,
-    above: str,
+    source: Source, location: str, parents: dict[str, str], child: str, above: str
 ) -> None:
     """Put a switch below another one; refuse a second one above it."""
     if child in parents:
@@ -143,8 +137,7 @@ def _needed(source: Source, hosts: Sequence[Host], tiers: int) -> list[str]:
         names.append("devices_per_node")
     usual = source.supplement.devices_per_node or 1
     if any(
-        host.domain is not None or (host.num_devices or usual) > 1
-        for host in hosts
+        host.domain is not None or (host.num_devices or usual) > 1 for host in hosts
     ):
         names += NODE
     if tiers:
@@ -152,9 +145,7 @@ def _needed(source: Source, hosts: Sequence[Host], tiers: int) -> list[str]:
     return names
 
 
-def choose(
-    source: Source, what: str, names: Collection[str], remedy: str
-) -> str:
+def choose(source: Source, what: str, names: Collection[str], remedy: str) -> str:
     """Return the part of a file to read: the only one, or the named one."""
     if (part := source.option_among("part", names)) is not None:
         return part
@@ -233,12 +224,7 @@ def add_ports(
 
 
 def torus(
-    source: Source,
-    hosts: Sequence[str],
-    kind: str,
-    sizes: Sequence[int],
-    *,
-    name: str,
+    source: Source, hosts: Sequence[str], kind: str, sizes: Sequence[int], *, name: str
 ) -> nx.Graph:
     """Return hosts on a ring or a torus, the first axis fastest.
 

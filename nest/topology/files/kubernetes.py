@@ -73,9 +73,7 @@ def read(source: Source) -> nx.Graph:
     if not labels:
         raise source.refuse("items", "nodes with devices", "none", "add some")
     tiers = _tiers(source, labels)
-    per_tier = [
-        all_or_none(source, _values(source, labels, key), key) for key in tiers
-    ]
+    per_tier = [all_or_none(source, _values(source, labels, key), key) for key in tiers]
     nodes = [
         Layered(name, tuple(tier[name] for tier in per_tier), counts[name])
         for name in labels
@@ -86,16 +84,12 @@ def read(source: Source) -> nx.Graph:
     return build(source, nodes, domains)
 
 
-def _used(
-    labels: Mapping[str, Mapping[str, Any]], keys: Iterable[str]
-) -> list[str]:
+def _used(labels: Mapping[str, Mapping[str, Any]], keys: Iterable[str]) -> list[str]:
     """Return the keys that any node has."""
     return [key for key in keys if any(key in x for x in labels.values())]
 
 
-def _tiers(
-    source: Source, labels: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
+def _tiers(source: Source, labels: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for prefix, ends in TIERS:
         if used := _used(labels, [prefix + end for end in ends]):
             return used
@@ -119,9 +113,7 @@ def _values(
     }
 
 
-def _num_devices(
-    source: Source, name: str, node: Mapping[str, Any]
-) -> int | None:
+def _num_devices(source: Source, name: str, node: Mapping[str, Any]) -> int | None:
     """Return how many devices a node has; None if it has no resources."""
     status = source.mapping(f"{name}.status", node.get("status") or {})
     for key in ("allocatable", "capacity"):

@@ -83,9 +83,7 @@ def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
     stride = 1
     for dimension, axis in enumerate(axes):
         starts = [
-            start
-            for start in range(len(names))
-            if start // stride % axis.size == 0
+            start for start in range(len(names)) if start // stride % axis.size == 0
         ]
         for line, start in enumerate(starts):
             nodes = [names[start + i * stride] for i in range(axis.size)]
@@ -94,10 +92,7 @@ def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
                 graph.add_node(hub, kind=SWITCH)
                 pairs = [(node, hub) for node in nodes]
             else:
-                pairs = [
-                    (nodes[i], nodes[j])
-                    for i, j in PAIRS[axis.kind](axis.size)
-                ]
+                pairs = [(nodes[i], nodes[j]) for i, j in PAIRS[axis.kind](axis.size)]
             for ends in pairs:
                 add_link(graph, ends, axis.bandwidth, axis.latency_ns)
         stride *= axis.size

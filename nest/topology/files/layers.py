@@ -50,9 +50,7 @@ def build(
                 )
         roots[node.layers[-1]] = node.name
         domain = domains.get(node.name)
-        members.append(
-            Host(node.name, node.layers[0], domain, node.num_devices)
-        )
+        members.append(Host(node.name, node.layers[0], domain, node.num_devices))
     for root, name in roots.items():
         if root in parents:
             raise source.refuse(

@@ -116,19 +116,13 @@ def read(source: Source) -> nx.Graph:
     node = _Node()
     _walk(source, node, root, None, 0)
     if not node.devices:
-        raise source.refuse(
-            "", "devices (class 0x0302)", "none", "add the GPUs"
-        )
+        raise source.refuse("", "devices (class 0x0302)", "none", "add the GPUs")
     nvlinks = _nvlinks(source, node)
     return repeat(source, partial(_add_node, source, node, nvlinks))
 
 
 def _walk(
-    source: Source,
-    node: _Node,
-    element: Element,
-    above: str | None,
-    depth: int,
+    source: Source, node: _Node, element: Element, above: str | None, depth: int
 ) -> None:
     """Note what an element is, and what is in it."""
     location = _place(element)
@@ -151,10 +145,7 @@ def _walk(
         node.links.append((parent, above, _pci_speed(source, element)))
     if depth > _MAX_DEPTH:
         raise source.refuse(
-            location,
-            f"at most {_MAX_DEPTH} levels",
-            "more",
-            "correct the file",
+            location, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
         )
     tags = _INSIDE.get(element.tag, ())
     for inner in element:
@@ -184,9 +175,7 @@ def _place(element: Element) -> str:
 def _attribute(source: Source, element: Element, name: str) -> str:
     value = element.get(name)
     if not value:
-        raise source.refuse(
-            _place(element), f"attribute {name}", "none", "add it"
-        )
+        raise source.refuse(_place(element), f"attribute {name}", "none", "add it")
     return value
 
 
@@ -194,9 +183,7 @@ def _pci_speed(source: Source, element: Element) -> float | None:
     """Return bytes/s of the link above an element; None if unknown."""
     tokens = (element.get("link_speed") or "").split()
     width = source.integer(
-        f"{_place(element)} link_width",
-        element.get("link_width", "0"),
-        minimum=0,
+        f"{_place(element)} link_width", element.get("link_width", "0"), minimum=0
     )
     lane = LANE.get(tokens[0]) if tokens else None
     if lane is None:
@@ -215,10 +202,7 @@ def _speed(source: Source, card: Element) -> float | None:
     speeds = []
     for net in card.findall("nic/net"):
         mbit_per_s = source.number(
-            f"{_place(card)} speed",
-            net.get("speed", "0"),
-            positive=False,
-            unit="Mb/s",
+            f"{_place(card)} speed", net.get("speed", "0"), positive=False, unit="Mb/s"
         )
         if mbit_per_s == 0:
             return None
@@ -249,8 +233,7 @@ def _nvlinks(
             else:
                 raise source.refuse(
                     location,
-                    "a target that is a device of the file, or of class "
-                    "0x068000",
+                    "a target that is a device of the file, or of class 0x068000",
                     shown(target),
                     "correct the target",
                 )
@@ -290,8 +273,7 @@ def _add_node(
 ) -> list[str]:
     ids = {one: f"{name}/{one}" for one in node.ids()}
     ids.update(
-        (bus, f"{name}/gpu{index}")
-        for bus, index in _numbers(source, node).items()
+        (bus, f"{name}/gpu{index}") for bus, index in _numbers(source, node).items()
     )
     devices = sorted(
         (ids[bus] for bus in node.devices),
@@ -324,10 +306,7 @@ def _add_node(
 
 def _numbers(source: Source, node: _Node) -> dict[str, int]:
     """Return the number of each device: as in the file, or counted."""
-    stated = [
-        None if gpu is None else gpu.get("dev")
-        for gpu in node.devices.values()
-    ]
+    stated = [None if gpu is None else gpu.get("dev") for gpu in node.devices.values()]
     if None in stated:
         return {bus: index for index, bus in enumerate(node.devices)}
     numbers = {

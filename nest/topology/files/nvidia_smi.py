@@ -147,9 +147,7 @@ def _is_switched(source: Source, node: Node) -> bool:
     """
     rows = {
         device: sum(
-            node.nvlinks(device, other)
-            for other in node.devices
-            if other != device
+            node.nvlinks(device, other) for other in node.devices if other != device
         )
         for device in node.devices
     }

@@ -94,10 +94,7 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
         match = re.fullmatch(r"\s*([0-9]+) (.+):([0-9]{1,9})\s*", line)
         if match is None or int(match[1][:18]) != len(order):
             raise source.refuse(
-                location,
-                f"'{len(order)} host:device'",
-                shown(line),
-                "correct the line",
+                location, f"'{len(order)} host:device'", shown(line), "correct the line"
             )
         slot = match[2], int(match[3])
         if slot not in devices:

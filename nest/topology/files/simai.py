@@ -12,13 +12,7 @@ import re
 
 import networkx as nx
 
-from nest.topology.files.assemble import (
-    DEVICE,
-    SWITCH,
-    add_link,
-    finish,
-    telling,
-)
+from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish, telling
 from nest.topology.files.source import Source, shown
 
 #: Bits per second and nanoseconds of a unit.
@@ -52,9 +46,7 @@ def read(source: Source) -> nx.Graph:
         )
     num_nodes, per_server, num_nv, num_other, num_links = (
         source.integer(f"{location}: {what}", token, minimum=minimum)
-        for (what, minimum), token in zip(
-            _COUNTS.items(), tokens, strict=False
-        )
+        for (what, minimum), token in zip(_COUNTS.items(), tokens, strict=False)
     )
     switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
     links = lines[1 + bool(switches) :]
@@ -72,9 +64,7 @@ def read(source: Source) -> nx.Graph:
             num_nodes,
             "correct the counts",
         )
-    devices = [
-        name for name in map(str, range(num_nodes)) if name not in switches
-    ]
+    devices = [name for name in map(str, range(num_nodes)) if name not in switches]
     if len(devices) % per_server:
         raise source.refuse(
             location,
@@ -88,8 +78,7 @@ def read(source: Source) -> nx.Graph:
     for location, tokens in links:
         _add(source, graph, location, tokens)
     servers = {
-        device: f"server{idx // per_server}"
-        for idx, device in enumerate(devices)
+        device: f"server{idx // per_server}" for idx, device in enumerate(devices)
     }
     return finish(source, graph, devices, units=telling([servers]))
 
@@ -116,17 +105,13 @@ def _switches(
     for token in tokens:
         switch = source.integer(f"{location}: switch", token, minimum=0)
         if switch >= num_nodes:
-            raise source.refuse(
-                location, f"switches below {num_nodes} nodes", switch
-            )
+            raise source.refuse(location, f"switches below {num_nodes} nodes", switch)
         source.check_once(location, "switch", str(switch), switches)
         switches[str(switch)] = None
     return switches
 
 
-def _add(
-    source: Source, graph: nx.Graph, location: str, tokens: list[str]
-) -> None:
+def _add(source: Source, graph: nx.Graph, location: str, tokens: list[str]) -> None:
     if len(tokens) != 5:
         raise source.refuse(
             location,
@@ -165,11 +150,7 @@ def _add(
 
 
 def _quantity(
-    source: Source,
-    location: str,
-    token: str,
-    units: dict[str, float],
-    positive: bool,
+    source: Source, location: str, token: str, units: dict[str, float], positive: bool
 ) -> float:
     # Longer ones are none, and would be looked through again and again.
     match = _QUANTITY.fullmatch(token) if len(token) < 100 else None
@@ -177,7 +158,5 @@ def _quantity(
         raise source.refuse(
             location, f"a number with {' or '.join(units)}", shown(token)
         )
-    value = source.number(
-        location, match[1] or token, positive=positive, unit=match[2]
-    )
+    value = source.number(location, match[1] or token, positive=positive, unit=match[2])
     return value * units[match[2]]

@@ -38,9 +38,7 @@ def nodes_of(
     return expand(text, f"{source.where}: {location}", max_hosts)
 
 
-def tree(
-    source: Source, entries: Sequence[Entry], name: str | None = None
-) -> nx.Graph:
+def tree(source: Source, entries: Sequence[Entry], name: str | None = None) -> nx.Graph:
     """Return nodes below switches below switches."""
     _check_names(source, entries)
     switches = {entry.name for entry in entries}
@@ -67,9 +65,7 @@ def tree(
                     child,
                     "add it or correct the name",
                 )
-            hosts.set_parent(
-                source, entry.location, parents, child, entry.name
-            )
+            hosts.set_parent(source, entry.location, parents, child, entry.name)
     if not members:
         raise source.refuse("", "nodes below the switches", "none", "add some")
     return hosts.tree(source, members, parents, name=name)
@@ -111,10 +107,7 @@ def blocks(
     for tier, ratio in enumerate([*ratios, len(entries)], start=1):
         if len(below) == 1:
             break
-        groups = [
-            below[start : start + ratio]
-            for start in range(0, len(below), ratio)
-        ]
+        groups = [below[start : start + ratio] for start in range(0, len(below), ratio)]
         names = [f"blocks{tier}/{index}" for index in range(len(groups))]
         for group, above in zip(groups, names, strict=True):
             parents.update(dict.fromkeys(group, above))
@@ -140,8 +133,7 @@ def _ratios(
         if count < base:
             raise source.refuse(
                 entry.location,
-                f"at least the {base} nodes of the base BlockSizes in "
-                f"{entry.name}",
+                f"at least the {base} nodes of the base BlockSizes in {entry.name}",
                 count,
                 "add nodes or lower BlockSizes",
             )
@@ -149,16 +141,13 @@ def _ratios(
         ratio = high // low
         if high % low or ratio < 2 or ratio & (ratio - 1):
             raise source.refuse(
-                "BlockSizes",
-                f"a size larger than {low} by a power of two",
-                high,
+                "BlockSizes", f"a size larger than {low} by a power of two", high
             )
     num_nodes = base * len(entries)
     if values[-1] > num_nodes:
         raise source.refuse(
             "BlockSizes",
-            f"at most the {num_nodes} nodes of {len(entries)} blocks of "
-            f"{base}",
+            f"at most the {num_nodes} nodes of {len(entries)} blocks of {base}",
             values[-1],
             "remove the sizes that are larger than the cluster",
         )
@@ -179,9 +168,7 @@ def rings(source: Source, entries: Sequence[Entry]) -> nx.Graph:
                 "split the ring",
             )
         nodes_by_ring[entry.name] = nodes
-    name = hosts.choose(
-        source, "separate rings", nodes_by_ring, "keep one of them"
-    )
+    name = hosts.choose(source, "separate rings", nodes_by_ring, "keep one of them")
     nodes = nodes_by_ring[name]
     return hosts.torus(source, nodes, "Ring", [len(nodes)], name=name)
 

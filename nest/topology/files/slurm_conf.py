@@ -25,8 +25,7 @@ def read(source: Source) -> nx.Graph:
         kind = next((key for key in _LINES if key in keys), None)
         if kind is None or not keys.keys() <= _LINES[kind]:
             wrong = next(
-                (key for key in keys if key not in _LINES.get(kind or "", ())),
-                "",
+                (key for key in keys if key not in _LINES.get(kind or "", ())), ""
             )
             raise source.refuse(
                 location,
@@ -42,9 +41,7 @@ def read(source: Source) -> nx.Graph:
                 )
             sizes = keys[kind].split(",")
             continue
-        entry = Entry(
-            location, keys[kind], keys.get("nodes"), keys.get("switches")
-        )
+        entry = Entry(location, keys[kind], keys.get("nodes"), keys.get("switches"))
         entries.setdefault(kind, []).append(entry)
     if len(entries) != 1 or (sizes and "blockname" not in entries):
         kinds = [_WORDS[kind] for kind in entries] or ["none of them"]

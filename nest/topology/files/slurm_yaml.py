@@ -85,9 +85,7 @@ def _block(source: Source, name: str, value: Any) -> nx.Graph:
         {"nodes": "nodes"},
         ("block_sizes",),
     )
-    sizes = source.sequence(
-        f"{location}.block_sizes", value.get("block_sizes", [])
-    )
+    sizes = source.sequence(f"{location}.block_sizes", value.get("block_sizes", []))
     return blocks(source, entries, sizes, name)
 
 
@@ -104,10 +102,7 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     tori: dict[str, dict[str, Any]] = {}
     needed = ("name", "dims", "nodes")
     for at, torus in source.mappings(
-        f"{location}.toruses",
-        value["toruses"],
-        (*needed, "placements"),
-        needed,
+        f"{location}.toruses", value["toruses"], (*needed, "placements"), needed
     ):
         torus_name = source.name(f"{at}.name", torus["name"])
         source.check_once(at, "name", torus_name, tori, "rename one")
@@ -119,8 +114,7 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     axes = ("x", "y", "z")
     dims = source.mapping(f"{chosen}.dims", torus["dims"], axes, axes)
     sizes = [
-        source.integer(f"{chosen}.dims.{axis}", dims[axis], minimum=1)
-        for axis in axes
+        source.integer(f"{chosen}.dims.{axis}", dims[axis], minimum=1) for axis in axes
     ]
     nodes = nodes_of(source, f"{chosen}.nodes", torus["nodes"])
     if prod(sizes) != len(nodes):

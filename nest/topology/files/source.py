@@ -82,9 +82,7 @@ class Source:
     ) -> None:
         """Refuse a name that the file has stated before."""
         if name in seen:
-            raise self.refuse(
-                location, f"every {what} once", f"{name} twice", remedy
-            )
+            raise self.refuse(location, f"every {what} once", f"{name} twice", remedy)
 
     def option(self, *names: str) -> Any:
         """Return the values of options, one alone or a tuple.
@@ -96,9 +94,7 @@ class Source:
         """
         values = tuple(getattr(self.supplement, name) for name in names)
         missing = [
-            name
-            for name, value in zip(names, values, strict=True)
-            if value is None
+            name for name, value in zip(names, values, strict=True) if value is None
         ]
         if missing:
             texts = [f"{name} ({MEANING[name]})" for name in missing]
@@ -160,11 +156,7 @@ class Source:
             finite = float(value)
         except OverflowError:
             finite = math.inf
-        if (
-            not math.isfinite(finite)
-            or finite < 0
-            or (positive and not finite)
-        ):
+        if not math.isfinite(finite) or finite < 0 or (positive and not finite):
             raise self.refuse(location, expected, shown(value))
         return finite
 
@@ -181,20 +173,14 @@ class Source:
             or not isinstance(value, int)
             or not minimum <= value < 2**53
         ):
-            raise self.refuse(
-                location, f"an integer >= {minimum}", shown(value)
-            )
+            raise self.refuse(location, f"an integer >= {minimum}", shown(value))
         return value
 
     def name(self, location: str, value: object) -> str:
         """Return a name: text that can be printed, or an integer as text."""
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        if (
-            not isinstance(value, str)
-            or not value.strip()
-            or not value.isprintable()
-        ):
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise self.refuse(location, "a name", shown(value))
         return value
 
@@ -207,19 +193,12 @@ class Source:
     ) -> dict[str, Any]:
         """Return a mapping that has no keys but the known ones."""
         if not isinstance(value, dict):
-            raise self.refuse(
-                location, "a mapping", shown(value), "correct its form"
-            )
+            raise self.refuse(location, "a mapping", shown(value), "correct its form")
         for key in value:
-            if not isinstance(key, str) or (
-                keys is not None and key not in keys
-            ):
+            if not isinstance(key, str) or (keys is not None and key not in keys):
                 expected = "text" if keys is None else " or ".join(keys)
                 raise self.refuse(
-                    location,
-                    f"keys {expected}",
-                    shown(key),
-                    "remove or correct it",
+                    location, f"keys {expected}", shown(key), "remove or correct it"
                 )
         for key in needed:
             if value.get(key) is None:
@@ -241,15 +220,11 @@ class Source:
     def sequence(self, location: str, value: object) -> list[Any]:
         """Return a list."""
         if not isinstance(value, list):
-            raise self.refuse(
-                location, "a list", shown(value), "correct its form"
-            )
+            raise self.refuse(location, "a list", shown(value), "correct its form")
         return value
 
 
-def read_source(
-    path: str | Path, supplement: FileSupplement | None = None
-) -> Source:
+def read_source(path: str | Path, supplement: FileSupplement | None = None) -> Source:
     """Read a file as text.
 
     Raises

@@ -13,9 +13,7 @@ from nest.errors import InvalidOptionError, UnknownNameError
 MEANING = {
     "devices_per_node": "the devices of one node",
     "num_nodes": "how many such nodes there are",
-    "node_bandwidth_bytes_per_s": (
-        "what one device sends into its node, one way"
-    ),
+    "node_bandwidth_bytes_per_s": ("what one device sends into its node, one way"),
     "node_latency_ns": "the latency of a link between a device and its node",
     "ports_per_node": "the network ports of one node",
     "port_bandwidth_bytes_per_s": "the speed of one network port, one way",
@@ -77,9 +75,7 @@ class FileSupplement:
             if value is not None:
                 _check(field.name, value)
 
-    def check_names(
-        self, where: str, title: str, names: Collection[str]
-    ) -> None:
+    def check_names(self, where: str, title: str, names: Collection[str]) -> None:
         """Refuse options that a format does not read.
 
         Raises
@@ -133,11 +129,7 @@ def _check(name: str, value: object) -> None:
         )
     else:
         expected = "an integer >= 1"
-        valid = (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and value >= 1
-        )
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not valid:
         raise InvalidOptionError(
             f"{name}: expected {expected}, got {value!r}; give {MEANING[name]}"

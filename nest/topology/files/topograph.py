@@ -46,14 +46,10 @@ def read_graph(source: Source) -> nx.Graph:
         )
         if not layers:
             raise source.refuse(
-                name,
-                "network_layers",
-                "none",
-                "a missing layer is unknown: add it",
+                name, "network_layers", "none", "a missing layer is unknown: add it"
             )
         names = tuple(
-            source.name(f"{location}.network_layers", layer)
-            for layer in layers
+            source.name(f"{location}.network_layers", layer) for layer in layers
         )
         nodes.append(Layered(name, names))
         domains[name] = _domain(source, location, entry)
@@ -69,10 +65,7 @@ def read_model(source: Source) -> nx.Graph:
     state the same as for the graph.
     """
     top = source.mapping(
-        "",
-        parse_yaml(source),
-        ("switches", "blocks", "nodes", "capacity_blocks"),
-        (),
+        "", parse_yaml(source), ("switches", "blocks", "nodes", "capacity_blocks"), ()
     )
     parents: dict[str, str] = {}
     leaf: dict[str, str] = {}
@@ -101,10 +94,7 @@ def read_model(source: Source) -> nx.Graph:
     if not any(domains.values()):
         domains = _older(source, top, leaf)
     domain_of = all_or_none(source, domains, "an accelerator domain")
-    members = [
-        Host(node, switch, domain_of.get(node))
-        for node, switch in leaf.items()
-    ]
+    members = [Host(node, switch, domain_of.get(node)) for node, switch in leaf.items()]
     return hosts.tree(source, members, parents)
 
 
@@ -154,16 +144,10 @@ def _named(
         source.mapping(key, entries)
     for name, item in entries.items():
         location = f"{key}.{name}"
-        yield (
-            location,
-            source.name(key, name),
-            source.mapping(location, item or {}),
-        )
+        yield (location, source.name(key, name), source.mapping(location, item or {}))
 
 
-def _expanded(
-    source: Source, location: str, entry: Mapping[str, Any]
-) -> list[str]:
+def _expanded(source: Source, location: str, entry: Mapping[str, Any]) -> list[str]:
     nodes: list[str] = []
     where = f"{source.where}: {location}"
     for item in source.sequence(f"{location}.nodes", entry.get("nodes") or []):
@@ -193,9 +177,7 @@ def _attach(
     return nodes
 
 
-def _domain(
-    source: Source, location: str, entry: Mapping[str, Any]
-) -> str | None:
+def _domain(source: Source, location: str, entry: Mapping[str, Any]) -> str | None:
     for holder in _HOLDERS:
         values = entry.get(holder)
         if values is None:

@@ -66,17 +66,13 @@ class Spines(NamedTuple):
                     "or say how many spines there are",
                 )
             spines = int(exact)
-        up_bytes_per_s = (
-            ports * port.bytes_per_s / (spines * self.oversubscription)
-        )
+        up_bytes_per_s = ports * port.bytes_per_s / (spines * self.oversubscription)
         return spines, Cable(up_bytes_per_s, self.latency_ns)
 
 
 def refuse(where: str, expected: str, got: object, remedy: str) -> NoReturn:
     """Raise the one-line error of a parameter."""
-    raise InvalidOptionError(
-        f"{where}: expected {expected}, got {got}; {remedy}"
-    )
+    raise InvalidOptionError(f"{where}: expected {expected}, got {got}; {remedy}")
 
 
 def check_size(where: str, num_devices: int, num_links: int) -> None:
@@ -155,9 +151,7 @@ def connect_all(
         connect(graph, node, switch, cable)
 
 
-def set_units(
-    graph: nx.Graph, partitions: Sequence[Mapping[str, str]]
-) -> None:
+def set_units(graph: nx.Graph, partitions: Sequence[Mapping[str, str]]) -> None:
     """Store the partitions of the devices, finest first.
 
     A partition into one unit, into single devices, or into the units of the
@@ -174,9 +168,7 @@ def set_units(
         graph.graph["units"] = units
 
 
-def add_spines(
-    graph: nx.Graph, leaves: Sequence[str], spines: int, up: Cable
-) -> None:
+def add_spines(graph: nx.Graph, leaves: Sequence[str], spines: int, up: Cable) -> None:
     """Join every leaf with every one of so many new spines, if need be."""
     if len(leaves) < 2:
         return

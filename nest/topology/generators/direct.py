@@ -53,8 +53,7 @@ def dragonfly(
     router_of: dict[str, str] = {}
     group_of: dict[str, str] = {}
     routers = [
-        [f"group{group}.router{router}" for router in range(a)]
-        for group in range(g)
+        [f"group{group}.router{router}" for router in range(a)] for group in range(g)
     ]
     for idx, group in enumerate(routers):
         add_switches(graph, group)

@@ -13,12 +13,7 @@ from msgspec.structs import replace
 from nest.hardware.links import calibrated
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Hierarchy, Level
-from nest.topology.generators.text import (
-    build,
-    check_spines,
-    generate,
-    read_name,
-)
+from nest.topology.generators.text import build, check_spines, generate, read_name
 
 
 def on_machine(text: str, site: Machine, order: str | None) -> Any:

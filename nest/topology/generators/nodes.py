@@ -22,9 +22,7 @@ from nest.topology.generators.build import (
 #: its users see in ``nvidia-smi topo -m`` (NVIDIA/nccl issue 671).
 _SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
-DGX1_NVLINKS = dict(
-    sorted((*((x, 1) for x in _SINGLE), *((x, 2) for x in _DOUBLE)))
-)
+DGX1_NVLINKS = dict(sorted((*((x, 1) for x in _SINGLE), *((x, 2) for x in _DOUBLE))))
 
 #: Compute trays of an NVL72 rack, and devices of a tray.
 NVL72_TRAYS, NVL72_TRAY_DEVICES = 18, 4
@@ -32,12 +30,7 @@ RACK_SIZE = NVL72_TRAYS * NVL72_TRAY_DEVICES
 
 
 def _node(
-    graph: nx.Graph,
-    node: str,
-    devices: int,
-    nvlink: Cable,
-    *,
-    forward: bool = False,
+    graph: nx.Graph, node: str, devices: int, nvlink: Cable, *, forward: bool = False
 ) -> list[str]:
     """Add devices behind a switch of their own; return them."""
     names = [f"{node}.gpu{device}" for device in range(devices)]
@@ -191,9 +184,7 @@ def dgx1(nodes: int, nvlink: Cable, pcie: Cable, port: Cable) -> nx.Graph:
     """
     _stay_inside("dgx1", nvlink, pcie.latency_ns + port.latency_ns)
     per_node = 8
-    check_size(
-        "dgx1", nodes * per_node, nodes * (len(DGX1_NVLINKS) + per_node + 4)
-    )
+    check_size("dgx1", nodes * per_node, nodes * (len(DGX1_NVLINKS) + per_node + 4))
     graph = nx.Graph()
     add_switches(graph, ["leaf0"])
     node_of: dict[str, str] = {}

@@ -95,14 +95,10 @@ class Generator:
 
 
 def _count(name: str, meaning: str, default: int | None = None) -> Parameter:
-    return Parameter(
-        name, meaning, int, default=default, required=default is None
-    )
+    return Parameter(name, meaning, int, default=default, required=default is None)
 
 
-def _latency(
-    name: str, meaning: str, default: float, argument: str = ""
-) -> Parameter:
+def _latency(name: str, meaning: str, default: float, argument: str = "") -> Parameter:
     return Parameter(
         f"{name}_latency_ns",
         f"latency of {meaning}",
@@ -141,9 +137,7 @@ def _family(name: str, meaning: str, family: str) -> tuple[Parameter, ...]:
     Its latency is that of a step through a switch, hence of two links.
     """
     spec = link_spec(family)
-    return _link(
-        name, f"{meaning} ({family})", spec.bytes_per_s, spec.latency_ns / 2
-    )
+    return _link(name, f"{meaning} ({family})", spec.bytes_per_s, spec.latency_ns / 2)
 
 
 #: What a switch adds: InfiniBand HDR (stas00/ml-engineering @744d01e18b,
@@ -172,10 +166,7 @@ _FABRIC = (_SPINES, _OVERSUBSCRIPTION, *_PORT, _UPLINK)
 _HOP_NS = link_spec("TPU ICI v4").latency_ns
 _ICI = _link("link", "a link", GENERATIONS["v4"].link_bytes_per_s, _HOP_NS)
 #: Bandwidth and latency of one of the six NVLinks of a V100.
-_NVLINK_2 = (
-    link_spec("NVLink 2").bytes_per_s / 6,
-    link_spec("NVLink 2").latency_ns,
-)
+_NVLINK_2 = (link_spec("NVLink 2").bytes_per_s / 6, link_spec("NVLink 2").latency_ns)
 
 
 def _tpu(name: str) -> Generator:
@@ -185,9 +176,7 @@ def _tpu(name: str) -> Generator:
         f"a slice of TPUs {name}, with their rules for wrapping around",
         partial(tpu, name),
         (
-            Parameter(
-                "shape", "devices along each axis", tuple, required=True
-            ),
+            Parameter("shape", "devices along each axis", tuple, required=True),
             Parameter("twisted", "a twisted torus", bool, default=False),
             *_link("link", "a link", rules.link_bytes_per_s, _HOP_NS),
         ),
@@ -200,11 +189,7 @@ _RECORDS = (
         "fat-tree",
         "k-ary fat tree of k³/4 devices",
         fat_tree,
-        (
-            replace(_count("k", "ports of every switch, even"), minimum=2),
-            *_PORT,
-            _UP,
-        ),
+        (replace(_count("k", "ports of every switch, even"), minimum=2), *_PORT, _UP),
         "fat-tree:k=8",
         lambda x: (1, x["k"] // 2),
     ),
@@ -239,9 +224,7 @@ _RECORDS = (
                 default="device",
                 choices=("device", "pooled", "shared"),
             ),
-            Parameter(
-                "nodes_per_leaf", "nodes of a leaf; else all of them", int
-            ),
+            Parameter("nodes_per_leaf", "nodes of a leaf; else all of them", int),
             *_NVLINK,
             *_FABRIC,
         ),
@@ -255,12 +238,8 @@ _RECORDS = (
         (
             _count("nodes", "nodes"),
             _count("devices", "devices of a node, and leaves of a segment", 8),
-            Parameter(
-                "segment", "nodes that share leaves; else all of them", int
-            ),
-            replace(
-                _SPINES, minimum=0, meaning=f"{_SPINES.meaning}; 0: rails only"
-            ),
+            Parameter("segment", "nodes that share leaves; else all of them", int),
+            replace(_SPINES, minimum=0, meaning=f"{_SPINES.meaning}; 0: rails only"),
             _OVERSUBSCRIPTION,
             *_NVLINK,
             *_PORT,
@@ -288,9 +267,7 @@ _RECORDS = (
         (
             _count("nodes", "nodes", 1),
             *_link(
-                "nvlink",
-                "one of the six NVLinks of a device (NVLink 2)",
-                *_NVLINK_2,
+                "nvlink", "one of the six NVLinks of a device (NVLink 2)", *_NVLINK_2
             ),
             *_family("pcie", "a device's PCIe link", "PCIe 3"),
             *_family("port", "a port of two devices", "InfiniBand EDR"),
@@ -302,9 +279,7 @@ _RECORDS = (
         "a torus of any dimension, or a mesh",
         torus,
         (
-            Parameter(
-                "shape", "devices along each axis", tuple, required=True
-            ),
+            Parameter("shape", "devices along each axis", tuple, required=True),
             Parameter("wrap", "whether axes wrap around", bool, default=True),
             *_ICI,
         ),

@@ -12,12 +12,7 @@ import networkx as nx
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.topology.generators.build import MAX_DEVICES, Cable, Spines, refuse
-from nest.topology.generators.table import (
-    GENERATORS,
-    Generator,
-    Parameter,
-    Value,
-)
+from nest.topology.generators.table import GENERATORS, Generator, Parameter, Value
 from nest.util.quantities import RATE, read_in
 
 _YES = {"yes": True, "true": True, "no": False, "false": False}
@@ -143,9 +138,7 @@ def build(generator: Generator, stated: Mapping[str, Value]) -> nx.Graph:
     return graph
 
 
-def _arguments(
-    generator: Generator, values: Mapping[str, Value]
-) -> dict[str, object]:
+def _arguments(generator: Generator, values: Mapping[str, Value]) -> dict[str, object]:
     """Return the arguments of a generator's function: several values as one.
 
     The fields of an argument end the names of its parameters.
@@ -190,8 +183,7 @@ def _texts(generator: Generator, rest: str) -> list[tuple[Parameter, str]]:
             raise UnknownNameError(where, name, by_name)
         if name in texts:
             raise InvalidOptionError(
-                f"{generator.name}: {name}: expected once, got it twice; "
-                f"leave one out"
+                f"{generator.name}: {name}: expected once, got it twice; leave one out"
             )
         texts[name] = value
     return [(by_name[name], value) for name, value in texts.items()]
@@ -239,9 +231,7 @@ def _check(where: str, parameter: Parameter, value: Value) -> None:
     for value_part in value if isinstance(value, tuple) else (value,):
         if isinstance(value_part, int) and value_part > MAX_DEVICES:
             refuse(where, f"at most {MAX_DEVICES}", value_part, "ask for less")
-        valid = (
-            value_part > minimum if parameter.above else value_part >= minimum
-        )
+        valid = value_part > minimum if parameter.above else value_part >= minimum
         if not valid or not math.isfinite(value_part):
             refuse(
                 where,

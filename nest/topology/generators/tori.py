@@ -75,9 +75,7 @@ def torus(shape: Coordinates, wrap: bool, link: Cable) -> nx.Graph:
     return _lattice("torus", shape, (wrap,) * len(shape), link)
 
 
-def tpu(
-    generation: str, shape: Coordinates, twisted: bool, link: Cable
-) -> nx.Graph:
+def tpu(generation: str, shape: Coordinates, twisted: bool, link: Cable) -> nx.Graph:
     """Return a slice of TPUs, with the wrap-around rules of its generation.
 
     Slices ``n x n x 2n`` and ``n x 2n x 2n``, in any order of the axes, of
@@ -89,12 +87,7 @@ def tpu(
     rules, where = GENERATIONS[generation], f"tpu-{generation}: shape"
     text = "x".join(map(str, shape))
     if len(shape) != rules.axes:
-        refuse(
-            where,
-            f"{rules.axes} axes",
-            text,
-            "write " + "x".join("4" * rules.axes),
-        )
+        refuse(where, f"{rules.axes} axes", text, "write " + "x".join("4" * rules.axes))
     if rules.max_axis and max(shape) > rules.max_axis:
         refuse(where, f"axes of at most {rules.max_axis}", text, "shorten it")
     if math.prod(shape) > rules.max_devices:
@@ -194,14 +187,11 @@ def _set_boxes(graph: nx.Graph, shape: Coordinates, rules: Generation) -> None:
             {
                 _name(position): what
                 + ".".join(
-                    str(x // length)
-                    for x, length in zip(position, box, strict=True)
+                    str(x // length) for x, length in zip(position, box, strict=True)
                 )
                 for position in _places(shape)
             }
             for what, box in boxes
-            if not any(
-                n % length for n, length in zip(shape, box, strict=True)
-            )
+            if not any(n % length for n, length in zip(shape, box, strict=True))
         ],
     )

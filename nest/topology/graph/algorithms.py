@@ -71,8 +71,7 @@ class Places(NamedTuple):
         for unit_of in topology.units:
             numbers: dict[str, int] = {}
             of_ranks = [
-                numbers.setdefault(unit_of[name], len(numbers))
-                for name in ranks
+                numbers.setdefault(unit_of[name], len(numbers)) for name in ranks
             ]
             units.append(np.array(of_ranks, np.int64))
         at = topology.coordinates
@@ -126,9 +125,7 @@ def _rings(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     after = np.roll(rings, -1, axis=1)
     latencies = routes.latencies_fs(rings, after)
     latency_fs = int((latencies.sum(axis=1) - latencies.min(axis=1)).max())
-    return Phase(
-        latency_fs, Flows.of(rings, after, (n - 1) / n * fractions[:, None])
-    )
+    return Phase(latency_fs, Flows.of(rings, after, (n - 1) / n * fractions[:, None]))
 
 
 def _ring(routes: Routes, batch: Batch) -> list[Phase]:
@@ -176,17 +173,13 @@ def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
 # Halving and doubling
 
 
-def _exchange(
-    routes: Medium, batch: Batch, distances: Sequence[int]
-) -> list[Phase]:
+def _exchange(routes: Medium, batch: Batch, distances: Sequence[int]) -> list[Phase]:
     """Exchange half of what is left with a partner, at each distance."""
     phases, fractions = [], batch.fractions[:, None]
     for distance in distances:
         fractions = fractions / 2
         partners = batch.ranks[:, np.arange(batch.size) ^ distance]
-        phases.append(
-            _sends(routes, Flows.of(batch.ranks, partners, fractions))
-        )
+        phases.append(_sends(routes, Flows.of(batch.ranks, partners, fractions)))
     return phases
 
 
@@ -224,8 +217,7 @@ def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
         extra, other = ranks[:, power:], ranks[:, : n - power]
         folds.append(Flows.of(extra, other, fractions[:, None]))
     halves = together(
-        _exchange(routes, batch, _distances(batch.size, far))
-        for batch in inner
+        _exchange(routes, batch, _distances(batch.size, far)) for batch in inner
     )
     there = Flows.joined(folds)
     back = Flows(there.targets, there.sources, there.fractions)
@@ -269,11 +261,7 @@ def _two_trees(routes: Medium, batch: Batch) -> list[Phase]:
                 way, reached = way + way[:, reached], reached[reached]
             ways.append(way.max(axis=1))
             flows.append(
-                Flows.of(
-                    ends[0][:, 1:],
-                    ends[1][:, 1:],
-                    batch.fractions[:, None] / 2,
-                )
+                Flows.of(ends[0][:, 1:], ends[1][:, 1:], batch.fractions[:, None] / 2)
             )
         latency_fs = max(latency_fs, int(sum(ways).max()))
     return [Phase(latency_fs, Flows.joined(flows))]
@@ -311,9 +299,7 @@ def _flat_half(
     return together(able) if len(able) == len(phases) else None
 
 
-def _flat(
-    routes: Routes, batches: Sequence[Batch]
-) -> dict[str, dict[Component, Line]]:
+def _flat(routes: Routes, batches: Sequence[Batch]) -> dict[str, dict[Component, Line]]:
     """Return what the algorithms take that only need to know the ranks."""
     halves = {name: _flat_half(routes, name, batches) for name in _FLAT}
     able = {name: half for name, half in halves.items() if half is not None}
@@ -351,9 +337,7 @@ def _by_units(
         for unit_of in units:
             keys = np.arange(len(ranks))[:, None] * (unit_of.max() + 1)
             _, first, positions = np.unique(
-                (keys + unit_of[ranks]).ravel(),
-                return_index=True,
-                return_inverse=True,
+                (keys + unit_of[ranks]).ravel(), return_index=True, return_inverse=True
             )
             firsts.append((first[positions] % n).reshape(shape))
         sorts: dict[bytes, list[int]] = {}
@@ -391,15 +375,11 @@ def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
             ]
             levels.append((fraction, np.array(peers)))
         fraction /= count
-        blocks = [
-            sorted(itertools.chain(*members)) for members in joined.values()
-        ]
+        blocks = [sorted(itertools.chain(*members)) for members in joined.values()]
     return levels
 
 
-def _levels(
-    groups: Sequence[tuple[Batch, Units]],
-) -> list[list[Batch]] | None:
+def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]] | None:
     """Return what works together on each level, from below.
 
     ``None`` if units hold unequal numbers of ranks of some group.
@@ -446,18 +426,14 @@ def _hierarchical(
 def _lines(
     table: Mapping[str, Mapping[Component, Line]], component: Component
 ) -> tuple[Line, ...]:
-    return undominated(
-        of[component] for of in table.values() if component in of
-    )
+    return undominated(of[component] for of in table.values() if component in of)
 
 
 # Tori
 
 
 def _torus(
-    routes: Routes,
-    groups: Sequence[Ranks],
-    coordinates: Sequence[tuple[int, ...]],
+    routes: Routes, groups: Sequence[Ranks], coordinates: Sequence[tuple[int, ...]]
 ) -> Line | None:
     """Return a half on boxes: two-way rings along each axis in turn.
 
@@ -491,9 +467,7 @@ def _torus(
     return line_of(routes, phases)
 
 
-def _color(
-    routes: Routes, boxes: Ints, axes: Sequence[int], step: int
-) -> Phase | None:
+def _color(routes: Routes, boxes: Ints, axes: Sequence[int], step: int) -> Phase | None:
     """Return a step of a color, which takes the axes of boxes in turn."""
     fraction = 1 / len(axes)
     for before in axes[:step]:
@@ -549,9 +523,7 @@ def algorithms(
     }
     if positions.units:
         by_units = _by_units(batches, positions.units)
-        rotated = together(
-            [_rotated_rings(routes, *some)] for some in by_units
-        )
+        rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
         levels = _hierarchical(routes, by_units)
         if levels is not None:

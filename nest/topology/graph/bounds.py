@@ -29,9 +29,7 @@ Ranks = Sequence[int]
 Side = frozenset[int]
 
 #: Parts of the buffer of ``n`` ranks that leave ``k`` of them, and enter.
-CROSSING: Mapping[
-    CollectiveKind, Callable[[int, int], tuple[float, float]]
-] = {
+CROSSING: Mapping[CollectiveKind, Callable[[int, int], tuple[float, float]]] = {
     "all-reduce": lambda k, n: (1, 1),
     "all-gather": lambda k, n: (k / n, (n - k) / n),
     "reduce-scatter": lambda k, n: ((n - k) / n, k / n),
@@ -80,10 +78,7 @@ def bound_ns(
 
 
 def _ratios(
-    routes: Routes,
-    kind: CollectiveKind,
-    groups: Sequence[Ranks],
-    positions: Places,
+    routes: Routes, kind: CollectiveKind, groups: Sequence[Ranks], positions: Places
 ) -> Iterator[tuple[float, float]]:
     """Yield what has to cross, in buffers, and at which speed it can."""
     everyone = frozenset(rank for group in groups for rank in group)
@@ -102,17 +97,14 @@ def _ratios(
                     yield need, speed
         if kind == "all-reduce":
             counts = [
-                sum(not side.isdisjoint(group) for side in sides)
-                for group in groups
+                sum(not side.isdisjoint(group) for side in sides) for group in groups
             ]
             need = sum(2 * (count - 1) for count in counts)
             for i in range(2) if need else ():
                 yield need, sum(speeds[side][i] for side in sides)
 
 
-def _need(
-    kind: CollectiveKind, group: Ranks, side: Side
-) -> tuple[float, float]:
+def _need(kind: CollectiveKind, group: Ranks, side: Side) -> tuple[float, float]:
     k, n = len(side.intersection(group)), len(group)
     return CROSSING[kind](k, n) if 0 < k < n else (0, 0)
 

@@ -63,9 +63,7 @@ def price(case: CollectiveCase, where: str = "case") -> dict[str, Any]:
     if case.order is not None:
         settings["order"] = [str(name) for name in case.order]
     devices = [
-        name
-        for name, node in graph.nodes(data=True)
-        if node.get("kind") == "device"
+        name for name, node in graph.nodes(data=True) if node.get("kind") == "device"
     ]
     partitions = case.partitions or ()
     for field, values in (
@@ -107,15 +105,13 @@ def price(case: CollectiveCase, where: str = "case") -> dict[str, Any]:
 def _check_groups(case: CollectiveCase, num_devices: int, where: str) -> None:
     if not case.groups:
         raise InvalidProblemError(
-            f"{where}: $.groups: expected at least one group, got none; add "
-            f"one"
+            f"{where}: $.groups: expected at least one group, got none; add one"
         )
     for index, group in enumerate(case.groups):
         at = f"{where}: $.groups[{index}]"
         if not group:
             raise InvalidProblemError(
-                f"{at}: expected at least one place, got none; remove the "
-                f"group"
+                f"{at}: expected at least one place, got none; remove the group"
             )
         for position in group:
             if not 0 <= position < num_devices:
@@ -125,6 +121,5 @@ def _check_groups(case: CollectiveCase, num_devices: int, where: str) -> None:
                 )
         if len(set(group)) < len(group):
             raise InvalidProblemError(
-                f"{at}: expected every place once, got {list(group)}; remove "
-                f"one"
+                f"{at}: expected every place once, got {list(group)}; remove one"
             )

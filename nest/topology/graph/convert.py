@@ -17,12 +17,7 @@ import msgspec
 
 from nest.errors import InvalidProblemError
 from nest.ir.cluster import MAX_DEVICES, Hierarchy
-from nest.ir.graph_topology import (
-    NODE_KINDS,
-    GraphTopology,
-    NetworkLink,
-    NetworkNode,
-)
+from nest.ir.graph_topology import NODE_KINDS, GraphTopology, NetworkLink, NetworkNode
 from nest.util.text import count_text
 
 
@@ -122,9 +117,7 @@ def topology_of(graph: Any, where: str = "graph") -> GraphTopology:
             {str(name): str(unit) for name, unit in units.items()}
             for units in settings.get("units") or ()
         ],
-        "coordinates": {
-            str(name): list(place) for name, place in coordinates.items()
-        },
+        "coordinates": {str(name): list(place) for name, place in coordinates.items()},
         "launch_ns": settings.get("launch_ns", 0.0),
     }
     try:
@@ -147,8 +140,7 @@ def networkx_of(topology: GraphTopology) -> Any:
         graph.graph["units"] = [dict(units) for units in topology.units]
     if topology.coordinates:
         graph.graph["coord"] = {
-            name: list(position)
-            for name, position in topology.coordinates.items()
+            name: list(position) for name, position in topology.coordinates.items()
         }
     if topology.launch_ns:
         graph.graph["launch_ns"] = topology.launch_ns
@@ -201,9 +193,7 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
                 latency_ns=ns,
             )
         except ValueError as error:
-            raise InvalidProblemError(
-                f"levels[{index}]: as links: {error}"
-            ) from None
+            raise InvalidProblemError(f"levels[{index}]: as links: {error}") from None
         links.append(link)
 
     for index, level in enumerate(tree.levels):
@@ -256,8 +246,7 @@ def _node(name: str, node: Mapping[str, Any], at: str) -> dict[str, Any]:
     forward = node.get("forward")
     if forward not in (None, True, False):
         raise InvalidProblemError(
-            f"{at}: expected forward true or false, got {forward!r}; correct "
-            f"the value"
+            f"{at}: expected forward true or false, got {forward!r}; correct the value"
         )
     return {"id": name, "kind": kind, "forward": forward}
 

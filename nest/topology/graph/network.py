@@ -14,19 +14,8 @@ import numpy.typing as npt
 from nest.ir.base import FAST_BYTES_PER_S
 from nest.ir.graph import CollectiveKind, check_collective
 from nest.ir.graph_topology import GraphTopology
-from nest.topology.alphabeta import (
-    FS_PER_NS,
-    NS_PER_S,
-    Line,
-    rounded,
-    undominated,
-)
-from nest.topology.graph.algorithms import (
-    COMPONENT_OF,
-    Component,
-    Places,
-    algorithms,
-)
+from nest.topology.alphabeta import FS_PER_NS, NS_PER_S, Line, rounded, undominated
+from nest.topology.graph.algorithms import COMPONENT_OF, Component, Places, algorithms
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
 from nest.topology.graph.symmetry import Rotation, rotations
@@ -57,9 +46,7 @@ class Prices(NamedTuple):
         component = COMPONENT_OF[kind]
         if component == "half":
             return self.half
-        return (
-            self.all_reduce if component == "all-reduce" else self.all_to_all
-        )
+        return self.all_reduce if component == "all-reduce" else self.all_to_all
 
 
 #: Of groups of one rank.
@@ -105,9 +92,7 @@ class GraphNetwork:
 
         A device gets at least half of its message from others.
         """
-        latency_fs = min(
-            (arc.latency_fs for arc in self.routes.arcs), default=0
-        )
+        latency_fs = min((arc.latency_fs for arc in self.routes.arcs), default=0)
         max_entering = max(map(self.routes.entering, range(self.num_devices)))
         return Link(
             self.launch_ns + latency_fs / FS_PER_NS,
@@ -120,9 +105,7 @@ class GraphNetwork:
         A path visits no node twice, and no arc carries more than a message
         for each device.
         """
-        latency_fs = max(
-            (arc.latency_fs for arc in self.routes.arcs), default=0
-        )
+        latency_fs = max((arc.latency_fs for arc in self.routes.arcs), default=0)
         nodes = len(self.routes.forwards)
         min_bandwidth = min(self.routes.bandwidths, default=FAST_BYTES_PER_S)
         return Link(
@@ -138,18 +121,14 @@ class GraphNetwork:
         """
         return self._move(receiver, sender)
 
-    def fastest(
-        self, receiver: Block, sizes: Sequence[int], *, forward: bool
-    ) -> Route:
+    def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
         In both latency and bandwidth as good as the best of them.
         """
         adjacent = receiver.before if forward else receiver.behind
         links = [
-            link
-            for size in sizes
-            for link in self._move(receiver, adjacent(size))
+            link for size in sizes for link in self._move(receiver, adjacent(size))
         ]
         return frozenset(
             {
@@ -178,9 +157,7 @@ class GraphNetwork:
             self._moves[key] = self._moves[home]
         return self._moves[key]
 
-    def _move_home(
-        self, receiver: Block, sender: Block
-    ) -> tuple[Block, Block]:
+    def _move_home(self, receiver: Block, sender: Block) -> tuple[Block, Block]:
         """Return two blocks with the same route, one pair for many.
 
         Symmetries take both as far to the front as they stay whole.
@@ -215,9 +192,7 @@ class GraphNetwork:
         if not len(sources):
             return Link(self.launch_ns, FAST_BYTES_PER_S)
         flows = Flows.of(sources, targets, 1 / sender.devices)
-        latency_fs = int(
-            self.routes.latencies_fs(flows.sources, flows.targets).max()
-        )
+        latency_fs = int(self.routes.latencies_fs(flows.sources, flows.targets).max())
         beta = NS_PER_S / busiest(self.routes, flows)
         return Link(self.launch_ns + latency_fs / FS_PER_NS, rounded(beta))
 
@@ -254,9 +229,7 @@ class GraphNetwork:
             return undominated(itertools.chain(*offered[component].values()))
 
         offered = self.offered(groups)
-        return Prices(
-            lowest("half"), lowest("all-reduce"), lowest("all-to-all")
-        )
+        return Prices(lowest("half"), lowest("all-reduce"), lowest("all-to-all"))
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Prices, size_bytes: float
@@ -270,16 +243,12 @@ class GraphNetwork:
     def no_slower(self, groups: Prices, other: Prices) -> bool:
         """Whether every line of the others is above one of the groups."""
         return all(
-            not these
-            or (bool(lines) and all(_above(line, these) for line in lines))
+            not these or (bool(lines) and all(_above(line, these) for line in lines))
             for these, lines in zip(groups, other, strict=True)
         )
 
     def offered_ns(
-        self,
-        kind: CollectiveKind,
-        groups: Sequence[Sequence[int]],
-        size_bytes: float,
+        self, kind: CollectiveKind, groups: Sequence[Sequence[int]], size_bytes: float
     ) -> dict[str, float]:
         """Return the time of every algorithm on offer, by name.
 
@@ -348,10 +317,7 @@ def _ranks(groups: ParallelGroups) -> npt.NDArray[np.int64]:
         + np.arange(0, tile, stride)
     ).reshape(-1, 1, size)
     starts = np.array(
-        [
-            [start for start, _ in block.ranges()]
-            for block in groups.every_block()
-        ]
+        [[start for start, _ in block.ranges()] for block in groups.every_block()]
     )
     ranks: npt.NDArray[np.int64] = starts[:, None, :, None] + inside
     whole = size * groups.block.replicas if groups.joined else size
@@ -361,8 +327,7 @@ def _ranks(groups: ParallelGroups) -> npt.NDArray[np.int64]:
 def _above(line: Line, lines: Iterable[Line]) -> bool:
     """Whether a line is nowhere below some one of others."""
     return any(
-        other.latency_fs <= line.latency_fs
-        and other.ns_per_byte <= line.ns_per_byte
+        other.latency_fs <= line.latency_fs and other.ns_per_byte <= line.ns_per_byte
         for other in lines
     )
 

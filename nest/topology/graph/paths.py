@@ -96,16 +96,14 @@ class Paths:
         if len(sources) > _MANY * len(self._nodes):
             loads = np.zeros(len(self.bandwidths))
             lanes = np.arange(len(self._nodes))
-            for _, ways, carried in self.walk(
-                lanes, targets, sources, amounts
-            ):
+            for _, ways, carried in self.walk(lanes, targets, sources, amounts):
                 loads += np.bincount(ways, carried, len(loads))
             return loads
         first, count = self.find(sources, targets)
         flow, ways, carried = self.steps(first, count)
-        return np.bincount(
-            ways, amounts[flow] * carried, len(self.bandwidths)
-        ).astype(np.float64)
+        return np.bincount(ways, amounts[flow] * carried, len(self.bandwidths)).astype(
+            np.float64
+        )
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what arcs carry if all ranks of a row send to all others."""
@@ -125,9 +123,7 @@ class Paths:
             sources, targets, amounts = map(
                 np.concatenate, zip(*(flows[row] for row in few), strict=True)
             )
-            lots = np.repeat(
-                np.arange(len(few)), [len(flows[row][0]) for row in few]
-            )
+            lots = np.repeat(np.arange(len(few)), [len(flows[row][0]) for row in few])
             first, count = self.find(sources, targets)
             flow, ways, carried = self.steps(first, count)
             loads[few] = np.bincount(
@@ -222,9 +218,7 @@ class Paths:
     def _hops(self, keys: Ints) -> npt.NDArray[np.int64]:
         """Return the number of arcs from nodes to targets."""
         lengths = self._lengths.ravel()[keys]
-        hops: npt.NDArray[np.int64] = (lengths & (1 << self._bits) - 1).astype(
-            np.int64
-        )
+        hops: npt.NDArray[np.int64] = (lengths & (1 << self._bits) - 1).astype(np.int64)
         return hops
 
     def _find(self, targets: Ints) -> None:
@@ -239,9 +233,7 @@ class Paths:
     def _find_batch(self, targets: Ints) -> None:
         columns, nodes = np.arange(len(targets)), self._nodes[targets]
         lengths = np.full(
-            (len(self._wires.relays), len(targets)),
-            self._far,
-            self._steps.dtype,
+            (len(self._wires.relays), len(targets)), self._far, self._steps.dtype
         )
         lengths[nodes, columns] = 0
         while True:
@@ -250,8 +242,7 @@ class Paths:
             ways = relayed[self._heads] + self._steps[:, None]
             shortest = lengths.copy()
             shortest[self._tails] = np.minimum(
-                lengths[self._tails],
-                np.minimum.reduceat(ways, self._begins, axis=0),
+                lengths[self._tails], np.minimum.reduceat(ways, self._begins, axis=0)
             )
             if (shortest == lengths).all():
                 break
@@ -284,11 +275,7 @@ def all_pairs(ranks: Ints, amounts: Floats) -> tuple[Ints, Ints, Floats]:
         ranks[:, :, None], ranks[:, None, :], amounts[:, None, None]
     )
     others = ~np.eye(ranks.shape[1], dtype=np.bool_)
-    return (
-        here[:, others].ravel(),
-        there[:, others].ravel(),
-        sent[:, others].ravel(),
-    )
+    return (here[:, others].ravel(), there[:, others].ravel(), sent[:, others].ravel())
 
 
 def _put(array: Ints, used: int, more: Ints) -> Ints:

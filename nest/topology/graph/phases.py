@@ -44,9 +44,7 @@ class Flows(NamedTuple):
     fractions: Floats
 
     @classmethod
-    def of(
-        cls, sources: Ints, targets: Ints, fractions: float | Floats
-    ) -> Flows:
+    def of(cls, sources: Ints, targets: Ints, fractions: float | Floats) -> Flows:
         """Return flows between ranks in arrays of any one shape."""
         spread = np.empty(sources.shape)
         spread[...] = fractions
@@ -58,9 +56,7 @@ class Flows(NamedTuple):
         return cls(*map(np.concatenate, zip(*flows, strict=True)))
 
 
-NO_FLOWS = Flows(
-    np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64)
-)
+NO_FLOWS = Flows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64))
 
 
 class AllPairs(NamedTuple):
@@ -127,9 +123,7 @@ def lines_of(routes: Routes, runs: Sequence[Sequence[Phase]]) -> list[Line]:
     return lines
 
 
-def busiest(
-    medium: Medium, flows: Flows, pairs: Sequence[AllPairs] = ()
-) -> float:
+def busiest(medium: Medium, flows: Flows, pairs: Sequence[AllPairs] = ()) -> float:
     """Return ns per byte on the link with the most load by bandwidth."""
     if not len(flows.sources) and not pairs:
         return 0.0

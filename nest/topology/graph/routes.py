@@ -72,8 +72,7 @@ class Routes(Wires):
         if not isinstance(self.ways, Paths):
             return [self.busiest(*flows, pairs) for flows, pairs in phases]
         flows = [
-            [single, *(all_pairs(*rows) for rows in pairs)]
-            for single, pairs in phases
+            [single, *(all_pairs(*rows) for rows in pairs)] for single, pairs in phases
         ]
         loads = self.ways.loads_each(list(chain(*flows)))
         if len(loads) > len(phases):
@@ -96,11 +95,6 @@ def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:
     nodes = {routes.ranks[rank] for rank in ranks}
     graph = networkx.DiGraph()
     for arc in routes.arcs:
-        if all(
-            node in nodes or routes.forwards[node]
-            for node in (arc.tail, arc.head)
-        ):
-            graph.add_edge(
-                arc.tail, arc.head, capacity=arc.bandwidth_bytes_per_s
-            )
+        if all(node in nodes or routes.forwards[node] for node in (arc.tail, arc.head)):
+            graph.add_edge(arc.tail, arc.head, capacity=arc.bandwidth_bytes_per_s)
     return graph

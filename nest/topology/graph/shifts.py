@@ -80,9 +80,7 @@ class Box:
         return shifted
 
 
-def smallest_step(
-    length: int, holds: Callable[[int], bool], multiple: int = 1
-) -> int:
+def smallest_step(length: int, holds: Callable[[int], bool], multiple: int = 1) -> int:
     """Return the least step that generates all symmetries of a circle.
 
     They are a group, hence the steps are the multiples of one of them.
@@ -127,9 +125,7 @@ def smallest_steps(
             lambda step, axis=axis: holds(step * axis),  # type: ignore[misc]
             int(multiple),
         )
-        for extent, axis, multiple in zip(
-            extents, axes, multiples, strict=True
-        )
+        for extent, axis, multiple in zip(extents, axes, multiples, strict=True)
     ]
     return np.array(steps, np.int64)
 
@@ -184,9 +180,7 @@ class ShiftedWays:
         loads = np.zeros(len(self.bandwidths))
         for begin in range(0, len(sources), _FLOWS):
             chunk = slice(begin, begin + _FLOWS)
-            loads += self._loads(
-                sources[chunk], targets[chunk], amounts[chunk]
-            )
+            loads += self._loads(sources[chunk], targets[chunk], amounts[chunk])
         return loads
 
     def _loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
@@ -209,9 +203,7 @@ class ShiftedWays:
             chunk = slice(begin, max(end, begin + 1))
             flow, ways, carried = self._paths.steps(first[chunk], count[chunk])
             arcs = self._moved(ways, self._shift[targets[chunk]][flow])
-            loads += np.bincount(
-                arcs, amounts[chunk][flow] * carried, len(loads)
-            )
+            loads += np.bincount(arcs, amounts[chunk][flow] * carried, len(loads))
             begin = chunk.stop
         return loads
 
@@ -238,9 +230,7 @@ class ShiftedWays:
                 there[:, None], row, amounts[group][:, None]
             )
             others = sources != targets
-            corner_loads += self.loads(
-                sources[others], targets[others], sent[others]
-            )
+            corner_loads += self.loads(sources[others], targets[others], sent[others])
         # What goes to other targets is the same, shifted.
         corner = self.box.number(self.box.places % steps)
         kinds = corner[self._tail] * self._slots + self._slot
@@ -271,13 +261,9 @@ class ShiftedWays:
 
         return smallest_steps(self._all, holds, self.steps)
 
-    def _corners(
-        self, ranks: Ints, steps: Ints
-    ) -> Iterator[tuple[Ints, Ints, Ints]]:
+    def _corners(self, ranks: Ints, steps: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
         """Yield ranks in the corner of the steps, their rows and groups."""
-        group, position = np.nonzero(
-            (self.box.places[ranks] < steps).all(axis=2)
-        )
+        group, position = np.nonzero((self.box.places[ranks] < steps).all(axis=2))
         some = max(1, _FLOWS // ranks.shape[1])
         for begin in range(0, len(group), some):
             chunk = slice(begin, begin + some)
@@ -310,9 +296,7 @@ def shifted_ways(wires: Wires) -> ShiftedWays | None:
 
     def holds(by: Ints) -> bool:
         moved = box.plus(here, box.number(by))
-        return bool(
-            (relays[moved] == relays).all() and (arcs(moved) == before).all()
-        )
+        return bool((relays[moved] == relays).all() and (arcs(moved) == before).all())
 
     steps = smallest_steps(box.extents, holds, np.ones_like(box.extents))
     if (steps == box.extents).all():

@@ -114,8 +114,7 @@ class _Symmetry:
     def _keeps_units(self, target: Ints) -> bool:
         """Whether all ranks of a unit go to one unit."""
         return all(
-            len(np.unique(units * len(units) + units[target]))
-            == units.max() + 1
+            len(np.unique(units * len(units) + units[target])) == units.max() + 1
             for units in self.units
         )
 

@@ -50,9 +50,7 @@ class TreeWays:
             nodes = above[ranks]
             inside = self._inside(nodes)
             down = self.tree.down_latencies[nodes]
-            latencies += self.tree.up_latencies[nodes] * (
-                len(ranks.T) - inside
-            )
+            latencies += self.tree.up_latencies[nodes] * (len(ranks.T) - inside)
             latencies += down.sum(axis=1, keepdims=True) - down * inside
         return int(latencies.max())
 

@@ -36,10 +36,7 @@ def test_a_step_by_hand() -> None:
         placed = schedule(operators, cores_of(chip)).operators
         return sum(
             energy_fj(
-                work,
-                chip,
-                unit_energies(chip, process),
-                whole=placed[str(place)].whole,
+                work, chip, unit_energies(chip, process), whole=placed[str(place)].whole
             )
             for place, work in enumerate(each.works)
         )
@@ -73,11 +70,7 @@ def test_a_plan_of_another_model() -> None:
     plan = Plan(replicas=1, micro_batch=4, stages=(stage,))
     with pytest.raises(InvalidPlanError, match="none: expected a layer and a"):
         step_energy(
-            workload,
-            spec.space.points[0].architecture,
-            spec.process,
-            plan,
-            STEP_PS,
+            workload, spec.space.points[0].architecture, spec.process, plan, STEP_PS
         )
 
 
@@ -89,9 +82,7 @@ def test_no_more_than_the_tdp(seed: int) -> None:
         for point in spec.space.points[:: max(1, len(spec.space.points) // 3)]:
             chip = point.architecture
             name = spec.models[seed % 3]
-            workload = workload_of(
-                setting_of(spec, name, chip.devices_per_node)
-            )
+            workload = workload_of(setting_of(spec, name, chip.devices_per_node))
             times = workload.entries(workload.shortest(chip))
             problem = workload.problem(chip, times)
             ids = tuple(layer.id for layer in problem.graph.layers)

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.accelerators.answers import (
-    largest_of,
-    listed,
-    problem_on,
-    setting_of,
-)
+from nest.accelerators.answers import largest_of, listed, problem_on, setting_of
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.evaluate import (
     Solved,
@@ -53,17 +48,9 @@ from tests import codesigns
 
 CHIP = tpu_v4_like()
 SETTING = WorkloadSetting(
-    model=architecture("gpt2"),
-    num_devices=4,
-    devices_per_node=1,
-    job=Request(),
+    model=architecture("gpt2"), num_devices=4, devices_per_node=1, job=Request()
 )
-TASK = Task(
-    setting=SETTING,
-    architecture=CHIP,
-    target_quanta=10,
-    version="1",
-)
+TASK = Task(setting=SETTING, architecture=CHIP, target_quanta=10, version="1")
 
 
 def test_work_bound() -> None:
@@ -311,10 +298,7 @@ def test_without_a_directory_nothing_is_written() -> None:
 
 def refused(folder: Path, message: str, resume: bool = True) -> None:
     """Check why a directory cannot be opened."""
-    with (
-        pytest.raises(NestError, match=message),
-        open_store(folder, resume=resume),
-    ):
+    with pytest.raises(NestError, match=message), open_store(folder, resume=resume):
         pass
 
 

@@ -76,9 +76,7 @@ def stored(family: str) -> Architecture:
     return from_hf(examples[0]["config"], name=family)
 
 
-def choices_for(
-    model: Architecture, request: Request | None = None
-) -> Choices:
+def choices_for(model: Architecture, request: Request | None = None) -> Choices:
     return base_problem(model, 8, 4, request, execution=UNFUSED).choices
 
 
@@ -120,31 +118,15 @@ def test_the_backward_pass_of_a_block() -> None:
     after = needs(made)
     computed = {name: what for name, what, _ in shown(made)}
     assert shown(made)[:5] == [
-        (
-            "residual 2 gradient",
-            [(48, "add-backward"), (48, "dropout-backward")],
-            [],
-        ),
-        (
-            "mlp down input gradient",
-            [(6, 8, 32, 1)],
-            ["residual 2 gradient"],
-        ),
-        (
-            "mlp down weight gradient",
-            [(32, 6, 8, 1)],
-            ["residual 2 gradient"],
-        ),
+        ("residual 2 gradient", [(48, "add-backward"), (48, "dropout-backward")], []),
+        ("mlp down input gradient", [(6, 8, 32, 1)], ["residual 2 gradient"]),
+        ("mlp down weight gradient", [(32, 6, 8, 1)], ["residual 2 gradient"]),
         (
             "activation function gradient",
             [(192, "gelu-backward")],
             ["mlp down input gradient"],
         ),
-        (
-            "mlp up input gradient",
-            [(6, 32, 8, 1)],
-            ["activation function gradient"],
-        ),
+        ("mlp up input gradient", [(6, 32, 8, 1)], ["activation function gradient"]),
     ]
     assert computed["context left gradient"] == [(6, 4, 6, 2)]
     assert computed["context right gradient"] == [(6, 6, 4, 2)]
@@ -156,11 +138,7 @@ def test_the_backward_pass_of_a_block() -> None:
     assert (
         after["qkv input gradient"]
         == after["qkv weight gradient"]
-        == {
-            "scores left gradient",
-            "scores right gradient",
-            "context right gradient",
-        }
+        == {"scores left gradient", "scores right gradient", "context right gradient"}
     )
     assert after["norm 1 gradient"] == {"qkv input gradient"}
     leaves = set(after) - set().union(*after.values())
@@ -187,19 +165,14 @@ def test_what_selective_recomputation_repeats() -> None:
     }
     assert needs(repeated_pass(block_node(GPT, SIX, FUSED))) == {
         name: set()
-        for name in (
-            *("norm 1", "attention core", "norm 2"),
-            "activation function",
-        )
+        for name in (*("norm 1", "attention core", "norm 2"), "activation function")
     }
 
 
 def test_a_fused_core_is_one_operator_on_both_engines() -> None:
     """It moves queries, keys, values and outputs once: 4 · 48 values."""
     node = block_node(GPT, SIX, FUSED)
-    core = next(
-        x for x in forward_pass(node).works if x.name == "attention core"
-    )
+    core = next(x for x in forward_pass(node).works if x.name == "attention core")
     # Under a causal mask, half of the six positions.
     scores, context = Gemm(6, 4, 3, 2), Gemm(6, 3, 4, 2)
     softmax = Vector(36, "softmax")
@@ -243,9 +216,7 @@ def test_keys_of_another_tower_need_nothing() -> None:
     assert after["key value"] == set()
     assert after["query"] == {"norm 2"}
     assert after["attention core 2"] == {"query", "key value"}
-    loose = block_node(
-        block, Split(sequence_length=6, source_length=10), UNFUSED
-    )
+    loose = block_node(block, Split(sequence_length=6, source_length=10), UNFUSED)
     back = needs(backward_pass(loose))
     # Queries come first: factors have gradients of their own.
     assert back["query input gradient"] == {"scores left gradient"}
@@ -294,10 +265,7 @@ def test_a_gate_is_beside_the_queries() -> None:
     assert after["gated output"] == {"context", "gate"}
     back = needs(backward_pass(node))
     assert back["gate input gradient"] == {"gated output gradient"}
-    assert back["norm 1 gradient"] == {
-        "gate input gradient",
-        "qkv input gradient",
-    }
+    assert back["norm 1 gradient"] == {"gate input gradient", "qkv input gradient"}
 
 
 def test_what_has_no_backward_pass_is_left_out() -> None:
@@ -355,20 +323,14 @@ def sums(
     choices = choices_for(model)
     works = layer_works(model, choices, execution)
     found = []
-    for work, kind in zip(
-        works, count_kinds(model, choices, execution), strict=True
-    ):
+    for work, kind in zip(works, count_kinds(model, choices, execution), strict=True):
         assert (work.kind, work.key) == (kind.kind, kind.key)
         made = [
             sum(n * flops(x) for one, n in runs for x in one.works)
             for runs in (work.forward, work.backward)
         ]
         wanted = [
-            sum(
-                n * counted(x)[i]
-                for node, n in kind.parts
-                for x in node.operators
-            )
+            sum(n * counted(x)[i] for node, n in kind.parts for x in node.operators)
             for i in range(2)
         ]
         found.append((work, made, wanted))
@@ -437,8 +399,7 @@ def check_pass(made: Pass, node: Node, field: str) -> None:
         moved += work.vector_bytes + (work.traffic_bytes or 0)
         if work.traffic_bytes is None:
             moved += sum(
-                2 * g.batch * (g.m * g.k + g.k * g.n + g.m * g.n)
-                for g in work.gemms
+                2 * g.batch * (g.m * g.k + g.k * g.n + g.m * g.n) for g in work.gemms
             )
     assert moved >= sum(getattr(x, field) for x in node.operators)
 
@@ -447,9 +408,7 @@ def test_every_model_of_the_zoo_has_passes() -> None:
     for name in names():
         model = architecture(name)
         found = layer_works(
-            model,
-            choices_for(model, Request(tp=(1,), micro_batches=(1,))),
-            UNFUSED,
+            model, choices_for(model, Request(tp=(1,), micro_batches=(1,))), UNFUSED
         )
         assert all(work.forward and work.backward for work in found), name
 

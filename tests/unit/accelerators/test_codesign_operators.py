@@ -141,9 +141,7 @@ def test_energy_by_hand():
 
 def test_energy_of_vectors_by_hand():
     """100 values of 19 cycles of a lane; 400 bytes into a buffer and out."""
-    work = OperatorWork(
-        name="gelu", vectors=(Vector(100, "gelu"),), vector_bytes=400
-    )
+    work = OperatorWork(name="gelu", vectors=(Vector(100, "gelu"),), vector_bytes=400)
     single = energy_fj(work, SMALL, ENERGIES, whole=False)
     assert single == 1_900_000 + 400 * 10 + 400 * 11
     whole = energy_fj(work, SMALL, ENERGIES, whole=True)

@@ -73,10 +73,7 @@ def test_facts_of_the_shipped_list(space: Space) -> None:
     assert (len(tensor), len(vector), one, small) == (4186, 697, 9308, 5780)
     most = max(point.architecture.macs_per_cycle for point in space.points)
     assert most == 262_144
-    assert (
-        sum(p.architecture.macs_per_cycle >= 131_072 for p in space.points)
-        == 7141
-    )
+    assert sum(p.architecture.macs_per_cycle >= 131_072 for p in space.points) == 7141
 
 
 def test_order_of_the_list(space: Space) -> None:
@@ -119,9 +116,7 @@ def test_other_memory_and_limits() -> None:
     assert found.axes["hbm_bytes"] == (10**9,)
     assert found.axes["frequency_hz"] == BESIDE["frequency_hz"]
     assert min(p.area_e6_um2 for p in found.points) >= least
-    assert all(
-        1 not in cores(p)[:2] or p.area_e6_um2 >= least for p in found.points
-    )
+    assert all(1 not in cores(p)[:2] or p.area_e6_um2 >= least for p in found.points)
 
 
 # Order and stop
@@ -218,9 +213,7 @@ def test_best_is_none_if_nothing_fits() -> None:
 
 def test_axes_are_what_is_listed(space: Space) -> None:
     kept = axes_of(point.architecture for point in space.points)
-    assert (
-        kept["rows"] == space.axes["rows"] == tuple(2**i for i in range(1, 9))
-    )
+    assert kept["rows"] == space.axes["rows"] == tuple(2**i for i in range(1, 9))
     assert space.axes["tensor_cores"] == tuple(2**i for i in range(13))
     assert Counter(map(len, space.axes.values())) == {13: 2, 8: 3, 7: 1, 1: 7}
 

@@ -109,8 +109,7 @@ def test_costs_have_the_times_that_are_given() -> None:
         assert quantise(cost.forward_ns, 1) == forward_ps
         assert quantise(cost.backward_ns, 1) == backward_ps
         assert [quantise(x.extra_ns, 1) for x in cost.activations] == [
-            extra_ps if x.recompute == "selective" else 0
-            for x in cost.activations
+            extra_ps if x.recompute == "selective" else 0 for x in cost.activations
         ]
         assert cost.weight_backward_ns is None
 
@@ -135,8 +134,7 @@ def test_a_step_takes_the_times_of_its_layers() -> None:
     kinds = [layer.kind for layer in base.graph.layers]
     key = (1, 1, 1, False, 16)
     layers_ps = sum(
-        once[kind, key].forward_ps + once[kind, key].backward_ps
-        for kind in kinds
+        once[kind, key].forward_ps + once[kind, key].backward_ps for kind in kinds
     )
     more = claimed_ps(with_times(base, twice, chip)) - claimed_ps(problem)
     assert len(kinds) == 26
@@ -158,13 +156,9 @@ def test_dp_solves_bert_large_on_eight_devices() -> None:
 def test_slower_layers_never_make_a_faster_step() -> None:
     base = bert().problem
     times = made_up(base)
-    slower = {
-        key: PassTimes(*(x + 1 for x in passes))
-        for key, passes in times.items()
-    }
+    slower = {key: PassTimes(*(x + 1 for x in passes)) for key, passes in times.items()}
     before, after = (
-        claimed_ps(with_times(base, x, CHIP, quantum_ps=1))
-        for x in (times, slower)
+        claimed_ps(with_times(base, x, CHIP, quantum_ps=1)) for x in (times, slower)
     )
     assert before < after
 
@@ -246,13 +240,9 @@ def test_the_problem_is_the_same_everywhere() -> None:
 
 def test_degrees_are_those_of_nodes_of_that_size() -> None:
     request = Request(global_batch=64)
-    base = base_problem(
-        architecture("gpt3-350m"), 64, 8, request, execution=UNFUSED
-    )
+    base = base_problem(architecture("gpt3-350m"), 64, 8, request, execution=UNFUSED)
     assert {degrees.tp for degrees in base.choices.degrees} == {1, 2, 4, 8}
-    lone = base_problem(
-        architecture("gpt3-350m"), 64, 1, request, execution=UNFUSED
-    )
+    lone = base_problem(architecture("gpt3-350m"), 64, 1, request, execution=UNFUSED)
     assert {degrees.tp for degrees in lone.choices.degrees} == {1}
 
 
@@ -283,9 +273,5 @@ def test_requests_that_are_refused(request_: Request, message: str) -> None:
 def test_models_out_of_range_are_refused() -> None:
     model = architecture("bert-large")
     tower = replace(model.towers[0], vocabulary=2**60)
-    with pytest.raises(
-        InvalidProblemError, match=r"bert-large: .*; check the shape"
-    ):
-        base_problem(
-            replace(model, towers=(tower,)), 8, 4, SMALL, execution=UNFUSED
-        )
+    with pytest.raises(InvalidProblemError, match=r"bert-large: .*; check the shape"):
+        base_problem(replace(model, towers=(tower,)), 8, 4, SMALL, execution=UNFUSED)

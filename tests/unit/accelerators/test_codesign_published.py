@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nest.accelerators.published import (
-    Chip,
-    chips,
-    ga100_blocks,
-    tpu_v4i_blocks,
-)
+from nest.accelerators.published import Chip, chips, ga100_blocks, tpu_v4i_blocks
 from nest.present.published import blocks_block, peaks_block
 
 

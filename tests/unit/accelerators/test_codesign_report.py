@@ -10,12 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from nest.accelerators.document import (
-    answers_document,
-    point_text,
-    rows_of,
-    value_text,
-)
+from nest.accelerators.document import answers_document, point_text, rows_of, value_text
 from nest.present.codesign import (
     answers_block,
     change,
@@ -96,9 +91,7 @@ def test_power_per_area_of_the_best_points_and_the_base() -> None:
         (made["best"][-1]["found"]["point"], "best"),
     ):
         density = point["power_density_w_per_mm2"]
-        assert density == pytest.approx(
-            point["tdp_w"] / point["area_mm2"], abs=1e-6
-        )
+        assert density == pytest.approx(point["tdp_w"] / point["area_mm2"], abs=1e-6)
         assert f"{density:.2f} W/mm²" in out.getvalue()
         assert f"{density:.2f} W/mm²" in to_html(made, "x")
         assert any(
@@ -112,10 +105,7 @@ def test_answers_say_that_they_depend_on_attention(attention: str) -> None:
     spec = spec_of(f"{SPEC}attention: {attention}\n")
     made = answers_document(answers(spec=spec))
     other = {"unfused": "fused", "fused": "unfused"}[attention]
-    line = (
-        f"attention {attention}: another point may be best with attention "
-        f"{other}"
-    )
+    line = f"attention {attention}: another point may be best with attention {other}"
     assert line in footer_lines(made)
     assert line in to_html(made, "x")
 
@@ -127,9 +117,7 @@ def test_a_die_that_fits_no_wafer_has_no_price() -> None:
     (one,) = answers_document(other)["frontier"]
     assert one["point"]["price_usd"] is None
     assert "With the price of the base" in to_html(document(), "x")
-    assert "With the price of the base" not in to_html(
-        answers_document(other), "x"
-    )
+    assert "With the price of the base" not in to_html(answers_document(other), "x")
 
 
 def test_rates_are_said_where_they_vary() -> None:

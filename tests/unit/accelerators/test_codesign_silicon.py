@@ -83,10 +83,7 @@ def test_parameters_are_all_fields() -> None:
     ],
 )
 def test_areas_that_phaze_ships(
-    counts: tuple[int, int],
-    sides: tuple[int, int],
-    sram_mib: int,
-    area_um2: str,
+    counts: tuple[int, int], sides: tuple[int, int], sram_mib: int, area_um2: str
 ) -> None:
     """Lines of cores.json; the constants have six decimals, as these."""
     rows, columns = sides
@@ -256,9 +253,7 @@ def test_price_by_hand() -> None:
     assert price_micro_usd(LIKE, 100 * MM2, Prices()) == (
         17_259_721 + 240_518_169 + 21_000_000
     )
-    none = Prices(
-        defects_per_m2=0, hbm_micro_usd_per_gb=0, package_micro_usd=0
-    )
+    none = Prices(defects_per_m2=0, hbm_micro_usd_per_gb=0, package_micro_usd=0)
     assert price_micro_usd(LIKE, 100 * MM2, none) == 15_625_000
 
 

@@ -65,11 +65,7 @@ def with_space(*lines: str) -> str:
 def test_all_combinations_in_order(read) -> None:
     spec = read(SPEC)
     found = [
-        (
-            p.architecture.tensor_cores,
-            p.architecture.rows,
-            p.architecture.sram_bytes,
-        )
+        (p.architecture.tensor_cores, p.architecture.rows, p.architecture.sram_bytes)
         for p in spec.space.points
     ]
     mib = 2**20
@@ -169,9 +165,7 @@ def test_points_one_by_one(read) -> None:
 
 def test_own_lanes_and_buffers(read) -> None:
     spec = read(
-        with_space(
-            "lanes: [32, 64]", "core_buffer: 8 KiB", "devices_per_node: 4"
-        )
+        with_space("lanes: [32, 64]", "core_buffer: 8 KiB", "devices_per_node: 4")
     )
     assert spec.space.axes["lanes"] == (32, 64)
     assert spec.space.axes["core_buffer_bytes"] == (8192,)
@@ -253,9 +247,7 @@ def test_limits_are_inclusive(name: str, field: str) -> None:
         found = limited(**{name: bounds})
         assert [getattr(point, field) for point in found.points] == kept
         assert sum(found.cut.values()) == 4 - len(kept)
-        assert [point.index for point in found.points] == list(
-            range(len(kept))
-        )
+        assert [point.index for point in found.points] == list(range(len(kept)))
 
 
 def test_limits_in_a_file_are_rounded_inwards(read) -> None:
@@ -315,9 +307,7 @@ def test_a_die_that_fits_no_wafer_is_cut() -> None:
 )  # fmt: skip
 def test_limits_beyond_all_points(read, limit: str, message: str) -> None:
     area = f"{read(SPEC).space.points[4].area_e6_um2 / MM2:.12f}"
-    with pytest.raises(
-        InvalidProblemError, match=message.replace("AREA", area)
-    ):
+    with pytest.raises(InvalidProblemError, match=message.replace("AREA", area)):
         read(f"{SPEC}limits: {{{limit}}}\n")
 
 
@@ -381,9 +371,7 @@ def test_limits_that_leave_nothing_together(read) -> None:
 def test_spaces_that_are_refused(read, lines: list[str], message: str) -> None:
     with pytest.raises(InvalidProblemError, match=message) as caught:
         read(with_space(*lines))
-    assert str(caught.value).startswith(
-        str(Path(str(caught.value).split(":")[0]))
-    )
+    assert str(caught.value).startswith(str(Path(str(caught.value).split(":")[0])))
     assert "\n" not in str(caught.value)
 
 
@@ -467,9 +455,7 @@ def test_limits_do_not_change_the_base(read) -> None:
     first = listed_first.space.points[0]
     assert listed_first.space.first == first.architecture
     least = first.area_e6_um2
-    cut = read(
-        f"{SPEC}{base}limits: {{area: {{least: {least // 10**6 + 1} um2}}}}\n"
-    )
+    cut = read(f"{SPEC}{base}limits: {{area: {{least: {least // 10**6 + 1} um2}}}}\n")
     assert cut.space.points[0].architecture != first.architecture
     assert cut.space.first == first.architecture
     assert cut.objective.base == listed_first.objective.base

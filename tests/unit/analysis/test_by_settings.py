@@ -64,9 +64,7 @@ def test_no_proof_that_none_fits_is_no_claim() -> None:
         assert how.startswith("the one that needs least memory with pp=4,v=2")
 
 
-def test_what_is_not_proven_is_not_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_not_proven_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ends without plan and proof says nothing of others."""
     problem = full(100)
 
@@ -93,9 +91,7 @@ def test_what_is_not_proven_is_not_said(
 def test_of_plans_that_need_least_the_fastest_is_shown() -> None:
     """One replica holds what two hold, and takes twice as long."""
     cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
-    problem = make_problem(
-        {"a": cost}, devices=2, memory_bytes=50, global_batch=2
-    )
+    problem = make_problem({"a": cost}, devices=2, memory_bytes=50, global_batch=2)
     found = plan_by_settings(problem, "pp=1")
     assert found.how == "the one that needs least memory with pp=1, none fits"
     assert found.plan.replicas == 2
@@ -107,9 +103,7 @@ def test_a_least_memory_that_is_not_proven_is_not_said(
     problem = full(100)
     plan = plan_by_settings(full(10**6), "pp=4,v=1,r=1,b=1").plan
     least = LeastMemory(refuted_bytes=100, memory_bytes=10**6, plan=plan)
-    monkeypatch.setattr(
-        "nest.analysis.plan_by_settings.least_memory", lambda *_: least
-    )
+    monkeypatch.setattr("nest.analysis.plan_by_settings.least_memory", lambda *_: least)
     assert plan_by_settings(problem, "pp=4,v=1,r=1,b=1").how == (
         "the one that needs least memory with pp=4,v=1,r=1,b=1 of those that "
         "the search constructed; none fits"

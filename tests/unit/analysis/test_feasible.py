@@ -12,13 +12,7 @@ from nest.analysis import feasible
 from nest.analysis.feasible import least_memory, remedies
 from nest.analysis.fit import Trial
 from nest.cost.model import CostModel
-from nest.ir import (
-    Activations,
-    Device,
-    DeviceRange,
-    GraphTopology,
-    Problem,
-)
+from nest.ir import Activations, Device, DeviceRange, GraphTopology, Problem
 from nest.solvers.base import Status
 from nest.units import GIB
 from tests.builders import make_cost, make_levels, make_problem
@@ -115,14 +109,10 @@ def test_no_memory_makes_a_batch_divide() -> None:
 
 def test_of_several_types_it_says_that_memory_is_short() -> None:
     whole = chain(GIB, 2)
-    other = DeviceRange(
-        first=1, count=1, device=Device(name="other", memory_bytes=GIB)
-    )
+    other = DeviceRange(first=1, count=1, device=Device(name="other", memory_bytes=GIB))
     cluster = structs.replace(whole.cluster, others=(other,))
     found = remedies(structs.replace(whole, cluster=cluster))
-    assert found.lines == [
-        "why: memory is short: with more on every device plans fit"
-    ]
+    assert found.lines == ["why: memory is short: with more on every device plans fit"]
 
 
 def test_a_wrong_claim_is_named() -> None:
@@ -215,9 +205,7 @@ def test_asked_of_a_solver_it_is_as_exact() -> None:
 
 
 @pytest.mark.usefixtures("_asked")
-def test_an_open_answer_refutes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_open_answer_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first plan nothing is known any more, and bounds are said."""
     asked: list[int] = []
     real = feasible._ask
@@ -256,9 +244,7 @@ def test_a_strategy_per_layer_may_need_less() -> None:
             weight_bytes=0,
             activations=(
                 kept,
-                Activations(
-                    recompute="full", kept_bytes=GIB, working_bytes=size
-                ),
+                Activations(recompute="full", kept_bytes=GIB, working_bytes=size),
             ),
         )
         for name, size in (("a", 9 * GIB), ("b", 0))
@@ -275,9 +261,7 @@ def test_a_strategy_per_layer_may_need_less() -> None:
         assert found.proven
 
 
-def test_a_graph_with_too_many_sets_is_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_graph_with_too_many_sets_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     from nest.errors import UnsupportedProblemError
 
     def refuse(*_: Any, **__: Any) -> None:

@@ -45,9 +45,7 @@ def chain(**fields: object) -> Problem:
     fields.setdefault("global_batch", 3)
     fields.setdefault("devices", 3)
     fields.setdefault("topology", make_levels((4, 0.0, 1e15)))
-    return make_problem(
-        {"a": cost, "b": cost}, edges=(("a", "b", 0),), **fields
-    )
+    return make_problem({"a": cost, "b": cost}, edges=(("a", "b", 0),), **fields)
 
 
 def at_most(quanta: int) -> StepTimeLimit:
@@ -264,9 +262,7 @@ def test_reserved_memory_counts():
     cluster = type(problem.cluster)(
         num_devices=3, device=device, topology=problem.cluster.topology
     )
-    problem = type(problem)(
-        graph=problem.graph, cluster=cluster, job=problem.job
-    )
+    problem = type(problem)(graph=problem.graph, cluster=cluster, job=problem.job)
     fit = smallest_memory(problem, at_most(60))
     assert fit.best is not None
     assert fit.best.memory_bytes == 1036
@@ -306,9 +302,7 @@ def test_most_memory_is_enough_for_everything():
         ),
     ],
 )
-def test_candidates_are_parts_of_a_node_and_whole_nodes(
-    levels, devices, counts
-):
+def test_candidates_are_parts_of_a_node_and_whole_nodes(levels, devices, counts):
     problem = chain(devices=devices, topology=make_levels(*levels))
     assert device_counts(problem) == counts
 
@@ -353,9 +347,7 @@ def test_a_run_is_a_number_of_steps():
     problem = chain(sequence_length=10)
     target = days(problem, Fraction(1), Fraction(100))
     assert target.quanta == 21_600 * 10**9
-    assert target.text == (
-        "100 tokens in 1 days (4 steps, each within 21600 s)"
-    )
+    assert target.text == ("100 tokens in 1 days (4 steps, each within 21600 s)")
 
 
 def test_tokens_need_a_sequence_length():
@@ -370,10 +362,7 @@ def test_tokens_need_a_sequence_length():
 def test_tokens_need_seconds():
     problem = chain(sequence_length=10)
     odd = type(problem)(
-        graph=problem.graph,
-        cluster=problem.cluster,
-        job=problem.job,
-        time_unit="tick",
+        graph=problem.graph, cluster=problem.cluster, job=problem.job, time_unit="tick"
     )
     with pytest.raises(
         InvalidOptionError,
@@ -478,9 +467,7 @@ def test_the_target_is_a_whole_number(value):
         match=rf"dp\.at_most_quanta: expected a whole number >= 0, got "
         rf"'{re.escape(value)}'",
     ):
-        DpSolver().solve(
-            chain(), SolveOptions(extra={"at_most_quanta": value})
-        )
+        DpSolver().solve(chain(), SolveOptions(extra={"at_most_quanta": value}))
 
 
 def test_signs_of_life_name_the_candidate(monkeypatch):

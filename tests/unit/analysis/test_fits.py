@@ -10,11 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import nest
-from nest.analysis.fits import (
-    Fits,
-    fits,
-    settings_of_plan,
-)
+from nest.analysis.fits import Fits, fits, settings_of_plan
 from nest.analysis.neighbors import strategies_of
 from nest.cost.score import score
 from nest.frameworks.export import lines_of
@@ -52,10 +48,7 @@ def too_large(problem: Problem) -> Fits:
 def test_stages_add_up_and_come_fullest_first(problem: Problem) -> None:
     plan = even(problem, 4, 4, dp=2)
     answer, verdict = fits(problem, plan), score(problem, plan)
-    sizes = {
-        index: block.memory_bytes
-        for index, block in enumerate(verdict.blocks, 1)
-    }
+    sizes = {index: block.memory_bytes for index, block in enumerate(verdict.blocks, 1)}
     assert {s.stage: s.memory_bytes for s in answer.stages} == sizes
     assert [s.memory_bytes for s in answer.stages] == sorted(
         sizes.values(), reverse=True
@@ -73,9 +66,7 @@ def test_the_word_says_how_sure_it_is(problem: Problem) -> None:
     device_bytes = problem.cluster.memory_bytes()
 
     def word(upper: float, less: int) -> str:
-        return fits_word(
-            problem, math.floor(device_bytes * math.exp(-upper)) - less
-        )
+        return fits_word(problem, math.floor(device_bytes * math.exp(-upper)) - less)
 
     assert word(memory.high_90, 1) == "yes"
     assert word(memory.high_90, -1) == "likely"
@@ -137,9 +128,7 @@ def test_a_plan_that_fits_is_shown_what_is_cheaper(problem: Problem) -> None:
     assert answer.remedies == ()
 
 
-def test_a_framework_gets_only_changes_that_it_can_run(
-    problem: Problem,
-) -> None:
+def test_a_framework_gets_only_changes_that_it_can_run(problem: Problem) -> None:
     plan = even(problem, 1, 16, dp=8)
     answer = fits(
         problem,
@@ -187,15 +176,11 @@ def test_what_no_change_can_mend() -> None:
     """The leanest plan of four devices needs 30 bytes, and they have 9."""
     answer = fits(with_device_bytes(chain(), 9), HALVES)
     assert (answer.fits, answer.changes) == ("no", ())
-    assert "would do: 30 bytes per device instead of 9 bytes" in (
-        answer.remedies
-    )
+    assert "would do: 30 bytes per device instead of 9 bytes" in (answer.remedies)
 
 
 def test_pairs_come_where_no_single_change_does() -> None:
-    big = nest.problem(
-        model="llama3-70b", cluster="h100x16", tp=8, recompute="none"
-    )
+    big = nest.problem(model="llama3-70b", cluster="h100x16", tp=8, recompute="none")
     names = [layer.id for layer in big.graph.layers]
     strategy = Strategy(tp=8, sequence_parallel=False)
     half = len(names) // 2
@@ -203,8 +188,7 @@ def test_pairs_come_where_no_single_change_does() -> None:
         replicas=1,
         micro_batch=1,
         stages=tuple(
-            Stage.of(cut, [strategy] * len(cut))
-            for cut in (names[:half], names[half:])
+            Stage.of(cut, [strategy] * len(cut)) for cut in (names[:half], names[half:])
         ),
     )
     answer = fits(big, plan)
@@ -224,21 +208,15 @@ def test_changes_that_need_more_devices_come_last() -> None:
     assert answer.smallest == answer.changes[0]
 
 
-def test_the_smallest_change_is_the_cheapest_of_one_setting(
-    too_large: Fits,
-) -> None:
+def test_the_smallest_change_is_the_cheapest_of_one_setting(too_large: Fits) -> None:
     """Also where changes of two settings are cheaper."""
     single, *others = too_large.changes
-    pair = dataclasses.replace(
-        single, names=("tp", "pp"), cost=single.cost - 1
-    )
+    pair = dataclasses.replace(single, names=("tp", "pp"), cost=single.cost - 1)
     answer = dataclasses.replace(too_large, changes=(pair, single, *others))
     assert answer.smallest == single
     assert answer.to_json()["smallest_change"] == single.to_json()
     fine = dataclasses.replace(single, cost=-0.5)
-    stages = tuple(
-        dataclasses.replace(stage, fits="yes") for stage in too_large.stages
-    )
+    stages = tuple(dataclasses.replace(stage, fits="yes") for stage in too_large.stages)
     answer = dataclasses.replace(answer, stages=stages, changes=(fine,))
     assert answer.smallest is None
 
@@ -248,9 +226,7 @@ def test_replicas_can_share_what_zero_shards(problem: Problem) -> None:
     names = [layer.id for layer in problem.graph.layers]
     strategy = Strategy(dp=4)
     plan = Plan(
-        replicas=2,
-        micro_batch=4,
-        stages=(Stage.of(names, [strategy] * len(names)),),
+        replicas=2, micro_batch=4, stages=(Stage.of(names, [strategy] * len(names)),)
     )
     answer = fits(problem, plan)
     assert answer.fits == "no"

@@ -6,13 +6,7 @@ import pytest
 
 from nest.analysis.neighbors import Neighbor, neighbors
 from nest.ir import Activations, Plan, Problem, Stage, Strategy
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 
 #: Messages take no time.
 FREE = make_levels((4, 0.0, 1e9))
@@ -73,9 +67,7 @@ def test_moves_of_a_plan_that_chooses_where_to_split():
         make_cost(4, 8, tp=2),
         make_cost(5, 10, tp=2, sequence_parallel=True),
     )
-    problem = make_problem(
-        {"a": costs}, topology=FREE, sequence_parallel=(False, True)
-    )
+    problem = make_problem({"a": costs}, topology=FREE, sequence_parallel=(False, True))
     split = Strategy(tp=2, sequence_parallel=True)
     near = found(problem, make_plan(("a", split)))
     assert near["sequence parallelism nowhere"].score.step_quanta == 12
@@ -138,9 +130,7 @@ def test_what_does_not_fit_says_how_much_it_needs():
     small = type(problem)(
         graph=problem.graph,
         cluster=type(problem.cluster)(
-            num_devices=4,
-            device=type(device)(memory_bytes=50),
-            topology=FREE,
+            num_devices=4, device=type(device)(memory_bytes=50), topology=FREE
         ),
         job=problem.job,
     )
@@ -158,11 +148,7 @@ def test_degrees_are_traded_for_each_other():
         make_cost(12, 24, tp=2, samples=2),
     )
     problem = make_problem(
-        {"a": costs},
-        topology=FREE,
-        global_batch=4,
-        micro_batches=(1, 2),
-        zero=(0, 1),
+        {"a": costs}, topology=FREE, global_batch=4, micro_batches=(1, 2), zero=(0, 1)
     )
     plan = make_plan(("a", Strategy(dp=2)), micro_batch=2)
     near = found(problem, plan)
@@ -227,8 +213,7 @@ def test_interleaved_plans_have_neighbours_too():
         micro_batch=1,
         virtual_stages=2,
         stages=tuple(
-            Stage(layers=(name,), devices=1, strategy=SINGLE)
-            for name in "abcd"
+            Stage(layers=(name,), devices=1, strategy=SINGLE) for name in "abcd"
         ),
     )
     near = found(problem, plan)
@@ -239,10 +224,7 @@ def test_interleaved_plans_have_neighbours_too():
 
 def test_strategies_per_layer_change_together():
     """One layer of a stage recomputes; both do, or none."""
-    both = (
-        Activations(kept_bytes=0),
-        Activations(recompute="full", kept_bytes=0),
-    )
+    both = (Activations(kept_bytes=0), Activations(recompute="full", kept_bytes=0))
     cost = make_cost(10, 20, activations=both)
     problem = make_problem(
         {"a": cost, "b": cost},
@@ -251,9 +233,7 @@ def test_strategies_per_layer_change_together():
         recompute=("none", "full"),
     )
     mixed = Stage(
-        layers=("a", "b"),
-        devices=1,
-        strategies=(SINGLE, Strategy(recompute="full")),
+        layers=("a", "b"), devices=1, strategies=(SINGLE, Strategy(recompute="full"))
     )
     near = found(problem, Plan(replicas=1, micro_batch=1, stages=(mixed,)))
     steps = {
@@ -261,7 +241,4 @@ def test_strategies_per_layer_change_together():
         for name, item in near.items()
         if item.score is not None and name.startswith("recompute")
     }
-    assert steps == {
-        "recompute none everywhere": 60,
-        "recompute full everywhere": 80,
-    }
+    assert steps == {"recompute none everywhere": 60, "recompute full everywhere": 80}

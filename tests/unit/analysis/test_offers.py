@@ -160,9 +160,7 @@ def test_devices_left_out_are_not_there():
     """Of types x, y, x, y: the first x, and both y."""
     cluster = problem().cluster
     y = replace(cluster.device, name="y")
-    parts = tuple(
-        DeviceRange(first=first, count=2, device=y) for first in (2, 6)
-    )
+    parts = tuple(DeviceRange(first=first, count=2, device=y) for first in (2, 6))
     cluster = replace(cluster, others=parts)
     kept = cluster.keeping((1, 3))
     assert kept.counts == {"device": 1, "y": 3}
@@ -203,9 +201,7 @@ def test_prices_per_hour_and_per_step():
 
 def test_a_price_must_be_known():
     device = replace(problem().cluster.device, price_usd_per_hour=None)
-    unknown = replace(
-        problem(), cluster=replace(problem().cluster, device=device)
-    )
+    unknown = replace(problem(), cluster=replace(problem().cluster, device=device))
     with pytest.raises(
         InvalidOptionError,
         match=r"--price: expected a price of every type, got none of device; "
@@ -265,18 +261,14 @@ def test_what_is_open_is_not_proven(monkeypatch):
 
 
 def test_the_document_has_prices():
-    fit = best_offer(
-        problem(), "fastest", Limits(hourly_usd=Fraction(11)), {"slow": 4}
-    )
+    fit = best_offer(problem(), "fastest", Limits(hourly_usd=Fraction(11)), {"slow": 4})
     document = with_usd(to_document(problem(), fit, "dp"), fit)
     assert document["question"] == "fastest"
     assert document["target"]["text"] == "at most 11 $ per hour"
     assert document["answer"]["devices_by_type"] == {"slow": 4}
     assert document["answer"]["usd_per_hour"] == 4
     assert document["answer"]["usd_per_step"] == float(240 * USD_NS)
-    assert {x["usd_per_hour"] for x in document["candidates"]} <= set(
-        range(1, 12)
-    )
+    assert {x["usd_per_hour"] for x in document["candidates"]} <= set(range(1, 12))
     assert fit_block(problem(), fit, "")
 
 

@@ -88,8 +88,7 @@ def test_what_the_job_allows_is_no_other_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "search_s"),
-    [({}, 0.1), ({"pipeline_parallel": (1,)}, 1e6)],
+    ("job", "search_s"), [({}, 0.1), ({"pipeline_parallel": (1,)}, 1e6)]
 )
 def test_nothing_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], search_s: float
@@ -115,10 +114,7 @@ def test_a_graph_that_is_too_wide_is_not_looked_at(
 
 
 def test_the_row_of_other_orders() -> None:
-    orders = [
-        OtherOrder("--schedule any", 0.75),
-        OtherOrder("--schedule zb-v", 0.8),
-    ]
+    orders = [OtherOrder("--schedule any", 0.75), OtherOrder("--schedule zb-v", 0.8)]
     assert orders_text(orders) == (
         "other orders of passes: about -25.0 % (--schedule any), -20.0 % "
         "(--schedule zb-v)"

@@ -61,13 +61,7 @@ from nest.util.plots import check_plot
 from nest.util.versions import num_cpus
 from tests.builders import kept_or_full, make_cost, make_levels, make_problem
 from tests.clock import Ticking
-from tests.frontiers import (
-    check_limited,
-    enumerated,
-    pairs,
-    search,
-    settings,
-)
+from tests.frontiers import check_limited, enumerated, pairs, search, settings
 from tests.inside import run_inside
 
 #: $ per hour that make a device cost 0.001 $ per ns.
@@ -78,11 +72,7 @@ TWO = [(90, 20, 2), (110, 10, 2), (120, 8, 2)]
 
 
 def small(devices: int = 2, **fields: object) -> Problem:
-    cost = make_cost(
-        10,
-        20,
-        activations=kept_or_full(10, 4),
-    )
+    cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     for name, value in (
         ("replicas", (1,)),
         ("recompute", ("none", "full")),
@@ -106,9 +96,7 @@ def with_device(problem: Problem, **fields: object) -> Problem:
 
 
 def vectors(found: Frontier | Curve) -> list[tuple[int, int, int]]:
-    return sorted(
-        (p.step_quanta, p.memory_bytes, p.devices) for p in found.points
-    )
+    return sorted((p.step_quanta, p.memory_bytes, p.devices) for p in found.points)
 
 
 # Points
@@ -122,9 +110,7 @@ def test_time_and_memory_on_all_devices():
     # By ascending memory.
     assert [p.memory_bytes for p in found.points] == [8, 10, 20]
     assert all(p.proven for p in found.points)
-    assert {p.plan.problem_hash for p in found.points} == {
-        problem_hash(small())
-    }
+    assert {p.plan.problem_hash for p in found.points} == {problem_hash(small())}
 
 
 def test_per_layer_one_device_has_a_point_more():
@@ -194,10 +180,7 @@ def test_processes_find_the_same():
         ("cost", [(120, 20, 1)]),
         ("time cost", [(90, 20, 2), (120, 20, 1)]),
         ("memory cost", [(120, 20, 1), (160, 8, 1)]),
-        (
-            "cost time memory",
-            [(90, 20, 2), (110, 10, 2), (120, 8, 2), *ONE],
-        ),
+        ("cost time memory", [(90, 20, 2), (110, 10, 2), (120, 8, 2), *ONE]),
     ],
 )
 def test_objectives_are_filters(objectives, expected):
@@ -258,9 +241,7 @@ def test_at_most_is_the_fastest_that_fits():
 @pytest.mark.parametrize("workers", [1, min(2, num_cpus())])
 def test_without_time_nothing_is_proven(workers):
     """And the gap is all of the memory."""
-    found = frontier(
-        small(), devices=(1, 2), time_limit_s=1e-9, workers=workers
-    )
+    found = frontier(small(), devices=(1, 2), time_limit_s=1e-9, workers=workers)
     assert found.points == ()
     assert not found.proven
     for curve in found.curves:
@@ -333,12 +314,7 @@ def test_gaps_that_overlap_have_the_least_bound_there():
     found = merge_gaps(
         [Gap(5, 20, 30), Gap(0, 10, 50), Gap(15, 20, 10), Gap(30, 40, 7)]
     )
-    assert found == [
-        Gap(0, 5, 50),
-        Gap(5, 15, 30),
-        Gap(15, 20, 10),
-        Gap(30, 40, 7),
-    ]
+    assert found == [Gap(0, 5, 50), Gap(5, 15, 30), Gap(15, 20, 10), Gap(30, 40, 7)]
     assert merge_gaps([]) == []
 
 
@@ -361,9 +337,7 @@ def test_a_limit_that_passes_on_the_way_leaves_gaps(workers):
     # Forking takes far longer than what a tick stands for.
     for ticks in range(0, 200, 1 if workers == 1 else 5):
         with (
-            mock.patch(
-                "nest.analysis.pareto.Deadline", lambda _, n=ticks: Ticking(n)
-            ),
+            mock.patch("nest.analysis.pareto.Deadline", lambda _, n=ticks: Ticking(n)),
             settings("labels-alone"),
         ):
             found = frontier(small(), workers=workers)
@@ -421,15 +395,9 @@ def test_every_interleaved_plan_within_less_memory_counts():
     Four blocks in flight then hold 16 bytes and take 2 · 80 + 40; the plans
     that are not interleaved 2 · 80 + 80, and 10 + 30 more with three layers.
     """
-    cost = make_cost(
-        10,
-        20,
-        activations=kept_or_full(10, 4),
-    )
+    cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     problem = in_chunks(recompute=("none", "full"))
-    kinds = tuple(
-        structs.replace(kind, costs=(cost,)) for kind in problem.graph.kinds
-    )
+    kinds = tuple(structs.replace(kind, costs=(cost,)) for kind in problem.graph.kinds)
     graph = structs.replace(problem.graph, kinds=kinds)
     problem = structs.replace(problem, graph=graph)
     points, gaps = search(problem)
@@ -531,9 +499,7 @@ def test_gradients_that_hide_are_on_the_frontier():
     """All 80 ns of sync hide behind 200 ns of backward pass."""
     found = frontier(sharded(overlap={"gradients": 1.0}))
     assert vectors(found) == [(300, 640, 2)]
-    both = frontier(
-        sharded(overlap={"gradients": 1.0}, distributed_optimizer=True)
-    )
+    both = frontier(sharded(overlap={"gradients": 1.0}, distributed_optimizer=True))
     assert vectors(both) == [(300, 400, 2)]
     assert proven(both, 1).verdict == "proven"
 
@@ -766,8 +732,7 @@ def test_a_cost_needs_seconds():
 @pytest.mark.parametrize("price", [0.0, -1.0, float("nan")])
 def test_a_device_has_a_price_above_zero(price):
     with pytest.raises(
-        ValueError,
-        match=r"^price_usd_per_hour: expected a finite number > 0",
+        ValueError, match=r"^price_usd_per_hour: expected a finite number > 0"
     ):
         Device(memory_bytes=1, price_usd_per_hour=price)
 
@@ -820,9 +785,7 @@ def test_an_overlooked_point_is_a_contradiction():
     """With 19 bytes, one less than the next point, 110 ns are possible."""
     proof = proven(without(frontier(small()), 1), 2)
     assert proof.verdict == "contradiction"
-    assert proof.detail == (
-        "with 19 bytes a plan takes 110 quanta, the curve has 120"
-    )
+    assert proof.detail == ("with 19 bytes a plan takes 110 quanta, the curve has 120")
     proof = proven(without(frontier(small()), 0), 1)
     assert proof.verdict == "contradiction"
     assert proof.detail == (
@@ -895,8 +858,7 @@ def claim(**fields: object) -> SolveResult:
         (
             claim(outcome=Outcome.SKIPPED, status=None, detail="cannot"),
             "open",
-            "with 20 bytes not settled (cannot); with 19 bytes not settled "
-            "(cannot)",
+            "with 20 bytes not settled (cannot); with 19 bytes not settled (cannot)",
         ),
         # Within a precision of 2 %, a quantum, both are shown.
         (claim(lower_bound_quanta=90, precision=0.02), "proven", ""),
@@ -947,11 +909,7 @@ def test_provers_are_exact():
 
 
 def test_the_document_has_every_point_with_plan_and_score():
-    found = frontier(
-        small(),
-        ("time", "memory", "devices"),
-        price_usd_per_hour=PRICE,
-    )
+    found = frontier(small(), ("time", "memory", "devices"), price_usd_per_hour=PRICE)
     document = json.loads(json.dumps(to_document(found, steps=1000)))
     assert document["schema"] == "nest-pareto/1"
     assert document["proven"] is True
@@ -969,9 +927,7 @@ def test_the_document_has_every_point_with_plan_and_score():
     )
     assert [len(c["points"]) for c in document["curves"]] == [2, 3]
     gaps = to_document(gapped(Gap(8, 9, 100)))["curves"][0]["gaps"]
-    assert gaps == [
-        {"above_bytes": 8, "up_to_bytes": 9, "lower_bound_ns": 100}
-    ]
+    assert gaps == [{"above_bytes": 8, "up_to_bytes": 9, "lower_bound_ns": 100}]
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
@@ -1026,12 +982,7 @@ def test_lines_are_dashed_where_they_are_not_proven():
         for line in axes.get_lines()
         if len(line.get_xdata()) == 2 and len(set(line.get_xdata())) == 2
     }
-    assert pieces == {
-        (8, 9): "--",
-        (9, 10): "--",
-        (10, 20): "--",
-        (20, 100): "-",
-    }
+    assert pieces == {(8, 9): "--", (9, 10): "--", (10, 20): "--", (20, 100): "-"}
 
 
 @pytest.mark.parametrize(("slow", "kind"), [(3, "linear"), (40, "log")])
@@ -1047,14 +998,10 @@ def test_wide_plots_are_logarithmic(slow, kind):
         20,
         activations=(
             Activations(kept_bytes=10),
-            Activations(
-                recompute="selective", kept_bytes=4, extra_ns=30 * slow
-            ),
+            Activations(recompute="selective", kept_bytes=4, extra_ns=30 * slow),
         ),
     )
-    problem = make_problem(
-        {"a": cost}, devices=1, recompute=("none", "selective")
-    )
+    problem = make_problem({"a": cost}, devices=1, recompute=("none", "selective"))
     found = frontier(problem)
     assert vectors(found) == [(30, 10, 1), (30 + 30 * slow, 4, 1)]
     axes = Figure().add_subplot()
@@ -1098,9 +1045,7 @@ def test_the_knee_bulges_most():
 
 def test_bulges_of_more_objectives_than_vary():
     """The number of devices is the same for all, and so is nothing."""
-    found = replace(
-        frontier(small()), objectives=("time", "memory", "devices")
-    )
+    found = replace(frontier(small()), objectives=("time", "memory", "devices"))
     assert bulges(found) == [0, Fraction(1, 6), 0]
     alone = replace(found, points=found.points[:1])
     assert bulges(alone) == [0]
@@ -1115,9 +1060,10 @@ def test_a_third_objective_moves_the_plane():
     is 30/70 slow, as large as any and on one device, 1 - 3/7 - 1 - 0.
     """
     found = frontier(small(), ("time", "memory", "devices"), devices=(1, 2))
-    assert [(p.devices, p.step_quanta, p.memory_bytes) for p in found.points][
-        :2
-    ] == [(1, 160, 8), (1, 120, 20)]
+    assert [(p.devices, p.step_quanta, p.memory_bytes) for p in found.points][:2] == [
+        (1, 160, 8),
+        (1, 120, 20),
+    ]
     assert bulges(found)[:2] == [0, Fraction(-3, 7)]
     assert knees(found, 1) == [0]
 
@@ -1164,9 +1110,7 @@ def test_points_that_say_most_are_not_neighbours():
     )
     made = replace(found, points=points)
     assert bulges(made) == [Fraction(n, 100) for n in (0, 50, 49, 30, 0)]
-    chosen = [
-        "".join("ABCDE"[i] for i in knees(made, count)) for count in range(7)
-    ]
+    chosen = ["".join("ABCDE"[i] for i in knees(made, count)) for count in range(7)]
     assert chosen == ["", "B", "BD", "BCD", "ABCD", "ABCDE", "ABCDE"]
     # The ends come with them: a user decides between them and the knee.
     assert [

@@ -42,9 +42,7 @@ def numbers(**fields: float) -> Deviations:
             plan_noise=0.05,
             apart=1.0,
             step=Quantiles(low_90=-2, low_50=-1, high_50=1, high_90=2),
-            memory=Quantiles(
-                low_90=-0.2, low_50=-0.1, high_50=0.1, high_90=0.2
-            ),
+            memory=Quantiles(low_90=-0.2, low_50=-0.1, high_50=0.1, high_90=0.2),
             memory_error=0.05,
             families={},
         ),
@@ -163,9 +161,7 @@ def test_a_worse_plan_that_a_search_finds_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("memory_bytes", "kept"), [(25, True), (24, False), (20, False)]
 )
-def test_the_upper_end_of_what_a_plan_needs_fits(
-    memory_bytes: int, kept: bool
-) -> None:
+def test_the_upper_end_of_what_a_plan_needs_fits(memory_bytes: int, kept: bool) -> None:
     """20 · e^0.2 is 24.4."""
     found = robust(chain(memory_bytes))
     assert found.best is not None
@@ -248,9 +244,7 @@ def test_without_a_plan_there_is_no_guarantee() -> None:
         ),
     ],
 )
-def test_what_people_read(
-    fields: dict[str, float], expected: list[str]
-) -> None:
+def test_what_people_read(fields: dict[str, float], expected: list[str]) -> None:
     problem = chain()
     assert robust_texts(problem, robust(problem, **fields)) == expected
 
@@ -265,9 +259,7 @@ def test_what_a_document_says() -> None:
     assert (document["candidates"], document["searches"]) == (2, 2)
     fastest = document["fastest"]
     assert fastest["step_time_ns"] == 225_000_000
-    assert fastest["guaranteed_step_time_ns"] == pytest.approx(
-        WORST * 1e6, rel=1e-5
-    )
+    assert fastest["guaranteed_step_time_ns"] == pytest.approx(WORST * 1e6, rel=1e-5)
     assert fastest["memory_kept"] is True
     assert document["cost"] == pytest.approx(15 / 225)
 
@@ -288,7 +280,5 @@ def test_own_runs_say_what_is_unknown() -> None:
     assert found.best is found.first
     assert found.best is not None
     off = 2 * (1 - 2 * SHARE)
-    assert found.best.guaranteed_ns == pytest.approx(
-        225e6 * math.exp(off), rel=1e-4
-    )
+    assert found.best.guaranteed_ns == pytest.approx(225e6 * math.exp(off), rel=1e-4)
     assert found.bound_ns == pytest.approx(225e6)

@@ -13,11 +13,7 @@ from nest.ir import Activations, Problem, problem_hash
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
-from nest.uncertainty.headroom import (
-    DEFAULT_HEADROOM,
-    chance_text,
-    with_headroom,
-)
+from nest.uncertainty.headroom import DEFAULT_HEADROOM, chance_text, with_headroom
 from nest.uncertainty.intervals import stored_deviations
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 

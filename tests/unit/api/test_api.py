@@ -32,16 +32,11 @@ def chain() -> Problem:
     """Two layers of 30 ns; 120 ns on one device, 90 on two."""
     cost = make_cost(10, 20)
     return make_problem(
-        {"a": cost, "b": cost},
-        edges=(("a", "b", 0),),
-        devices=2,
-        global_batch=2,
+        {"a": cost, "b": cost}, edges=(("a", "b", 0),), devices=2, global_batch=2
     )
 
 
-@pytest.mark.parametrize(
-    "module", [nest, api, registry], ids=lambda x: x.__name__
-)
+@pytest.mark.parametrize("module", [nest, api, registry], ids=lambda x: x.__name__)
 def test_examples(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted > 0
@@ -148,9 +143,7 @@ def test_a_check_names_the_rules_that_a_plan_violates() -> None:
 
 
 def test_limits_are_words_or_a_record() -> None:
-    found = nest.solve(
-        chain(), time_limit=9, seed=3, option={"dp.at_most_quanta": 150}
-    )
+    found = nest.solve(chain(), time_limit=9, seed=3, option={"dp.at_most_quanta": 150})
     assert found.options.time_limit_s == 9
     assert found.options.seed == 3
     assert found.options.extra == {"at_most_quanta": "150"}
@@ -161,10 +154,7 @@ def test_limits_are_words_or_a_record() -> None:
 def test_answers_are_those_of_the_commands() -> None:
     assert nest.fit(chain(), within=1e-7, solver="brute").best is not None
     points = nest.pareto(chain(), ["devices", "time"], workers=1).to_rows()
-    assert [(x["devices"], x["step_time_ns"]) for x in points] == [
-        (1, 120),
-        (2, 60),
-    ]
+    assert [(x["devices"], x["step_time_ns"]) for x in points] == [(1, 120), (2, 60)]
     terms = nest.explain(chain(), PLAN, search=False).to_rows()
     assert sum(row["time_ns"] for row in terms) == 90
     assert json.loads(json.dumps(terms)) == terms
@@ -239,10 +229,7 @@ def test_bad_words(call: Any, text: str) -> None:
         (lambda: nest.load(3), "problem: expected a problem, a name or"),
         (lambda: nest.load(None), "nest.problem: expected problem, got none"),
         (lambda: nest.load(b"x"), "a file, got b'x'; pass one"),
-        (
-            lambda: nest.solve([chain()]),
-            r"problem: expected .* got \[<Problem",
-        ),
+        (lambda: nest.solve([chain()]), r"problem: expected .* got \[<Problem"),
         (lambda: nest.score(PLAN, chain()), "got <Plan .*problem before a p"),
         (
             lambda: nest.compare(chain(), solvers=3),
@@ -281,9 +268,7 @@ def test_a_plan_by_a_mapping() -> None:
 
 
 def test_bad_plans_and_names() -> None:
-    with pytest.raises(
-        InvalidOptionError, match="explain: expected plan, got"
-    ):
+    with pytest.raises(InvalidOptionError, match="explain: expected plan, got"):
         nest.explain(chain())
     with pytest.raises(NestError, match="no such name; did you mean 'llama2"):
         nest.load("llama2-7b-9")

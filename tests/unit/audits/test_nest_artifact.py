@@ -13,24 +13,12 @@ from nest.audits.nest_artifact.importer import import_nest_artifact
 from nest.cost.magnitude import choose_quantum_ps, longest
 from nest.cost.score import score
 from nest.errors import InvalidProblemError
-from nest.ir import (
-    Activations,
-    LayerCost,
-    Optimizer,
-    decode_problem,
-    encode,
-)
+from nest.ir import Activations, LayerCost, Optimizer, decode_problem, encode
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, Status
 from nest.units import quantise
 from tests.builders import make_cost, make_levels, make_problem
-from tests.documents import (
-    Document,
-    change,
-    check_refused,
-    drop,
-    write_document,
-)
+from tests.documents import Document, change, check_refused, drop, write_document
 
 
 def node(layer: int, scale: int = 1, **changes: Any) -> Document:
@@ -62,10 +50,7 @@ def chain_document() -> Document:
             "1": [node(0, 2), node(-1), node(1, 2)],
             "2": [node(0), node(-1), node(1)],
         },
-        "edges": {
-            "1": [edge(-1, 0), edge(0, 1)],
-            "2": [edge(-1, 0), edge(0, 1, 72)],
-        },
+        "edges": {"1": [edge(-1, 0), edge(0, 1)], "2": [edge(-1, 0), edge(0, 1, 72)]},
         "maxDevices": 8,
         "maxMemoryPerDevice": 5000,
         "bandwidth": 1,
@@ -86,11 +71,7 @@ def chain_document() -> Document:
 def test_layers(tmp_path: Path, document: Document) -> None:
     graph = import_nest_artifact(write_document(tmp_path, document)).graph
     assert [layer.id for layer in graph.layers] == [-1, 0, 1]
-    assert [layer.kind for layer in graph.layers] == [
-        "layer--1",
-        "layer-0",
-        "layer-0",
-    ]
+    assert [layer.kind for layer in graph.layers] == ["layer--1", "layer-0", "layer-0"]
     costs = {kind.name: kind.costs for kind in graph.kinds}
     kept = (Activations(recompute="full", kept_bytes=2000),)
     assert costs["layer-0"][0] == LayerCost(
@@ -110,9 +91,7 @@ def test_layers(tmp_path: Path, document: Document) -> None:
 
 
 def test_edges(tmp_path: Path, document: Document) -> None:
-    first, second = import_nest_artifact(
-        write_document(tmp_path, document)
-    ).graph.edges
+    first, second = import_nest_artifact(write_document(tmp_path, document)).graph.edges
     assert (first.source, first.target) == (-1, 0)
     assert first.bytes_per_sample == 64
     assert first.bytes_per_sample_by_tp == {}
@@ -157,9 +136,7 @@ def test_sgd_without_recompute(tmp_path: Path, document: Document) -> None:
     assert [kept.recompute for kept in cost.activations] == ["none"]
 
 
-def test_unused_fields_may_be_missing(
-    tmp_path: Path, document: Document
-) -> None:
+def test_unused_fields_may_be_missing(tmp_path: Path, document: Document) -> None:
     problem = import_nest_artifact(write_document(tmp_path, document))
     for field in ("bandwidth", "frequency", "sp_enabled", "baselines"):
         del document[field]
@@ -169,9 +146,7 @@ def test_unused_fields_may_be_missing(
     assert import_nest_artifact(write_document(tmp_path, document)) == problem
 
 
-def test_layer_missing_at_one_width(
-    tmp_path: Path, document: Document
-) -> None:
+def test_layer_missing_at_one_width(tmp_path: Path, document: Document) -> None:
     document["nodes"]["2"] = document["nodes"]["2"][:2]
     document["edges"]["2"] = document["edges"]["2"][:1]
     graph = import_nest_artifact(write_document(tmp_path, document)).graph
@@ -200,9 +175,7 @@ def test_every_shared_instance(shared_data: Path) -> None:
                 assert cost.forward_ns == layer["optimalLatencyFw"] * 1e9
                 assert cost.backward_ns == layer["optimalLatencyBw"] * 1e9
                 assert cost.weight_bytes == layer["parameterSize"]
-                assert (
-                    cost.activations[0].kept_bytes == (layer["activationSize"])
-                )
+                assert cost.activations[0].kept_bytes == (layer["activationSize"])
 
 
 def test_quantum_of_shared_instances(shared_data: Path) -> None:
@@ -213,10 +186,7 @@ def test_quantum_of_shared_instances(shared_data: Path) -> None:
         times_ns = [
             time
             for layer in problem.graph.layers
-            for time in (
-                costs[layer.kind].forward_ns,
-                costs[layer.kind].backward_ns,
-            )
+            for time in (costs[layer.kind].forward_ns, costs[layer.kind].backward_ns)
         ]
         quantum_ps = problem.quantum_ps
         rounded = sum(quantise(time, quantum_ps) for time in times_ns)
@@ -271,8 +241,7 @@ def test_no_quantum_is_coarse_enough(global_batch) -> None:
         {"a": make_cost(1e21)}, global_batch=global_batch, quantum_ps=1
     )
     with pytest.raises(
-        ValueError,
-        match=r"expected step times below 9e\+18 s, got up to .* s; correct",
+        ValueError, match=r"expected step times below 9e\+18 s, got up to .* s; correct"
     ):
         choose_quantum_ps(problem)
 
@@ -306,10 +275,7 @@ BAD_FILES = {
         change("nodes", "1", 0, "extra", to=1),
         r"\$\.nodes\[\.\.\.\]\[0\]: expected a known key, got 'extra'",
     ),
-    "missing key": (
-        drop("bws"),
-        r"\$: expected key 'bws', got none; add it",
-    ),
+    "missing key": (drop("bws"), r"\$: expected key 'bws', got none; add it"),
     "missing key of a node": (
         drop("nodes", "2", 1, "parameterSize"),
         r"\$\.nodes\[\.\.\.\]\[1\]: expected key 'parameterSize', got none",
@@ -395,9 +361,7 @@ BAD_FILES = {
         r"nodes\.2: expected at least one layer, got none; remove",
     ),
     "width zero": (
-        lambda document: document.update(
-            nodes={"0": [node(0)]}, edges={"0": []}
-        ),
+        lambda document: document.update(nodes={"0": [node(0)]}, edges={"0": []}),
         r"nodes: tensor width: expected a number from 1 to .*, got 0",
     ),
     "other widths": (
@@ -423,10 +387,7 @@ BAD_FILES = {
     ),
     "cycle": (
         lambda document: document.update(
-            edges={
-                width: [edge(-1, 0), edge(0, 1), edge(1, 0)]
-                for width in ("1", "2")
-            }
+            edges={width: [edge(-1, 0), edge(0, 1), edge(1, 0)] for width in ("1", "2")}
         ),
         r"\$: edges: expected no cycle, got 0 -> 1 -> 0; remove one of",
     ),

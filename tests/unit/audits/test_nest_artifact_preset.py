@@ -16,14 +16,7 @@ from nest.cost.rules import get_rules
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import Activations, Optimizer, Strategy
-from tests.builders import (
-    SINGLE,
-    call,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
 from tests.graphs import make_graph
 
 TREE = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
@@ -145,21 +138,14 @@ def test_edge_sizes_may_depend_on_tp():
         (700, 100 + 700 + 700),
     ],
 )
-def test_recompute_costs_the_backward_time_and_hides_the_receive(
-    backward_ns, first
-):
+def test_recompute_costs_the_backward_time_and_hides_the_receive(backward_ns, first):
     """The last stage receives 510 and does not recompute."""
     cost = recomputed(100, backward_ns)
     problem = nest_problem(
-        {"a": cost, "b": cost},
-        edges=(("a", "b", 500),),
-        recompute=("full",),
+        {"a": cost, "b": cost}, edges=(("a", "b", 500),), recompute=("full",)
     )
     stages = score(problem, make_plan(("a", FULL), ("b", FULL))).stages
-    assert [stage.load for stage in stages] == [
-        first,
-        100 + 510 + backward_ns,
-    ]
+    assert [stage.load for stage in stages] == [first, 100 + 510 + backward_ns]
 
 
 def test_without_recompute_the_receive_is_added():
@@ -211,8 +197,7 @@ def test_recomputing_stages_stash_the_tensors_that_enter():
         recompute=("full",),
     )  # fmt: skip
     stages = score(
-        problem,
-        make_plan(("a", FULL), ("b", FULL), ("c", FULL), ("d", FULL)),
+        problem, make_plan(("a", FULL), ("b", FULL), ("c", FULL), ("d", FULL))
     ).stages
     assert [stage.kept_bytes for stage in stages] == [
         1000,
@@ -313,9 +298,7 @@ def test_collectives_follow_the_block_here_too():
     level 1, block 3..5 at level 2. All-reduce of 300 bytes, ring: 4 messages
     + 4/3 * 300 bytes at 10 ns: 400 + 4000 and 4000 + 4000.
     """
-    cost = make_cost(
-        tp=3, collectives=(call("all-reduce", "tp", "forward", 300),)
-    )
+    cost = make_cost(tp=3, collectives=(call("all-reduce", "tp", "forward", 300),))
     problem = nest_problem({"a": cost})
     strategy = Strategy(tp=3)
     near, far = Block(1, 6, 0, 3), Block(1, 6, 3, 3)

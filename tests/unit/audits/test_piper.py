@@ -16,11 +16,7 @@ from nest.audits.piper.importer import import_piper
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import strategies
-from nest.errors import (
-    InvalidPlanError,
-    InvalidProblemError,
-    UnsupportedProblemError,
-)
+from nest.errors import InvalidPlanError, InvalidProblemError, UnsupportedProblemError
 from nest.ir import (
     Activations,
     Edge,
@@ -40,21 +36,8 @@ from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.units import quantise, quantise_all
-from tests.builders import (
-    SINGLE,
-    call,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
-from tests.documents import (
-    Document,
-    change,
-    check_refused,
-    drop,
-    write_document,
-)
+from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
+from tests.documents import Document, change, check_refused, drop, write_document
 
 # The preset. Links move a byte per nanosecond.
 
@@ -77,10 +60,7 @@ def choices(
     return (
         Activations(kept_bytes=kept, static_bytes=static),
         Activations(
-            recompute="selective",
-            kept_bytes=less,
-            static_bytes=more,
-            extra_ns=extra_ns,
+            recompute="selective", kept_bytes=less, static_bytes=more, extra_ns=extra_ns
         ),
     )
 
@@ -91,23 +71,13 @@ def three() -> Problem:
     return piper_problem(
         {
             "a": make_cost(
-                100,
-                20,
-                weight_bytes=50,
-                activations=choices(10, 5, 2, 12, 8.0),
+                100, 20, weight_bytes=50, activations=choices(10, 5, 2, 12, 8.0)
             ),
             "b": make_cost(
-                60,
-                41,
-                weight_bytes=30,
-                activations=choices(20, 6, 4, 25, 9.0),
+                60, 41, weight_bytes=30, activations=choices(20, 6, 4, 25, 9.0)
             ),
             "c": make_cost(
-                70,
-                0,
-                tp=2,
-                weight_bytes=16,
-                activations=choices(8, 3, 1, 4, 2.0),
+                70, 0, tp=2, weight_bytes=16, activations=choices(8, 3, 1, 4, 2.0)
             ),
         },
         edges=(("a", "b", 40),),
@@ -141,10 +111,7 @@ def plan() -> Plan:
             Stage(
                 layers=("a", "b"),
                 devices=2,
-                strategies=(
-                    Strategy(dp=2),
-                    Strategy(dp=2, recompute="selective"),
-                ),
+                strategies=(Strategy(dp=2), Strategy(dp=2, recompute="selective")),
             ),
             Stage(layers=("c",), devices=2, strategy=Strategy(tp=2)),
         ),
@@ -208,10 +175,7 @@ def test_edges_that_enter_and_leave_are_rounded_once() -> None:
 def test_the_whole_micro_batch_goes_to_one_rank() -> None:
     """Costs are those of B = 2 samples whatever dp; edges count twice."""
     problem = piper_problem(
-        {
-            "a": make_cost(10, samples=2),
-            "b": make_cost(30, samples=2),
-        },
+        {"a": make_cost(10, samples=2), "b": make_cost(30, samples=2)},
         edges=(("a", "b", 5),),
         micro_batches=(2,),
         global_batch=8,
@@ -248,9 +212,7 @@ def test_a_stage_that_needs_too_much(three: Problem, plan: Plan) -> None:
 def test_static_bytes_count_under_the_standard_preset_too() -> None:
     activations = (Activations(kept_bytes=3, static_bytes=70),)
     cost = make_cost(1, weight_bytes=2, activations=activations)
-    stage = score(make_problem({"a": cost}), make_plan(("a", SINGLE))).stages[
-        0
-    ]
+    stage = score(make_problem({"a": cost}), make_plan(("a", SINGLE))).stages[0]
     # weights, gradients and Adam's state of one weight: 2 + 2 + 12
     assert stage.memory_bytes == 16 + 3 + 70
     assert stage.memory["buffer_bytes"] == 70
@@ -274,9 +236,7 @@ BAD_PLANS = {
                 Stage(
                     layers=("a", "b", "c"),
                     devices=2,
-                    strategies=(
-                        *(Strategy(dp=2), Strategy(dp=2), Strategy(tp=2)),
-                    ),
+                    strategies=(*(Strategy(dp=2), Strategy(dp=2), Strategy(tp=2)),),
                 ),
             ),
         ),
@@ -293,17 +253,13 @@ BAD_PLANS = {
 @pytest.mark.parametrize("name", BAD_PLANS)
 def test_bad_plan(three: Problem, name: str) -> None:
     bad, text = BAD_PLANS[name]
-    cluster = replace(
-        three.cluster, num_devices=9, topology=make_levels((9, 0.0, 1e9))
-    )
+    cluster = replace(three.cluster, num_devices=9, topology=make_levels((9, 0.0, 1e9)))
     with pytest.raises(InvalidPlanError, match=text):
         score(replace(three, cluster=cluster), bad)
 
 
 EXPERT = make_cost(1, expert_weight_bytes=3)
-COLLECTIVE = make_cost(
-    1, collectives=(call("all-reduce", "tp", "forward", 3),)
-)
+COLLECTIVE = make_cost(1, collectives=(call("all-reduce", "tp", "forward", 3),))
 BUSY = make_cost(1, activations=(Activations(kept_bytes=1, working_bytes=2),))
 
 BAD_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
@@ -380,10 +336,7 @@ def test_the_preset_cannot_express(name: str) -> None:
 def test_a_launch_and_links_of_pairs_are_refused() -> None:
     base = piper_problem({"a": make_cost()})
     (level,) = base.cluster.topology.levels
-    for field, value in (
-        ("launch_ns", 5.0),
-        ("peer_bandwidth_bytes_per_s", 1e8),
-    ):
+    for field, value in (("launch_ns", 5.0), ("peer_bandwidth_bytes_per_s", 1e8)):
         levels = (replace(level, **{field: value}),)
         topology = replace(base.cluster.topology, levels=levels)
         cluster = replace(base.cluster, topology=topology)
@@ -487,8 +440,7 @@ def test_the_fewest_in_flight_count_where_the_most_hold_more() -> None:
             "d": make_cost(10, 20, activations=choices(20, 0, 0, 50, 0.0)),
         },
         extra_edges=tuple(
-            Edge(source=a, target=b, bytes_per_sample=0)
-            for a, b in ("ab", "bc", "cd")
+            Edge(source=a, target=b, bytes_per_sample=0) for a, b in ("ab", "bc", "cd")
         ),
         memory_bytes=40,
         recompute=("none", "selective"),
@@ -506,16 +458,10 @@ def test_layers_choose_recomputation_one_by_one() -> None:
     """
     costs = {
         name: make_cost(100, activations=choices(10, 0, 10 - saved, 0, extra))
-        for name, saved, extra in (
-            *(("a", 6, 5.0), ("b", 8, 7.0)),
-            ("c", 7, 6.0),
-        )
+        for name, saved, extra in (*(("a", 6, 5.0), ("b", 8, 7.0)), ("c", 7, 6.0))
     }
     problem = piper_problem(
-        costs,
-        devices=1,
-        memory_bytes=17,
-        recompute=("none", "selective"),
+        costs, devices=1, memory_bytes=17, recompute=("none", "selective")
     )
     for name in ("dp", "brute"):
         output = solve(problem, name)
@@ -556,9 +502,7 @@ def test_a_batch_that_does_not_divide_has_no_plan(name: str) -> None:
     assert solve(problem, name).status is Status.INFEASIBLE
 
 
-def test_a_warm_start_may_mix_recomputation(
-    three: Problem, plan: Plan
-) -> None:
+def test_a_warm_start_may_mix_recomputation(three: Problem, plan: Plan) -> None:
     output = solve(three, warm_start=plan)
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta <= 199
@@ -566,9 +510,7 @@ def test_a_warm_start_may_mix_recomputation(
 
 
 def test_time_runs_out(three: Problem, plan: Plan) -> None:
-    task = SearchTask(
-        CostModel(three), closed_sets(three.graph), Deadline(1e-9)
-    )
+    task = SearchTask(CostModel(three), closed_sets(three.graph), Deadline(1e-9))
     cold = piper.search(task)
     assert (cold.status, cold.limit) == (Status.NO_SOLUTION, Limit.TIME)
     warm = piper.search(dataclasses.replace(task, upper=199, plan=plan))
@@ -580,9 +522,7 @@ def test_time_runs_out(three: Problem, plan: Plan) -> None:
 def test_the_optimum_is_found_one_quantum_below_a_limit() -> None:
     problem = piper_problem({"a": make_cost()}, devices=1)
     optimum = solve(problem, "brute").claimed_quanta
-    task = SearchTask(
-        CostModel(problem), closed_sets(problem.graph), Deadline(None)
-    )
+    task = SearchTask(CostModel(problem), closed_sets(problem.graph), Deadline(None))
     above = piper.search(dataclasses.replace(task, upper=optimum + 1))
     assert above.claimed_quanta == optimum
     at_it = piper.search(dataclasses.replace(task, upper=optimum))
@@ -590,9 +530,7 @@ def test_the_optimum_is_found_one_quantum_below_a_limit() -> None:
 
 
 def test_memory_beyond_the_tables_is_refused() -> None:
-    problem = piper_problem(
-        {"a": make_cost()}, memory_bytes=2**53, devices=300
-    )
+    problem = piper_problem({"a": make_cost()}, memory_bytes=2**53, devices=300)
     assert solve(problem).status is Status.OPTIMAL
     problem = piper_problem(
         {"a": make_cost(kept_bytes=2**53)}, memory_bytes=2**53, devices=300
@@ -622,10 +560,7 @@ def test_more_in_flight_never_looks_cheaper() -> None:
     activations = (
         Activations(kept_bytes=10),
         Activations(
-            recompute="selective",
-            kept_bytes=6,
-            static_bytes=3,
-            extra_ns=100.0,
+            recompute="selective", kept_bytes=6, static_bytes=3, extra_ns=100.0
         ),
         Activations(recompute="full", kept_bytes=2, static_bytes=12),
     )
@@ -655,9 +590,7 @@ def knapsack(*layers: tuple[tuple[int, int, int], ...]) -> piper.Knapsack:
 def fronts(found: piper.Knapsack) -> list[piper.Front]:
     """Return the fronts of no layers, the first one, and so on."""
     layers = range(len(found.options))
-    return list(
-        itertools.accumulate(layers, found.extended, initial=piper.EMPTY)
-    )
+    return list(itertools.accumulate(layers, found.extended, initial=piper.EMPTY))
 
 
 def test_the_front_of_equal_layers_counts_them() -> None:
@@ -715,9 +648,7 @@ def test_choices_that_are_cheaper_or_smaller(
 # Import
 
 
-def alternative(
-    name: str, time: float, a: float, b: float, **fields: Any
-) -> Document:
+def alternative(name: str, time: float, a: float, b: float, **fields: Any) -> Document:
     return {
         "id": name,
         "timePerSample": time,
@@ -745,26 +676,15 @@ def workload() -> Document:
     """Return nodes 7 and 3 alike but for their edges, and 5 on one width."""
     ends: Document = {"syncTimeFw": {"5": 0.0}, "syncTimeBw": {}}
     wide: Document = {"syncTimeFw": {"5": 12.0}, "syncTimeBw": {}}
-    one = {
-        "syncTimeFw": {},
-        "syncTimeBw": {"7": 4.0, "3": 0.0},
-    }
+    one = {"syncTimeFw": {}, "syncTimeBw": {"7": 4.0, "3": 0.0}}
     return {
         "maxDevices": 10,
         "maxMemoryPerDevice": 5000.5,
         "bandwidth": 250.0,
         "mbsInBatch": 12,
         "nodes": [
-            {
-                "id": 7,
-                "name": "block",
-                "TMPCs": {"1": pair(**ends), "2": pair(**wide)},
-            },
-            {
-                "id": 3,
-                "name": "block",
-                "TMPCs": {"2": pair(**ends), "1": pair(**ends)},
-            },
+            {"id": 7, "name": "block", "TMPCs": {"1": pair(**ends), "2": pair(**wide)}},
+            {"id": 3, "name": "block", "TMPCs": {"2": pair(**ends), "1": pair(**ends)}},
             {
                 "id": 5,
                 "name": "input",
@@ -782,7 +702,7 @@ def test_layers(tmp_path: Path, document: Document) -> None:
     graph = import_piper(write_document(tmp_path, document)).graph
     assert [layer.id for layer in graph.layers] == [5, 7, 3]
     assert [layer.kind for layer in graph.layers] == [
-        *("layer-5", "layer-7", "layer-7"),
+        *("layer-5", "layer-7", "layer-7")
     ]
     costs = {kind.name: kind.costs for kind in graph.kinds}
     assert costs["layer-5"] == (
@@ -802,19 +722,14 @@ def test_layers(tmp_path: Path, document: Document) -> None:
             Activations(kept_bytes=1000, static_bytes=400),
             # 90.04 y + 1309.96: 91 y + 1309, at one in flight 1400 exactly
             Activations(
-                recompute="selective",
-                kept_bytes=91,
-                static_bytes=1309,
-                extra_ns=0.25e9,
+                recompute="selective", kept_bytes=91, static_bytes=1309, extra_ns=0.25e9
             ),
         ),
     )
 
 
 def test_edges(tmp_path: Path, document: Document) -> None:
-    first, second = import_piper(
-        write_document(tmp_path, document)
-    ).graph.edges
+    first, second = import_piper(write_document(tmp_path, document)).graph.edges
     assert first == Edge(
         source=5,
         target=7,
@@ -841,9 +756,7 @@ def test_the_rest_of_the_problem(tmp_path: Path, document: Document) -> None:
     assert len(problem_hash(problem)) == 64
 
 
-def test_what_is_given_takes_precedence(
-    tmp_path: Path, document: Document
-) -> None:
+def test_what_is_given_takes_precedence(tmp_path: Path, document: Document) -> None:
     for key in ("maxDevices", "maxMemoryPerDevice", "bandwidth", "mbsInBatch"):
         del document[key]
     problem = import_piper(
@@ -869,9 +782,7 @@ def test_the_step_time_is_the_time_per_sample(
     assert score(problem, output.plan).step_time_ns == 10**9
 
 
-def test_a_long_time_coarsens_the_quantum(
-    tmp_path: Path, document: Document
-) -> None:
+def test_a_long_time_coarsens_the_quantum(tmp_path: Path, document: Document) -> None:
     """Twice 6000 s and a little are more than 2**53 ps = 9007 s."""
     for node in document["nodes"][:2]:
         for alternatives in node["TMPCs"].values():
@@ -888,10 +799,7 @@ BAD_FILES = {
         change("extra", to=1),
         r"\$: expected a known key, got 'extra'; remove",
     ),
-    "missing key": (
-        drop("nodes"),
-        r"\$: expected key 'nodes', got none; add it",
-    ),
+    "missing key": (drop("nodes"), r"\$: expected key 'nodes', got none; add it"),
     "missing field": (
         drop(*NODE, 1, "memoryUsageA"),
         r"\$\.nodes\[0\]\.TMPCs\[\.\.\.\]\[1\]: expected key 'memoryUsageA'",
@@ -1017,9 +925,7 @@ BAD_FILES = {
                 for table in document["nodes"][0]["TMPCs"].values()
                 for x in table
             ],
-            document["nodes"][2]["TMPCs"]["1"][0]["syncTimeFw"].update(
-                {"7": 0}
-            ),
+            document["nodes"][2]["TMPCs"]["1"][0]["syncTimeFw"].update({"7": 0}),
         ),
         r"\$: edges: expected no cycle, got \d -> \d -> \d; remove one of",
     ),
@@ -1051,9 +957,7 @@ def test_bad_option(
         import_piper(write_document(tmp_path, document), **options)
 
 
-def test_truncated_and_missing_files(
-    tmp_path: Path, document: Document
-) -> None:
+def test_truncated_and_missing_files(tmp_path: Path, document: Document) -> None:
     path = write_document(tmp_path, document)
     path.write_text(path.read_text()[:-40])
     with pytest.raises(InvalidProblemError, match="malformed text"):

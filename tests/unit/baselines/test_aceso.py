@@ -153,9 +153,7 @@ def test_memory_under_rules_of_their_own() -> None:
     """
     full = (Activations(recompute="full", kept_bytes=36),)
     table = (make_cost(10, 20, weight_bytes=8, activations=full),)
-    problem = chain_of(
-        3, table=table, preset="nest-artifact", recompute=("full",)
-    )
+    problem = chain_of(3, table=table, preset="nest-artifact", recompute=("full",))
     view = view_of(problem)
     judged = view.judge(config(view, *((1, ONE),) * 3))
     assert judged is not None
@@ -197,22 +195,16 @@ def recomputing(kept: dict[str, int], layers: str, **fields: Any) -> Problem:
         (2, "a0 b1 a2"),
     ],
 )
-def test_kinds_that_free_most_are_computed_again(
-    memory: int, again: str
-) -> None:
+def test_kinds_that_free_most_are_computed_again(memory: int, again: str) -> None:
     """40 + 70 + 40 bytes; of the last kind only as many as it takes."""
     kept = {"a": 40, "b": 70}
-    problem = recomputing(
-        kept, "aba", memory_bytes=memory, granularity="layer"
-    )
+    problem = recomputing(kept, "aba", memory_bytes=memory, granularity="layer")
     view = view_of(problem)
     load = view.stage(config(view, (3, ONE)), 0)
     assert load is not None
     names = [
         str(layer.id)
-        for layer, strategy in zip(
-            problem.graph.layers, load.strategies, strict=True
-        )
+        for layer, strategy in zip(problem.graph.layers, load.strategies, strict=True)
         if strategy.recompute == "full"
     ]
     assert " ".join(names) == again
@@ -273,17 +265,13 @@ def test_starts_take_dp_where_tp_has_no_cost() -> None:
     problem = chain_of(table=table, micro_batches=(1, 2), global_batch=4)
     view = view_of(problem)
     # On 4 devices dp of 2 is all that two samples allow.
-    assert view.starts(2) == [
-        config(view, (1, (2, 1)), (1, (2, 1)), batches=(1, 2))
-    ]
+    assert view.starts(2) == [config(view, (1, (2, 1)), (1, (2, 1)), batches=(1, 2))]
 
 
 def test_replicas_only_where_stages_cannot_use_all_devices() -> None:
     """8 devices in pairs, two stages at most: two replicas of 4."""
     view = view_of(row([10] * 2, devices=8, topology=replace_levels(PAIRS, 4)))
-    assert view.starts(16) == [
-        config(view, (1, (1, 2)), (1, (1, 2)), batches=(2, 1))
-    ]
+    assert view.starts(16) == [config(view, (1, (1, 2)), (1, (1, 2)), batches=(2, 1))]
 
 
 def replace_levels(topology: Any, fan_out: int) -> Any:
@@ -541,12 +529,8 @@ def test_the_table() -> None:
     ]
 
 
-def test_what_does_not_fit_only_lowers_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert order(monkeypatch, [], fits=False) == [
-        "dec_op inc_dp inc_tp dec_mbs"
-    ]
+def test_what_does_not_fit_only_lowers_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert order(monkeypatch, [], fits=False) == ["dec_op inc_dp inc_tp dec_mbs"]
 
 
 def test_the_largest_part_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,9 +550,7 @@ def test_the_largest_part_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_what_raises_another_part_comes_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_raises_another_part_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Computing 3/4, losses 2/3 and above average, recomputation 1/2."""
     assert order(monkeypatch, [Shares(3, 2, 1), Shares(1, 1, 1)]) == [
         "dec_op",
@@ -593,9 +575,7 @@ def test_what_raises_another_part_comes_later(
     ]
 
 
-def test_of_equal_parts_only_the_first_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_equal_parts_only_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """One stage has all of everything: what is not computing comes last."""
     assert order(monkeypatch, [Shares(3, 2, 1)]) == [
         "dec_op inc_dp inc_tp",
@@ -609,10 +589,7 @@ def test_where_the_time_of_a_stage_goes() -> None:
     table = (
         make_cost(20, 40),
         make_cost(
-            20,
-            20,
-            tp=2,
-            activations=(Activations(recompute="full", kept_bytes=0),),
+            20, 20, tp=2, activations=(Activations(recompute="full", kept_bytes=0),)
         ),
     )
     view = view_of(chain_of(1, table=table, recompute=("none", "full")))
@@ -671,9 +648,7 @@ def run(
             yield [Primitive(new, 0, 0, 0) for new in group]  # type: ignore[arg-type]
 
     monkeypatch.setattr(aceso, "groups", grouped)
-    monkeypatch.setattr(
-        aceso, "apply", lambda view, book, name, node, bottleneck: name
-    )
+    monkeypatch.setattr(aceso, "apply", lambda view, book, name, node, bottleneck: name)
     view: Any = Script()
     start: Any = A
     search: Any = Trials(view, start, ledger(), hops)
@@ -710,9 +685,7 @@ def test_what_was_searched_from_is_not_tried_again(
     assert (visited, search.best) == ("ABCA", two)
 
 
-def test_goes_on_from_what_was_left_aside(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_goes_on_from_what_was_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one hop a trial sees A's results; up to 1.2 times 10 count.
 
     Then those searched from, five times each.
@@ -821,12 +794,8 @@ def test_no_answer() -> None:
     problem = row([10, 10], kept_bytes=100, memory_bytes=10)
     output = solve(problem)
     assert output.status is Status.NO_SOLUTION
-    assert output.detail.startswith(
-        "nothing fits by its own count of the memory; "
-    )
-    output = solve(
-        row([10, 10], devices=3, replicas=(1,), pipeline_parallel=(1,))
-    )
+    assert output.detail.startswith("nothing fits by its own count of the memory; ")
+    output = solve(row([10, 10], devices=3, replicas=(1,), pipeline_parallel=(1,)))
     assert output.status is Status.NO_SOLUTION
     assert output.detail.startswith("no balanced configuration: ")
 
@@ -837,16 +806,11 @@ def test_stages_that_have_to_be_alike() -> None:
     Of 4 devices with whole batches of 1 sample: from one stage of tp 4 over
     tp 2 on two replicas to tp 1 on four.
     """
-    problem = row(
-        [10, 10], preset="nest-artifact", micro_batches=(1,), zero=(0,)
-    )
+    problem = row([10, 10], preset="nest-artifact", micro_batches=(1,), zero=(0,))
     view = view_of(problem)
     assert view.alike
     starts = view.starts(16)
-    assert starts == [
-        config(view, (2, (1, 4))),
-        config(view, (1, (1, 2)), (1, (1, 2))),
-    ]
+    assert starts == [config(view, (2, (1, 4))), config(view, (1, (1, 2)), (1, (1, 2)))]
     halved = apply(view, ledger(), "dec_tp", starts[0], 0)
     assert halved == config(view, (2, (1, 2)), batches=(2, 1))
     assert halved is not None

@@ -11,12 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from baselines.alpa import AlpaSolver, Space
-from baselines.alpa_inter import (
-    INFINITE,
-    best_pipeline,
-    least_sum,
-    straddles,
-)
+from baselines.alpa_inter import INFINITE, best_pipeline, least_sum, straddles
 from baselines.alpa_intra import (
     Pick,
     least_shardings,
@@ -220,9 +215,7 @@ def pipelines(num_clusters, sizes, num_devices):
                 if sum(sizes[m] for m in meshes) == num_devices:
                     yield [
                         (start, stop, mesh)
-                        for (start, stop), mesh in zip(
-                            spans, meshes, strict=True
-                        )
+                        for (start, stop), mesh in zip(spans, meshes, strict=True)
                     ]
 
 
@@ -262,9 +255,9 @@ def alpa_loop(times, sizes, num_devices, num_micro, counts):
 def random_times(rng, num_clusters, num_sizes, spread):
     """Draw times that grow with what is behind, some of them missing."""
     shape = (num_clusters, num_clusters, num_sizes, 2)
-    times = np.array(
-        [rng.randint(1, spread) for _ in range(np.prod(shape))]
-    ).reshape(shape)
+    times = np.array([rng.randint(1, spread) for _ in range(np.prod(shape))]).reshape(
+        shape
+    )
     behind = np.array(
         [rng.randint(-1, num_clusters) for _ in range(np.prod(shape))]
     ).reshape(shape)
@@ -281,20 +274,14 @@ def test_the_program_finds_what_enumeration_finds(seed):
     num_clusters = rng.randint(1, 5)
     num_devices = rng.choice((3, 4, 6, 8))
     node = rng.choice((2, 4))
-    sizes = submesh_sizes(
-        min(node, num_devices), num_devices, every=rng.random() < 0.5
-    )
-    times = random_times(
-        rng, num_clusters, len(sizes), rng.choice((3, 40, 10**6))
-    )
+    sizes = submesh_sizes(min(node, num_devices), num_devices, every=rng.random() < 0.5)
+    times = random_times(rng, num_clusters, len(sizes), rng.choice((3, 40, 10**6)))
     num_micro = rng.choice((1, 2, 5, 64))
     counts = sorted(
         rng.sample(range(1, num_clusters + 1), rng.randint(1, num_clusters))
     )
     for aligned in (None, node):
-        expected = brute_force(
-            times, sizes, num_devices, num_micro, counts, aligned
-        )
+        expected = brute_force(times, sizes, num_devices, num_micro, counts, aligned)
         found = best_pipeline(
             times, sizes, num_devices, num_micro, counts, node=aligned
         )
@@ -322,9 +309,7 @@ def test_the_program_finds_what_enumeration_finds(seed):
             )
             assert (again is None) == (cutoff == expected)
         if aligned is None:
-            assert expected == alpa_loop(
-                times, sizes, num_devices, num_micro, counts
-            )
+            assert expected == alpa_loop(times, sizes, num_devices, num_micro, counts)
 
 
 def test_many_micro_batches_even_out_the_stages():
@@ -373,9 +358,7 @@ def test_shardings_cost_what_enumeration_finds(seed):
     ]
 
     def cost(used):
-        own = sum(
-            picks[x].time for picks, x in zip(options, used, strict=True)
-        )
+        own = sum(picks[x].time for picks, x in zip(options, used, strict=True))
         return own + sum(q for u, v, q in edges if used[u] != used[v])
 
     found = least_shardings(options, edges, layouts)
@@ -401,9 +384,7 @@ def test_shardings_leave_a_local_optimum():
         )
     )
     edges = [(u, v, 10) for u, v in itertools.combinations(range(4), 2)]
-    assert (
-        least_shardings([picks] * 4, edges, layouts) == [picks[layouts[1]]] * 4
-    )
+    assert least_shardings([picks] * 4, edges, layouts) == [picks[layouts[1]]] * 4
 
 
 # The solver
@@ -422,10 +403,7 @@ def two_layers(**job):
     cost = (make_cost(10, 20), make_cost(6, 12, tp=2))
     job.setdefault("global_batch", 4)
     return make_problem(
-        {"a": cost, "b": cost},
-        edges=(("a", "b", 1000),),
-        devices=2,
-        **job,
+        {"a": cost, "b": cost}, edges=(("a", "b", 1000),), devices=2, **job
     )
 
 
@@ -458,10 +436,7 @@ def test_the_quantum_does_not_change_the_unit_of_the_objective():
 
 def test_room_is_needed_for_one_micro_batch_more():
     """First stage of two: 3 · 10 bytes, though only two are in flight."""
-    cost = (
-        make_cost(10, 20, kept_bytes=10),
-        make_cost(6, 12, tp=2, kept_bytes=5),
-    )
+    cost = (make_cost(10, 20, kept_bytes=10), make_cost(6, 12, tp=2, kept_bytes=5))
     problem = make_problem(
         {"a": cost, "b": cost}, devices=2, global_batch=8, memory_bytes=30
     )
@@ -571,12 +546,9 @@ def test_one_rank_takes_the_zero_stage_that_is_listed():
 def test_experts_are_split_over_all_data_ranks_or_none():
     """Of ep 1, 2, 4 on four data ranks 2 would be the fastest."""
     cost = tuple(
-        make_cost(time_ns, 0, ep=ep)
-        for ep, time_ns in ((1, 30), (2, 10), (4, 20))
+        make_cost(time_ns, 0, ep=ep) for ep, time_ns in ((1, 30), (2, 10), (4, 20))
     )
-    problem = make_problem(
-        {"a": cost}, devices=4, global_batch=4, micro_batches=(4,)
-    )
+    problem = make_problem({"a": cost}, devices=4, global_batch=4, micro_batches=(4,))
     output = solve(problem)
     assert (shapes(output), output.own_objective_ns) == (["dp4·ep4"], 20)
 
@@ -647,11 +619,7 @@ def nodes_of_two():
     """Three layers of 20, 40 and 20 ns, the second 20 on two devices."""
     wide = make_cost(20, 0, tp=2)
     return make_problem(
-        {
-            "a": make_cost(20, 0),
-            "b": (make_cost(40, 0), wide),
-            "c": make_cost(20, 0),
-        },
+        {"a": make_cost(20, 0), "b": (make_cost(40, 0), wide), "c": make_cost(20, 0)},
         edges=(("a", "b", 1), ("b", "c", 1)),
         topology=make_levels((2, *FLAT), (2, 100.0, 1e8)),
         devices=4,
@@ -665,9 +633,7 @@ def test_stages_are_not_placed_across_nodes():
     output = solve(problem, placement="any")
     assert [stage.devices for stage in output.plan.stages] == [1, 2, 1]
     assert output.own_objective_ns == 60 + 15 * 20
-    assert output.detail == (
-        "3 clusters; 1 of 3 stages on more nodes than they must"
-    )
+    assert output.detail == ("3 clusters; 1 of 3 stages on more nodes than they must")
     # nothing else uses four devices
     assert solve(problem).plan is None
 

@@ -139,9 +139,7 @@ REFUSED_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("planner", "key", "text", "expected"), REFUSED_OPTIONS
-)
+@pytest.mark.parametrize(("planner", "key", "text", "expected"), REFUSED_OPTIONS)
 def test_planners_check_their_options(
     planner: str, key: str, text: str, expected: str
 ) -> None:
@@ -214,8 +212,7 @@ def test_a_problem_for_every_strategy() -> None:
 
 def test_strategies_that_a_layer_lacks_are_left_out() -> None:
     problem = make_problem(
-        {"a": make_cost(), "b": (make_cost(), make_cost(tp=2))},
-        preset="nest-artifact",
+        {"a": make_cost(), "b": (make_cost(), make_cost(tp=2))}, preset="nest-artifact"
     )
     (found,) = alone(problem)
     assert found.job.tensor_parallel == (1,)
@@ -284,12 +281,7 @@ class Fixed(Planner):
         # The first of two that are as good, and a search that found none.
         ([4, 4], 1, [1], "worth 4; best of 2 strategies"),
         ([None, 7], 2, [2], "worth 7; best of 2 strategies"),
-        (
-            [None, None],
-            None,
-            [],
-            "worth None; none of 2 strategies",
-        ),
+        ([None, None], None, [], "worth None; none of 2 strategies"),
     ],
 )
 def test_the_best_strategy_by_the_planners_own_objective(
@@ -369,10 +361,7 @@ def test_rules_about_whole_plans_that_rule_planners_out() -> None:
             {"zero_with": {"pp": (0,), "cp": (0,)}},
             f"$.job.zero_with: {known} {{'pp': [0]}}; {rest}",
         ),
-        (
-            {"sharded_with": ("tp", "pp")},
-            f"$.job.sharded_with: {known} ['pp']; {rest}",
-        ),
+        ({"sharded_with": ("tp", "pp")}, f"$.job.sharded_with: {known} ['pp']; {rest}"),
     ):
         problem = two_layers(**job)
         assert why_not_whole(problem) == text
@@ -429,8 +418,7 @@ def test_kinds_that_occur_once_are_at_the_ends(
     graph = Graph(
         kinds=problem.graph.kinds,
         layers=tuple(
-            Layer(id=f"{name}{i}", kind=names[name])
-            for i, name in enumerate(kinds)
+            Layer(id=f"{name}{i}", kind=names[name]) for i, name in enumerate(kinds)
         ),
     )
     assert repeated_range(replace(problem, graph=graph)) == expected
@@ -523,10 +511,7 @@ WORDS = {
     "megatron": (None, "the limit passed before it had a plan"),
     "mcmc": ("data parallel", "0 of 0 proposals taken"),
     "uniap": ("even split", "the limit passed before it had a plan"),
-    "ft": (
-        "tracking frontiers of B=1",
-        "the limit passed before it had a plan",
-    ),
+    "ft": ("tracking frontiers of B=1", "the limit passed before it had a plan"),
     "aceso": ("1 stages", "0 configurations of 4 numbers of stages"),
     "random": ("", "0 plans that fit in 0 draws"),
 }
@@ -556,9 +541,7 @@ def test_planners_report_and_repeat_themselves(planner: str) -> None:
     assert plans[-1:] == [output.plan] * bool(reports)
     assert solver.solve(problem, few) == output
     if planner not in SEEDED:
-        assert (
-            solver.solve(problem, dataclasses.replace(few, seed=7)) == output
-        )
+        assert solver.solve(problem, dataclasses.replace(few, seed=7)) == output
         assert output.claimed_quanta is None
 
 

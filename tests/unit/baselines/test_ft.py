@@ -59,9 +59,7 @@ def track(layers: Sequence[Layer], edges: Edges) -> Tracking:
     )
 
 
-def found(
-    graph: Tracking, heuristic: int | None = None
-) -> list[tuple[int, int]]:
+def found(graph: Tracking, heuristic: int | None = None) -> list[tuple[int, int]]:
     """Return quanta and bytes of the frontier of a graph."""
     values = graph.frontier(heuristic).values
     return [(int(t), int(m)) for t, m in values.T]
@@ -173,9 +171,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Layer], dict[tuple[int, int], int]]:
         )
     )
     every = list(itertools.combinations(range(number), 2))
-    chosen = (
-        draw(st.lists(st.sampled_from(every), unique=True)) if every else []
-    )
+    chosen = draw(st.lists(st.sampled_from(every), unique=True)) if every else []
     return layers, {edge: draw(quanta) for edge in chosen}
 
 
@@ -222,13 +218,7 @@ def make(**fields: object) -> Problem:
 
     def layer(by_tp: int, by_dp: int) -> tuple[object, ...]:
         return tuple(
-            make_cost(
-                own,
-                2 * own,
-                tp=tp,
-                samples=tp,
-                weight_bytes=80 // tp,
-            )
+            make_cost(own, 2 * own, tp=tp, samples=tp, weight_bytes=80 // tp)
             for tp, own in ((1, by_dp), (2, by_tp))
         )
 
@@ -241,9 +231,7 @@ def make(**fields: object) -> Problem:
         "granularity": "layer",
         "edges": (("a", "b", 4),),
     }
-    return make_problem(
-        {"a": layer(30, 40), "b": layer(40, 30)}, **(settings | fields)
-    )
+    return make_problem({"a": layer(30, 40), "b": layer(40, 30)}, **(settings | fields))
 
 
 def solve(problem: Problem, **extra: str) -> SolverOutput:
@@ -269,9 +257,7 @@ def test_one_strategy_for_all_where_the_job_wants_one():
 
 
 def test_every_micro_batch_with_the_fewest_replicas():
-    problem = make(
-        micro_batches=(1, 2), replicas=None, global_batch=4, devices=2
-    )
+    problem = make(micro_batches=(1, 2), replicas=None, global_batch=4, devices=2)
     found = [(x.case.micro_batch, x.case.replicas) for x in offers(problem)]
     assert found == [(1, 1), (2, 1)]
 
@@ -285,8 +271,7 @@ def test_pipelines_alone_are_refused():
 def crossed(**fields: object) -> Problem:
     """Return four layers, two of which feed both others."""
     layer = tuple(
-        make_cost(40, 80, tp=tp, samples=tp, weight_bytes=80 // tp)
-        for tp in (1, 2)
+        make_cost(40, 80, tp=tp, samples=tp, weight_bytes=80 // tp) for tp in (1, 2)
     )
     return make_problem(
         dict.fromkeys("abcd", layer),

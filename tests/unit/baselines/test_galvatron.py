@@ -40,13 +40,7 @@ from nest.cost.score import score
 from nest.errors import InvalidProblemError
 from nest.ir import Activations, Graph, Layer, Problem, Strategy
 from nest.ir.graph import LayerKind
-from nest.solvers.base import (
-    Deadline,
-    Limit,
-    Progress,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, Limit, Progress, SolveOptions, Status
 from tests.builders import call, make_cost, make_problem
 from tests.documents import change, drop
 
@@ -155,12 +149,8 @@ def test_zero_ratios(
         ("10", "10", 0),
     ],
 )
-def test_biases_order_layers(
-    sharded: str, checkpoint: str, expected_s: float
-) -> None:
-    before, after = (
-        (sharded[i] == "1", checkpoint[i] == "1") for i in range(2)
-    )
+def test_biases_order_layers(sharded: str, checkpoint: str, expected_s: float) -> None:
+    before, after = ((sharded[i] == "1", checkpoint[i] == "1") for i in range(2))
     assert core.bias_s(before, after) == expected_s
 
 
@@ -223,10 +213,7 @@ def random_stage(draw: random.Random) -> tuple[Any, Any, Any]:
     )
     times[:, 0] = np.where(np.isfinite(times[:, 0]), times[:, 0], 7.0)
     memory = np.array(
-        [
-            [draw.randint(0, 9) for _ in range(strategies)]
-            for _ in range(layers)
-        ]
+        [[draw.randint(0, 9) for _ in range(strategies)] for _ in range(layers)]
     )
     transitions = np.array(
         [
@@ -244,10 +231,7 @@ def stage_time(times: Any, transitions: Any, chosen: tuple[int, ...]) -> float:
     """The sum that a stage minimizes; the first transition is free."""
     return float(
         sum(times[i, s] for i, s in enumerate(chosen))
-        + sum(
-            transitions[i, chosen[i - 1], chosen[i]]
-            for i in range(1, len(chosen))
-        )
+        + sum(transitions[i, chosen[i - 1], chosen[i]] for i in range(1, len(chosen)))
     )
 
 
@@ -280,9 +264,7 @@ def test_stage_equals_enumeration(seed: int) -> None:
         assert answer.time_s == best
         assert stage_time(times, transitions, chosen) == best
         assert answer.used_units <= budget
-        assert answer.used_units == sum(
-            memory[i, s] for i, s in enumerate(chosen)
-        )
+        assert answer.used_units == sum(memory[i, s] for i, s in enumerate(chosen))
 
 
 def test_ties_take_the_first_strategy() -> None:
@@ -296,9 +278,7 @@ def test_stage_stops_when_told() -> None:
     times = np.ones((2, 1))
     memory = np.zeros((2, 1), np.int64)
     between = np.zeros((2, 1, 1))
-    assert core.solve_layers(times, memory, between, [5], lambda: True) == [
-        None
-    ]
+    assert core.solve_layers(times, memory, between, [5], lambda: True) == [None]
 
 
 def make_tables(
@@ -347,14 +327,10 @@ def test_the_best_embedding_that_fits() -> None:
 
 def test_coarse_mode_has_one_strategy() -> None:
     others = (Other((0.0, 0.0), (0, 0)), Other((1.0, 1.0), (1, 0)))
-    tables = make_tables(
-        [[9, 5], [1, 5]], [[9, 5], [1, 5]], [[1, 3], [1, 3]], *others
-    )
+    tables = make_tables([[9, 5], [1, 5]], [[9, 5], [1, 5]], [[1, 3], [1, 3]], *others)
     # 0: max(9 + 1 + 1, 3 + 6 + 9); 1: 6 + 6 + 6, where it fits
     assert core.solve_coarse(tables, 4) == core.Choice(18, (0, 0), 0, (1, 1))
-    tables = make_tables(
-        [[9, 4], [1, 4]], [[9, 4], [1, 4]], [[1, 3], [1, 3]], *others
-    )
+    tables = make_tables([[9, 4], [1, 4]], [[9, 4], [1, 4]], [[1, 3], [1, 3]], *others)
     assert core.solve_coarse(tables, 4) == core.Choice(15, (1, 1), 1, (4, 3))
     assert core.solve_coarse(tables, 3) == core.Choice(18, (0, 0), 0, (1, 1))
     assert core.solve_coarse(tables, 0) is None
@@ -376,9 +352,7 @@ def random_tables(draw: random.Random) -> Tables:
         stages=core.stages_of(core.divide_even(layers, stages)),
         layer_sync_s=times,
         layer_no_sync_s=times * draw.choice((1.0, 0.5)),
-        memory_units=np.stack(
-            [memory * (stages - stage) for stage in range(stages)]
-        ),
+        memory_units=np.stack([memory * (stages - stage) for stage in range(stages)]),
         transition_s=transitions,
         others=others,
     )
@@ -504,9 +478,7 @@ def test_chunks_must_divide_the_batch() -> None:
 def test_what_a_task_offers() -> None:
     space = profiles.strategy_space(4, 4, CHOICES)
     task = Task(4, 2, 1, "sp_only", 4)
-    names = {
-        f"{s}" for s in profiles.on_offer(space, 4, task) if not s.checkpoint
-    }
+    names = {f"{s}" for s in profiles.on_offer(space, 4, task) if not s.checkpoint}
     # two samples a chunk: at most two data ranks
     assert names == {"1-2*-2-sp", "1-2*-2f-sp", "1-4*-1-sp"}
     task = task._replace(mode="tp_only", max_degree=2)
@@ -560,10 +532,7 @@ def test_measured_messages_come_first() -> None:
 
 def test_layer_memory() -> None:
     def memory(
-        strategy: ProfileStrategy,
-        task: Task,
-        stage: int = 0,
-        search: Search = CHOICES,
+        strategy: ProfileStrategy, task: Task, stage: int = 0, search: Search = CHOICES
     ) -> float:
         return profiles.layer_memory_mb(MODEL, search, strategy, task, stage)
 
@@ -619,15 +588,15 @@ def test_embedding_memory() -> None:
     search = CHOICES
     flat = Task(4, 1, 1, "tp_with_sp", 4)
     zero2 = ProfileStrategy(1, 1, 1, 4, "zero2")
-    assert profiles.other_memory_mb(
-        MODEL, search, zero2, flat
-    ) == pytest.approx([1024 + 80 * 0.346375 + 10])
+    assert profiles.other_memory_mb(MODEL, search, zero2, flat) == pytest.approx(
+        [1024 + 80 * 0.346375 + 10]
+    )
     # three quarters of the pipeline hold no embedding
     task = Task(8, 4, 4, "tp_only", 1)
     alone = ProfileStrategy(4, 1, 1, 1, "ddp")
-    assert profiles.other_memory_mb(
-        MODEL, search, alone, task
-    ) == pytest.approx([1024 + 80 + 2 * 4 * 10, 1024, 1024, 1024 + 80 + 20])
+    assert profiles.other_memory_mb(MODEL, search, alone, task) == pytest.approx(
+        [1024 + 80 + 2 * 4 * 10, 1024, 1024, 1024 + 80 + 20]
+    )
 
 
 def test_buffer_of_gathered_activations() -> None:
@@ -695,9 +664,7 @@ def test_layers_need_no_more_time_than_one_strategy() -> None:
                 MODEL,
                 HARDWARE,
                 replace_search(
-                    memory_gib=memory_gib,
-                    batch_sizes=(16,),
-                    fine_grained=fine_grained,
+                    memory_gib=memory_gib, batch_sizes=(16,), fine_grained=fine_grained
                 ),
             )
             for fine_grained in (True, False)
@@ -806,10 +773,7 @@ def test_reading_hardware(tmp_path: Path) -> None:
             "expected a profile in JSON, got malformed text; check that the "
             "file is complete",
         ),
-        (
-            "[]",
-            "expected a JSON object, got list; check that it is a profile",
-        ),
+        ("[]", "expected a JSON object, got list; check that it is a profile"),
     ],
 )
 def test_bad_hardware(
@@ -886,9 +850,7 @@ def test_reading_a_model(tmp_path: Path) -> None:
         ),
         (
             8,
-            change(
-                *("layertype_0_sp", "512", "tp_activation_per_bsz_dict"), to=3
-            ),
+            change(*("layertype_0_sp", "512", "tp_activation_per_bsz_dict"), to=3),
             r"layertype_0_sp\.512\.tp_activation_per_bsz_dict: expected an "
             r"object, got int",
         ),
@@ -930,9 +892,7 @@ def chain_of(kinds: str, **fields: Any) -> Problem:
     return replace(
         problem,
         graph=Graph(
-            kinds=tuple(
-                LayerKind(name=k, costs=costs) for k in sorted(set(kinds))
-            ),
+            kinds=tuple(LayerKind(name=k, costs=costs) for k in sorted(set(kinds))),
             layers=tuple(
                 Layer(id=name, kind=letter)
                 for name, letter in zip(names, kinds, strict=True)
@@ -1057,9 +1017,7 @@ def test_layers_are_recomputed_as_far_as_memory_asks() -> None:
 
 def test_embedding_and_head_are_not_recomputed() -> None:
     problem = recomputable("ellh")
-    used = [
-        s.recompute for s in plan_of(problem).plan.stages[0].layer_strategies
-    ]
+    used = [s.recompute for s in plan_of(problem).plan.stages[0].layer_strategies]
     assert used == ["none", "full", "full", "none"]
 
 
@@ -1073,8 +1031,7 @@ def test_working_sets_are_reserved() -> None:
     larger = replace(
         problem,
         cluster=replace(
-            problem.cluster,
-            device=replace(problem.cluster.device, memory_bytes=251),
+            problem.cluster, device=replace(problem.cluster.device, memory_bytes=251)
         ),
     )
     assert score(larger, plan_of(larger).plan).feasible
@@ -1093,23 +1050,21 @@ def tasks_of(problem: Problem) -> list[Any]:
 
 
 def test_tasks_use_powers_of_two() -> None:
-    problem = chain_of(
-        "llll", cost=widths(1, 3, 4), devices=4, global_batch=12
-    )
+    problem = chain_of("llll", cost=widths(1, 3, 4), devices=4, global_batch=12)
     tasks = tasks_of(problem)
     assert {task.num_stages for task in tasks} == {1, 2, 4}
     assert {s.tp for task in tasks for s in task.offered} == {1, 4}
     assert all(
-        task.case.replicas * task.num_stages * task.devices == 4
-        for task in tasks
+        task.case.replicas * task.num_stages * task.devices == 4 for task in tasks
     )
 
 
 def test_tasks_have_a_micro_batch_per_stage() -> None:
     problem = chain_of("llll", devices=4, global_batch=2)
-    assert {
-        (task.num_stages, task.case.replicas) for task in tasks_of(problem)
-    } == {(1, 2), (2, 1)}
+    assert {(task.num_stages, task.case.replicas) for task in tasks_of(problem)} == {
+        (1, 2),
+        (2, 1),
+    }
 
 
 def test_idle_devices_where_the_batch_wants_them() -> None:
@@ -1237,8 +1192,7 @@ def test_gpipe_keeps_all_micro_batches() -> None:
 
 def test_experts_are_spread_as_little_as_fits() -> None:
     costs = tuple(
-        make_cost(10, 20, ep=ep, expert_weight_bytes=200 // ep)
-        for ep in (1, 2)
+        make_cost(10, 20, ep=ep, expert_weight_bytes=200 // ep) for ep in (1, 2)
     )
 
     def used(memory_bytes: int) -> int:
@@ -1265,23 +1219,15 @@ def test_tensor_parallel_messages_count() -> None:
         12,
         tp=2,
         collectives=tuple(
-            call("all-reduce", "tp", phase, 8)
-            for phase in ("forward", "backward")
+            call("all-reduce", "tp", phase, 8) for phase in ("forward", "backward")
         ),
     )
-    problem = chain_of(
-        "l",
-        cost=(wide,),
-        devices=2,
-        pipeline_parallel=(1,),
-    )
+    problem = chain_of("l", cost=(wide,), devices=2, pipeline_parallel=(1,))
     output = plan_of(problem)
     assert output.own_objective_ns == pytest.approx(18 + 2 * 28, abs=1e-6)
 
 
-def test_time_limit_keeps_the_best_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_limit_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock runs out as soon as there is a plan."""
     plans: list[Progress] = []
     stop_with_a_plan(monkeypatch, plans)
@@ -1293,15 +1239,11 @@ def test_time_limit_keeps_the_best_plan(
     assert output.detail == "not all tasks were solved"
 
 
-def test_time_limit_falls_back_on_one_strategy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_limit_falls_back_on_one_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock runs out when the coarse mode has its plan."""
     plans: list[Progress] = []
     limits = SolveOptions(time_limit_s=1e6)
-    problem = chain_of(
-        "llll", devices=1, granularity="layer", recompute=("none",)
-    )
+    problem = chain_of("llll", devices=1, granularity="layer", recompute=("none",))
     assert GalvatronSolver().solve(problem, limits).limit is None
     stop_with_a_plan(monkeypatch, plans)
     output = GalvatronSolver().solve(problem, limits, plans.append)
@@ -1314,9 +1256,7 @@ def test_time_limit_falls_back_on_one_strategy(
     )
 
 
-def stop_with_a_plan(
-    monkeypatch: pytest.MonkeyPatch, reports: list[Progress]
-) -> None:
+def stop_with_a_plan(monkeypatch: pytest.MonkeyPatch, reports: list[Progress]) -> None:
     """Let the time run out when a report has a plan."""
     passed = property(lambda self: any(report.plan for report in reports))
     monkeypatch.setattr(Deadline, "passed", passed)

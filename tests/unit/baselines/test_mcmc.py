@@ -60,9 +60,7 @@ def state(walk: Walk, replicas: int, micro_batch: int, *stages) -> State:
         if (case.replicas, case.micro_batch) == (replicas, micro_batch)
     )
     stops = tuple(itertools.accumulate(count for count, _ in stages))
-    layers = tuple(
-        strategy for count, strategy in stages for _ in range(count)
-    )
+    layers = tuple(strategy for count, strategy in stages for _ in range(count))
     return State(case, stops, layers)
 
 
@@ -107,9 +105,7 @@ def test_strategy_change_inside_a_stage() -> None:
     assert walk.value(mixed) == 30 + 30 + (10 + 200) + (10 + 100) + 28
 
 
-@pytest.mark.parametrize(
-    ("memory", "lacking"), [(128, 0), (127, 1), (100, 28)]
-)
+@pytest.mark.parametrize(("memory", "lacking"), [(128, 0), (127, 1), (100, 28)])
 def test_a_millisecond_per_megabyte(memory: int, lacking: int) -> None:
     """Two layers of 64 bytes: what lacks costs 1 ns per byte and device."""
     problem = chain_of(global_batch=4, memory_bytes=memory)
@@ -169,15 +165,11 @@ def test_stages_overlap_in_pipelines() -> None:
     assert walk.value(halves) == 2 * 140 + 140 + 28
 
 
-@pytest.mark.parametrize(
-    ("schedule", "lacking"), [("1f1b", 36 * 1), ("gpipe", 36 * 6)]
-)
+@pytest.mark.parametrize(("schedule", "lacking"), [("1f1b", 36 * 1), ("gpipe", 36 * 6)])
 def test_pipelines_keep_what_is_in_flight(schedule: Any, lacking: int) -> None:
     """64 + 36 bytes per stage; 1F1B keeps 2 and 1 of the 36, GPipe 4 and 4."""
     table = (make_cost(10, 20, weight_bytes=8, kept_bytes=36),)
-    problem = chain_of(
-        table=table, global_batch=4, memory_bytes=100, schedule=schedule
-    )
+    problem = chain_of(table=table, global_batch=4, memory_bytes=100, schedule=schedule)
     walk = pipelined(problem)
     two = state(walk, 1, 1, (1, ONE), (1, ONE))
     assert walk.value(two) == 5 * 140 + lacking
@@ -202,9 +194,7 @@ def test_pipelines_of_even_stages_are_drawn() -> None:
     """On 4 devices: stages of 5 layers, all of one strategy, replicas full."""
     walk = pipelined(chain_of(5, global_batch=4, devices=4))
     start = state(walk, 4, 1, (5, ONE))
-    seen = {
-        walk._pipeline(random.Random(seed), start, 0) for seed in range(100)
-    }
+    seen = {walk._pipeline(random.Random(seed), start, 0) for seed in range(100)}
     assert seen == {
         start,
         state(walk, 2, 1, (3, ONE), (2, ONE)),
@@ -241,9 +231,7 @@ def test_starts_anywhere_if_data_parallelism_has_no_cost() -> None:
         {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2)}, devices=3
     )
     walk = walk_of(problem)
-    assert walk.start(random.Random(0)) == State(
-        walk.splits[0], (1, 2), (ONE, TP2)
-    )
+    assert walk.start(random.Random(0)) == State(walk.splits[0], (1, 2), (ONE, TP2))
     stuck = replace(problem, cluster=replace(problem.cluster, num_devices=2))
     output = solve(stuck)
     assert output.status is Status.NO_SOLUTION
@@ -259,21 +247,14 @@ def test_no_zero_no_recomputation() -> None:
             samples=n,
             cp=cp,
             activations=tuple(
-                Activations(recompute=name, kept_bytes=0)
-                for name in ("none", "full")
+                Activations(recompute=name, kept_bytes=0) for name in ("none", "full")
             ),
         )
         for n in (1, 2)
         for cp in (1, 2)
     )
-    fields: dict[str, Any] = {
-        "table": table,
-        "micro_batches": (2,),
-        "global_batch": 2,
-    }
-    walk = walk_of(
-        chain_of(zero=(0, 1, 3), recompute=("none", "full"), **fields)
-    )
+    fields: dict[str, Any] = {"table": table, "micro_batches": (2,), "global_batch": 2}
+    walk = walk_of(chain_of(zero=(0, 1, 3), recompute=("none", "full"), **fields))
     assert set(walk.pool(walk.splits[0])) == {ONE, DP2}
     walk = walk_of(chain_of(zero=(1, 3), recompute=("full",), **fields))
     assert set(walk.pool(walk.splits[0])) == {
@@ -337,11 +318,7 @@ def test_heavy_edges_are_propagated_along() -> None:
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
 def test_proposals_are_plans(granularity: Any) -> None:
     problem = chain_of(
-        5,
-        devices=8,
-        global_batch=8,
-        micro_batches=(1, 2),
-        granularity=granularity,
+        5, devices=8, global_batch=8, micro_batches=(1, 2), granularity=granularity
     )
     walk = walk_of(problem)
     seen = legal_states(problem, walk, 1500)
@@ -495,9 +472,7 @@ def test_how_often(script: Any, budget: int, span: int) -> None:
     values = [10.0] * (2 * span + 2)
     current, _ = script([5.0, *values], [0.0] * 9999, budget=str(budget))
     assert len(current) == budget + 1
-    assert [i for i, x in enumerate(current[: span + 1]) if x == 0] == [
-        *(0, span)
-    ]
+    assert [i for i, x in enumerate(current[: span + 1]) if x == 0] == [*(0, span)]
 
 
 def test_finds_the_best_of_its_own_objective() -> None:
@@ -566,9 +541,7 @@ def test_proposals_of_pipelines_are_plans(preset: str) -> None:
 
 def test_other_seeds_walk_elsewhere() -> None:
     problem = chain_of(5, devices=8, global_batch=8, memory_bytes=200)
-    details = {
-        solve(problem, seed=seed, budget="200").detail for seed in range(5)
-    }
+    details = {solve(problem, seed=seed, budget="200").detail for seed in range(5)}
     assert len(details) > 1
 
 

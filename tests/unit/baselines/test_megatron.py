@@ -16,14 +16,7 @@ from msgspec.structs import replace
 from baselines.megatron import MegatronSolver, Rules, Setup
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.ir import (
-    Activations,
-    Graph,
-    Layer,
-    LayerCost,
-    Problem,
-    Strategy,
-)
+from nest.ir import Activations, Graph, Layer, LayerCost, Problem, Strategy
 from nest.solvers.base import SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_plan, make_problem
 
@@ -69,17 +62,14 @@ def repeat(problem: Problem, kinds: str) -> Problem:
         graph=Graph(
             kinds=problem.graph.kinds,
             layers=tuple(
-                Layer(id=f"{kind}{i}", kind=kind)
-                for i, kind in enumerate(kinds)
+                Layer(id=f"{kind}{i}", kind=kind) for i, kind in enumerate(kinds)
             ),
         ),
     )
 
 
 def make(kinds: str = "bbbb", memory: int = 10**9, **fields: Any) -> Problem:
-    table = {
-        kind: fields.pop(kind, None) or costs() for kind in sorted({*kinds})
-    }
+    table = {kind: fields.pop(kind, None) or costs() for kind in sorted({*kinds})}
     fields.setdefault("devices", 8)
     fields.setdefault("topology", NODES)
     return repeat(make_problem(table, memory_bytes=memory, **fields), kinds)
@@ -164,9 +154,7 @@ def test_restrictions_of_the_job() -> None:
 
 def test_single_layers_at_the_ends_come_on_top() -> None:
     """An embedding, six blocks and an output layer on three stages."""
-    problem = make(
-        "ebbbbbbo", b=costs(tps=(1,)), e=costs(tps=(1,)), o=costs(tps=(1,))
-    )
+    problem = make("ebbbbbbo", b=costs(tps=(1,)), e=costs(tps=(1,)), o=costs(tps=(1,)))
     rules = Rules(CostModel(problem))
     assert rules.split(3) == [(0, 3), (3, 5), (5, 8)]
     assert rules.split(4) == [(0, 3), (3, 5), (5, 6), (6, 8)]
@@ -185,9 +173,7 @@ def test_plan_is_an_even_split() -> None:
         replicas=(1,),
     )
     output = solve(problem)
-    assert output.plan == make_plan(
-        ("e0 b1 b2", Strategy()), ("b3 b4 o5", Strategy())
-    )
+    assert output.plan == make_plan(("e0 b1 b2", Strategy()), ("b3 b4 o5", Strategy()))
 
 
 # Equation 1
@@ -196,10 +182,7 @@ def test_plan_is_an_even_split() -> None:
 def test_equation_1() -> None:
     """2 stages, 4 micro-batches: 5 slots of two layers of 120 ns."""
     problem = make(
-        b=costs(tps=(1,)),
-        global_batch=4,
-        pipeline_parallel=(2,),
-        replicas=(1,),
+        b=costs(tps=(1,)), global_batch=4, pipeline_parallel=(2,), replicas=(1,)
     )
     output = solve(problem)
     assert output.own_objective_ns == 5 * 240
@@ -264,9 +247,7 @@ def test_full_recomputation_only_if_nothing_fits_without() -> None:
     output = solve(make(**fields))
     assert degrees(output) == (2, 1, 4)
     assert output.plan.stages[0].strategy.recompute == "none"
-    output = solve(
-        make(tensor_parallel=(1,), pipeline_parallel=(1,), **fields)
-    )
+    output = solve(make(tensor_parallel=(1,), pipeline_parallel=(1,), **fields))
     assert output.plan.stages[0].strategy.recompute == "full"
     fields["recompute"] = ("full",)
     assert degrees(solve(make(**fields))) == (1, 1, 8)
@@ -284,9 +265,7 @@ def test_full_recomputation_only_if_nothing_fits_without() -> None:
     ],
 )
 def test_estimate_of_the_memory(schedule: str, expected: int) -> None:
-    problem = make(
-        b=costs(kept=50), global_batch=8, replicas=(1,), schedule=schedule
-    )
+    problem = make(b=costs(kept=50), global_batch=8, replicas=(1,), schedule=schedule)
     rules = Rules(CostModel(problem))
     (setup,) = (s for s in rules.data_parallel(1, 2) if s.case.replicas == 1)
     assert isinstance(setup, Setup)
@@ -325,16 +304,11 @@ def test_data_ranks_share_a_stage_if_zero_shards_over_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "expected"),
-    [((0, 1, 2, 3), 1), ((0, 3), 0), ((2, 3), 2), ((3,), 3)],
+    ("zero", "expected"), [((0, 1, 2, 3), 1), ((0, 3), 0), ((2, 3), 2), ((3,), 3)]
 )
 def test_zero(zero: tuple[int, ...], expected: int) -> None:
-    problem = make(
-        b=costs(tps=(1,)), micro_batches=(8,), global_batch=8, zero=zero
-    )
-    assert solve(problem).plan.stages[0].strategy == Strategy(
-        dp=8, zero=expected
-    )
+    problem = make(b=costs(tps=(1,)), micro_batches=(8,), global_batch=8, zero=zero)
+    assert solve(problem).plan.stages[0].strategy == Strategy(dp=8, zero=expected)
 
 
 def test_zero_1_makes_room() -> None:
@@ -379,9 +353,7 @@ def test_experts_stay_in_a_node() -> None:
     fields: dict[str, Any] = {"micro_batches": (8,), "global_batch": 8}
     plan = solve(make(b=table, **fields)).plan
     assert plan.stages[0].strategy == Strategy(dp=8, ep=4)
-    problem = make(
-        b=table, micro_batches=(4,), global_batch=8, tensor_parallel=(2,)
-    )
+    problem = make(b=table, micro_batches=(4,), global_batch=8, tensor_parallel=(2,))
     assert solve(problem).plan.stages[0].strategy == Strategy(dp=4, tp=2, ep=2)
     problem = make(b=table, expert_parallel=(8,), **fields)
     assert solve(problem).plan.stages[0].strategy == Strategy(dp=8, ep=8)
@@ -448,9 +420,7 @@ def enumerate_plans(
     problem: Problem, tp: int, stages: int, *, full: bool
 ) -> tuple[int, list[float]]:
     """Return the most ranks, and equation 1 of all plans that use them."""
-    costs = {
-        (cost.tp, cost.samples): cost for cost in problem.graph.kinds[0].costs
-    }
+    costs = {(cost.tp, cost.samples): cost for cost in problem.graph.kinds[0].costs}
     found: list[tuple[int, bool, float]] = []
     for replicas in (1, 2, 4, 8):
         for micro_batch in problem.job.micro_batches:
@@ -479,9 +449,7 @@ def enumerate_plans(
                         )
                     )
     most = max((ranks for ranks, _, _ in found), default=0)
-    return most, [
-        value for ranks, fits, value in found if fits and ranks == most
-    ]
+    return most, [value for ranks, fits, value in found if fits and ranks == most]
 
 
 def memory_of(problem: Problem) -> int:

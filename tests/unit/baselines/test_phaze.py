@@ -49,11 +49,7 @@ def test_replicas_synchronise_the_first_stage():
 def test_only_the_slowest_edge_of_a_stage_counts():
     """Both edges of s cross, 5 and 9 bytes: 30 + 9, not 30 + 14."""
     problem = make_problem(
-        {
-            "s": make_cost(20, 40),
-            "x": make_cost(10, 20),
-            "y": make_cost(10, 20),
-        },
+        {"s": make_cost(20, 40), "x": make_cost(10, 20), "y": make_cost(10, 20)},
         edges=(("s", "x", 5), ("s", "y", 9)),
         devices=2,
         global_batch=100,
@@ -90,10 +86,7 @@ def test_the_first_stage_is_small_where_weights_are_large():
     problem = make_problem(
         {
             "embedding": make_cost(1, 1, weight_bytes=40),
-            **{
-                f"l{i:02}": make_cost(10, 20, weight_bytes=1000)
-                for i in range(12)
-            },
+            **{f"l{i:02}": make_cost(10, 20, weight_bytes=1000) for i in range(12)},
             "head": make_cost(1, 1, weight_bytes=40),
         },
         edges=(
@@ -122,9 +115,7 @@ def kept(size_bytes: int, working_bytes: int = 0, **fields):
         20,
         activations=(
             Activations(kept_bytes=size_bytes),
-            Activations(
-                recompute="full", kept_bytes=10, working_bytes=working_bytes
-            ),
+            Activations(recompute="full", kept_bytes=10, working_bytes=working_bytes),
         ),
         **fields,
     )
@@ -192,16 +183,11 @@ def test_a_job_that_must_recompute_holds_everything_once():
     layer = make_cost(
         10,
         20,
-        activations=(
-            Activations(recompute="full", kept_bytes=10, working_bytes=90),
-        ),
+        activations=(Activations(recompute="full", kept_bytes=10, working_bytes=90),),
     )
     for memory_bytes, fits in ((100, True), (99, False)):
         problem = make_problem(
-            {"a": layer},
-            devices=1,
-            memory_bytes=memory_bytes,
-            recompute=("full",),
+            {"a": layer}, devices=1, memory_bytes=memory_bytes, recompute=("full",)
         )
         output = solve(problem)
         assert (output.plan is not None) == fits
@@ -256,9 +242,7 @@ def test_one_tensor_parallel_degree_for_the_model():
 
 
 def test_a_uniform_preset_gets_one_strategy():
-    problem = pair(
-        5, memory_bytes=10**6, preset="nest-artifact", recompute=("full",)
-    )
+    problem = pair(5, memory_bytes=10**6, preset="nest-artifact", recompute=("full",))
     assert PhazeSolver().unsupported(problem) is None
     output = solve(problem)
     assert {s.strategy.recompute for s in output.plan.stages} == {"full"}

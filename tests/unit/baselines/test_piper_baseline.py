@@ -10,19 +10,8 @@ import itertools
 import numpy as np
 import pytest
 
-from baselines.downsets import (
-    MAX_CLOSED_SETS,
-    Stages,
-    flat_bandwidth_bytes_per_s,
-)
-from baselines.piper import (
-    NEVER,
-    Option,
-    PiperSolver,
-    alike,
-    extremes,
-    greedy,
-)
+from baselines.downsets import MAX_CLOSED_SETS, Stages, flat_bandwidth_bytes_per_s
+from baselines.piper import NEVER, Option, PiperSolver, alike, extremes, greedy
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Activations, Problem
@@ -59,9 +48,7 @@ SMALL = (Option(10, 50, 0, "none"), Option(12, 40, 0, "selective"))
         (345, 56, [1, 0]),
     ],
 )
-def test_the_knapsack_switches_the_cheapest_byte_first(
-    capacity, quanta, smallest
-):
+def test_the_knapsack_switches_the_cheapest_byte_first(capacity, quanta, smallest):
     chosen = greedy(np.array([[2, 3]]), (BIG, SMALL), 1, capacity)
     assert chosen.quanta[0] == quanta
     if smallest is not None:
@@ -131,10 +118,7 @@ def test_ranks_inside_a_stage_share_a_micro_batch():
     """
     problem = make_problem(
         {
-            "a": (
-                make_cost(10, 20, weight_bytes=50),
-                make_cost(30, 60, samples=2),
-            ),
+            "a": (make_cost(10, 20, weight_bytes=50), make_cost(30, 60, samples=2)),
             "b": make_cost(30, 50, samples=2),
         },
         edges=(("a", "b", 10),),
@@ -163,11 +147,7 @@ def test_the_network_is_as_slow_as_between_the_farthest_devices():
 def test_the_fewest_devices_win_among_equals():
     """{a}, {b, c}: 60 and 60; a third device gains nothing."""
     problem = make_problem(
-        {
-            "a": make_cost(20, 40),
-            "b": make_cost(10, 20),
-            "c": make_cost(10, 20),
-        },
+        {"a": make_cost(20, 40), "b": make_cost(10, 20), "c": make_cost(10, 20)},
         edges=(("a", "b", 0), ("b", "c", 0)),
         devices=3,
         replicas=(1,),
@@ -199,9 +179,7 @@ def chain(*costs, **fields) -> Problem:
     fields.setdefault("global_batch", 8)
     return make_problem(
         dict(zip(names, costs, strict=True)),
-        edges=tuple(
-            (before, after, 0) for before, after in itertools.pairwise(names)
-        ),
+        edges=tuple((before, after, 0) for before, after in itertools.pairwise(names)),
         replicas=(1,),
         **fields,
     )
@@ -226,10 +204,7 @@ def test_later_ranks_are_in_flight():
 def test_a_stage_recomputes_all_or_nothing():
     """100 + 20 > 110: all of it, 2 * 40."""
     problem = chain(
-        *(kept(100), kept(20)),
-        devices=1,
-        memory_bytes=110,
-        recompute=("none", "full"),
+        *(kept(100), kept(20)), devices=1, memory_bytes=110, recompute=("none", "full")
     )
     output = solve(problem)
     assert shape(output.plan) == ["a b: recompute-full"]
@@ -261,9 +236,7 @@ def test_the_knapsack_costs_it_the_optimum():
             activations=(
                 Activations(kept_bytes=bytes_kept),
                 Activations(
-                    recompute="selective",
-                    kept_bytes=bytes_left,
-                    extra_ns=extra_ns,
+                    recompute="selective", kept_bytes=bytes_left, extra_ns=extra_ns
                 ),
             ),
         )
@@ -330,10 +303,7 @@ def branches(width: int, **fields) -> Problem:
     """A source and so many independent layers behind it: 2^width + 1 sets."""
     names = [f"l{i}" for i in range(width)]
     return make_problem(
-        {
-            "s": make_cost(10, 20),
-            **{name: make_cost(10, 20) for name in names},
-        },
+        {"s": make_cost(10, 20), **{name: make_cost(10, 20) for name in names}},
         edges=tuple(("s", name, 1) for name in names),
         devices=2,
         replicas=(1,),
@@ -352,8 +322,7 @@ def test_many_closed_sets_are_searched_in_one_order():
     assert MAX_CLOSED_SETS < 2**9 + 1
     output = solve(problem)
     assert output.detail == (
-        f"one topological order of a graph with more than {MAX_CLOSED_SETS} "
-        f"closed sets"
+        f"one topological order of a graph with more than {MAX_CLOSED_SETS} closed sets"
     )
     # {s, l0 … l3} and the other five
     assert output.own_objective_ns == 150 + 2 * 5
@@ -368,9 +337,7 @@ def test_stages_of_a_linear_order_are_its_ranges():
     assert stages.count == 10 * 11 // 2
     found = {tuple(stages.layers(i)) for i in range(stages.count)}
     assert found == {
-        tuple(range(start, stop))
-        for stop in range(1, 11)
-        for start in range(stop)
+        tuple(range(start, stop)) for stop in range(1, 11) for start in range(stop)
     }
 
 

@@ -10,12 +10,7 @@ import pytest
 
 from baselines import random_plans
 from baselines.common import make_plan
-from baselines.random_plans import (
-    MemoryFilter,
-    RandomSolver,
-    draw_stages,
-    drawable,
-)
+from baselines.random_plans import MemoryFilter, RandomSolver, draw_stages, drawable
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import batch_splits
@@ -32,17 +27,12 @@ def solve(problem: Problem, seed: int = 0, **extra: str):
 
 def chain_of(num_layers: int, devices: int = 8, **fields) -> Problem:
     costs = {
-        f"l{i}": tuple(
-            make_cost(10, 20, tp=tp, weight_bytes=10) for tp in (1, 2, 4)
-        )
+        f"l{i}": tuple(make_cost(10, 20, tp=tp, weight_bytes=10) for tp in (1, 2, 4))
         for i in range(num_layers)
     }
     fields.setdefault("memory_bytes", 10**9)
     return make_problem(
-        costs,
-        devices=devices,
-        topology=make_levels((devices, 10.0, 1e9)),
-        **fields,
+        costs, devices=devices, topology=make_levels((devices, 10.0, 1e9)), **fields
     )
 
 

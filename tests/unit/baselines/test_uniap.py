@@ -15,25 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from baselines.common import Search
-from baselines.uniap import (
-    Builder,
-    Pair,
-    Program,
-    UniapSolver,
-    group_layers,
-    optimize,
-)
+from baselines.uniap import Builder, Pair, Program, UniapSolver, group_layers, optimize
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import BatchSplit
 from nest.ir import Graph, Layer, Problem, Strategy
-from nest.solvers.base import (
-    Deadline,
-    Limit,
-    SolveOptions,
-    Status,
-    ignore_progress,
-)
+from nest.solvers.base import Deadline, Limit, SolveOptions, Status, ignore_progress
 from tests import planners
 from tests.builders import make_cost, make_plan, make_problem
 
@@ -47,9 +34,7 @@ def solve(problem: Problem, seed: int = 0, **extra: str) -> Any:
     return UniapSolver().solve(problem, SolveOptions(seed=seed, extra=extra))
 
 
-def pair_of(
-    builder: Builder, replicas: int, micro_batch: int, stages: int
-) -> Pair:
+def pair_of(builder: Builder, replicas: int, micro_batch: int, stages: int) -> Pair:
     (found,) = (
         pair
         for pair in builder.pairs()
@@ -99,12 +84,8 @@ def enumerate_values(program: Program) -> list[int]:
     size = len(program.groups)
     return [
         value
-        for cuts in itertools.combinations(
-            range(1, size), program.pair.num_stages - 1
-        )
-        for chosen in itertools.product(
-            range(len(program.choices)), repeat=size
-        )
+        for cuts in itertools.combinations(range(1, size), program.pair.num_stages - 1)
+        for chosen in itertools.product(range(len(program.choices)), repeat=size)
         if (value := program.value((*cuts, size), chosen)) is not None
     ]
 
@@ -175,9 +156,7 @@ def test_bound() -> None:
 
 
 def run(program: Program, cutoff: int | None = None, **options: Any) -> Any:
-    search = Search(
-        "uniap", chain_of(), SolveOptions(**options), ignore_progress
-    )
+    search = Search("uniap", chain_of(), SolveOptions(**options), ignore_progress)
     return optimize(program, cutoff, search, 20)
 
 
@@ -297,11 +276,7 @@ def test_idle_devices_only_if_there_is_no_other_way() -> None:
     assert {p.num_stages for p in pairs} == {3}
     problem = chain_of(2, devices=3, global_batch=2)
     pairs = Builder(CostModel(problem), 48).pairs()
-    assert {(p.num_stages, p.devices) for p in pairs} == {
-        (1, 2),
-        (2, 1),
-        (1, 1),
-    }
+    assert {(p.num_stages, p.devices) for p in pairs} == {(1, 2), (2, 1), (1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -321,9 +296,7 @@ def test_groups(kinds: str, most: int, lengths: list[int]) -> None:
         base,
         graph=Graph(
             kinds=base.graph.kinds,
-            layers=tuple(
-                Layer(id=i, kind=kind) for i, kind in enumerate(kinds)
-            ),
+            layers=tuple(Layer(id=i, kind=kind) for i, kind in enumerate(kinds)),
         ),
     )
     found = group_layers(problem, most)
@@ -357,11 +330,7 @@ def test_plan_by_hand() -> None:
     60 + 110 * 2 for the move, and once more the move.
     """
     problem = chain_of(
-        devices=2,
-        global_batch=2,
-        memory_bytes=100,
-        replicas=(1,),
-        tensor_parallel=(1,),
+        devices=2, global_batch=2, memory_bytes=100, replicas=(1,), tensor_parallel=(1,)
     )
     output = solve(problem)
     assert output.plan == make_plan(("a", ONE), ("b", ONE))
@@ -425,9 +394,7 @@ def test_no_costs() -> None:
     assert output.detail == "no stages of equal size have costs"
 
 
-def test_time_limit_keeps_the_best_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_limit_keeps_the_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit passes while the first program is solved."""
     passed = False
 

@@ -23,10 +23,7 @@ from nest.ir import LayerCost, Problem
 from nest.search.list_orders import OrderScope
 from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
-from nest.search.zero_bubble import (
-    best_zero_bubble_order,
-    zero_bubble_order,
-)
+from nest.search.zero_bubble import best_zero_bubble_order, zero_bubble_order
 from nest.solvers.base import SolveOptions, Status
 from tests.builders import kept_or_full, make_cost, make_levels, make_problem
 
@@ -56,14 +53,10 @@ def test_equal_stages_idle_as_in_the_paper(
     further = num_stages - 1
     work = count * sum(times)
     memory = [num_stages] * num_stages
-    order = best_zero_bubble_order(
-        scope_of([times] * num_stages, memory, count)
-    )
+    order = best_zero_bubble_order(scope_of([times] * num_stages, memory, count))
     assert order.end == work + further * (forward + inputs - weights)
     memory = [2 * num_stages - 1] * num_stages
-    order = best_zero_bubble_order(
-        scope_of([times] * num_stages, memory, count)
-    )
+    order = best_zero_bubble_order(scope_of([times] * num_stages, memory, count))
     # The stages do not wait for each other behind the last pass.
     idle = max(further * (forward + inputs - 2 * weights), 0)
     assert order.end <= work + further * forward + idle

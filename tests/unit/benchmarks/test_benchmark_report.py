@@ -18,10 +18,7 @@ from nest.benchmarks.cells import TracePoint
 from nest.benchmarks.rows import Row, known
 from nest.benchmarks.summary import to_document
 from nest.present.benchmark_charts import chart
-from nest.present.benchmark_layout import (
-    answer_sections,
-    measured_sections,
-)
+from nest.present.benchmark_layout import answer_sections, measured_sections
 from nest.present.pages.benchmark import reports, to_html
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome
@@ -49,8 +46,7 @@ def row(
     entry, cell = next(
         (entry, cell)
         for entry, cell in run.cells()
-        if (entry.name, cell.solver, cell.seed)
-        == (f"tiny-{problem}", solver, seed)
+        if (entry.name, cell.solver, cell.seed) == (f"tiny-{problem}", solver, seed)
     )
     exact = solver == "brute"
     if status is None:
@@ -71,9 +67,7 @@ def row(
         "wall_s": wall_s,
         "cpu_s": wall_s / 2,
         "peak_rss_bytes": 2**30,
-        "trace": (
-            TracePoint(wall_s=wall_s, step_quanta=step, bound_quanta=bound),
-        ),
+        "trace": (TracePoint(wall_s=wall_s, step_quanta=step, bound_quanta=bound),),
         "host": "here",
         "shares_cpus": False,
         "quantum_ps": 1000,
@@ -84,13 +78,7 @@ def row(
 
 def timed_out(problem: int, solver: str, **changes: Any) -> Row:
     return row(
-        problem,
-        solver,
-        None,
-        LIMIT_S,
-        Status.NO_SOLUTION,
-        limit=Limit.TIME,
-        **changes,
+        problem, solver, None, LIMIT_S, Status.NO_SOLUTION, limit=Limit.TIME, **changes
     )
 
 
@@ -159,9 +147,7 @@ def test_what_solvers_found(document):
 def test_pairs(document):
     """brute wins the first, alpa the second (a plan beats none)."""
     (pair,) = document["answers"]["pairs"]
-    assert [pair[x] for x in ("wins", "ties", "losses", "neither")] == [
-        *(1, 0, 1, 1)
-    ]
+    assert [pair[x] for x in ("wins", "ties", "losses", "neither")] == [*(1, 0, 1, 1)]
     assert pair["win_share"] == 0.5
     assert pair["sign_test_p"] == 1
     assert pair["problems_with_both"] == 1
@@ -171,12 +157,7 @@ def test_pairs(document):
 def test_a_problem_has_one_voice():
     """Seeds 1 and 3 of a against 2 and 2 of b: the worse middle loses."""
     run = make_run(PROBLEMS[:1], ["alpa", "random"], seeds=[0, 1])
-    steps = {
-        ("alpa", 0): 1,
-        ("alpa", 1): 3,
-        ("random", 0): 2,
-        ("random", 1): 2,
-    }
+    steps = {("alpa", 0): 1, ("alpa", 1): 3, ("random", 0): 2, ("random", 1): 2}
     made = [
         row(0, solver, step, run=run, seed=seed)
         for (solver, seed), step in steps.items()
@@ -191,13 +172,8 @@ def test_a_problem_has_one_voice():
 def test_profiles_count_failures(document):
     """Without the infeasible one: each leads one of two, alpa has both."""
     found = document["answers"]["step_time_profile"]
-    assert found == {
-        "brute": ((1.0, 0.5),),
-        "alpa": ((1.0, 0.5), (1.2, 1.0)),
-    }
-    assert document["times"]["proof_time_profile"] == {
-        "brute": ((1.0, 2 / 3),)
-    }
+    assert found == {"brute": ((1.0, 0.5),), "alpa": ((1.0, 0.5), (1.2, 1.0))}
+    assert document["times"]["proof_time_profile"] == {"brute": ((1.0, 2 / 3),)}
 
 
 def test_mean_times_have_penalties(document):
@@ -214,16 +190,13 @@ def test_mean_times_have_penalties(document):
     }
     alpa = by_name(document["times"]["solvers"], "alpa")
     assert alpa["answered"] == 3
-    assert alpa["shifted_geometric_mean_s"]["1"] == pytest.approx(
-        4 ** (1 / 3) - 1
-    )
+    assert alpa["shifted_geometric_mean_s"]["1"] == pytest.approx(4 ** (1 / 3) - 1)
 
 
 def test_no_penalty_without_a_limit():
     run = make_run(PROBLEMS, ["brute", "alpa"], time_limit_s=None)
     made = [
-        replace(each, cell=row(0, each.solver, 1, run=run).cell)
-        for each in ROWS[2:4]
+        replace(each, cell=row(0, each.solver, 1, run=run).cell) for each in ROWS[2:4]
     ]
     times = to_document(run, made)["times"]
     brute = by_name(times["solvers"], "brute")
@@ -394,9 +367,7 @@ def test_markdown(files):
     tables = re.findall(r"(?:^\|.*\n)+", text, re.M)
     assert len(tables) == 8
     for table in tables:
-        counts = {
-            len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()
-        }
+        counts = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(counts) == 1
     assert "10 \\| clusters" in text
 
@@ -444,10 +415,7 @@ def test_html_stands_alone(document, files):
     assert "currentColor" in text
     assert "#010203" not in text
     links = set(re.findall(r"\w+://[^\"'<> ]+", text))
-    assert links <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert links <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert not re.search(r"<(script|img|link)\b", text)
 
 
@@ -457,7 +425,7 @@ def test_html_of_nothing(document):
     assert "0 of 6 cells finished" in to_html(empty)
     parts = [*answer_sections(empty), *measured_sections(empty)]
     assert [part.title for part in parts] == [
-        *("Solvers", "Pairs", "Outcomes", "Settings", "Times", "Cactus"),
+        *("Solvers", "Pairs", "Outcomes", "Settings", "Times", "Cactus")
     ]
 
 

@@ -89,8 +89,7 @@ def check_same(place: Path, name: str) -> None:
         one, other = place / name / file, place / "whole" / file
         assert one.read_bytes() == other.read_bytes()
     documents = [
-        json.loads((place / run / "report.json").read_text())
-        for run in (name, "whole")
+        json.loads((place / run / "report.json").read_text()) for run in (name, "whole")
     ]
     assert documents[0]["answers"] == documents[1]["answers"]
     assert documents[0]["answers"]["finished"] == 4
@@ -170,9 +169,7 @@ def test_the_same_report_from_a_cluster_that_loses_a_worker(place):
 
 def test_a_solver_that_cannot_be_imported_costs_its_cells(tmp_path):
     outcome = go(
-        tmp_path / "run",
-        make_run(instances(1), ["bomb", "quick"]),
-        instances(1),
+        tmp_path / "run", make_run(instances(1), ["bomb", "quick"]), instances(1)
     )
     bomb, quick = outcome.rows
     assert bomb.outcome is Result.ERROR
@@ -187,9 +184,7 @@ def test_a_solver_that_cannot_be_imported_costs_its_cells(tmp_path):
 def test_a_solver_that_takes_forever_to_import(tmp_path, monkeypatch):
     """It is waited for as long as a cell may take."""
     monkeypatch.setattr(registry, "_tried", {})
-    run = msgspec.structs.replace(
-        make_run(instances(1), ["quick"]), time_limit_s=0.001
-    )
+    run = msgspec.structs.replace(make_run(instances(1), ["quick"]), time_limit_s=0.001)
     (row,) = go(tmp_path / "run", run, instances(1)).rows
     assert row.outcome is Result.ERROR
     assert "took more than 0.001 s" in row.detail
@@ -257,9 +252,7 @@ def test_a_process_of_a_pool_that_died_was_killed():
     run = make_run(instances(1), ["quick"])
     ((_, cell),) = run.cells()
     problem = msgspec.json.encode(instances(1)[0].problem)
-    data = died(
-        CellTask(cell, problem, TARGET), "the process that ran it died"
-    )
+    data = died(CellTask(cell, problem, TARGET), "the process that ran it died")
     finished = msgspec.json.decode(data, type=Finished)
     assert finished.killed == "the process that ran it died"
 
@@ -316,9 +309,7 @@ def trace_of(solver: str = "quick", **extra: str) -> list[tuple[Any, ...]]:
     times = [point.wall_s for point in finished.trace]
     assert times == sorted(times)
     assert times[-1] == finished.result["wall_s"]
-    return [
-        (point.step_quanta, point.bound_quanta) for point in finished.trace
-    ]
+    return [(point.step_quanta, point.bound_quanta) for point in finished.trace]
 
 
 @pytest.mark.parametrize(

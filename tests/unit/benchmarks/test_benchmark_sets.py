@@ -39,9 +39,7 @@ def test_files_directories_patterns_and_names(place):
     files = place / "set"
     assert names(files / "b.json") == ["b"]
     assert names(files) == ["a", "b", "c"]
-    assert names(files / "[bc].json", "llama2-7b-8") == [
-        *("b", "c", "llama2-7b-8")
-    ]
+    assert names(files / "[bc].json", "llama2-7b-8") == [*("b", "c", "llama2-7b-8")]
     assert names("built-in") == list(builtin.names())
 
 
@@ -92,9 +90,7 @@ def test_the_door_for_named_sets():
 def test_make_bench_quick_has_every_solver_but_brute():
     """Which refuses most of its problems: they have too many plans."""
     makefile = Path(__file__).resolve().parents[3] / "Makefile"
-    (line,) = re.findall(
-        r"^BENCH_SOLVERS := (.*)$", makefile.read_text(), re.MULTILINE
-    )
+    (line,) = re.findall(r"^BENCH_SOLVERS := (.*)$", makefile.read_text(), re.MULTILINE)
     expected = [name for name in solver_names() if is_built_in(name)]
     expected.remove("brute")
     assert line.split(",") == expected
@@ -172,9 +168,7 @@ def levels(*bandwidths: float) -> Cluster:
                     peer_bandwidth_bytes_per_s=bandwidth,
                     latency_ns=5,
                 )
-                for fan_out, bandwidth in zip(
-                    (1, 4, 2), bandwidths, strict=True
-                )
+                for fan_out, bandwidth in zip((1, 4, 2), bandwidths, strict=True)
             )
         ),
     )
@@ -268,7 +262,5 @@ def test_what_is_no_grid(tmp_path, change, expected):
 
 def test_a_grid_with_a_problem_that_cannot_be():
     sweep = Sweep(models=("llama2-7b",), clusters=("h100x8", "h200y8"))
-    with pytest.raises(
-        InvalidProblemError, match=r"^grid.yaml: llama2-7b on h200y8: "
-    ):
+    with pytest.raises(InvalidProblemError, match=r"^grid.yaml: llama2-7b on h200y8: "):
         expand(sweep, "grid.yaml")

@@ -17,8 +17,7 @@ from nest.validation.predict import PredictOptions
 from nest.validation.rows import Row
 
 STORED = PredictOptions(
-    calibration=stored_calibration().families,
-    software=stored_calibration().software,
+    calibration=stored_calibration().families, software=stored_calibration().software
 )
 
 
@@ -71,10 +70,7 @@ def test_a_fit_without_a_mechanism_by_hand() -> None:
     at = Fit(tuple(map(parameter, names)), np.zeros(2), np.eye(2))
     groups = ("a", "a", "b", "b", "b")
     evidence = Evidence(
-        tuple(Row(line=i) for i in range(5)),
-        ("H100",) * 5,
-        groups,
-        np.ones(5),
+        tuple(Row(line=i) for i in range(5)), ("H100",) * 5, groups, np.ones(5)
     )
     true = np.array([0.05, 0.05, 0.15, 0.15, np.nan])
 
@@ -97,9 +93,7 @@ def test_a_fit_without_a_mechanism_by_hand() -> None:
 def test_rows_of_a_family_that_takes_anothers_depend_on_it() -> None:
     names = ("H100.matmul_fraction", "Blackwell.matmul_fraction")
     at = Fit(tuple(map(parameter, names)), np.zeros(2), np.eye(2))
-    evidence = Evidence(
-        (Row(), Row()), ("H100", "Blackwell"), ("a", "b"), np.ones(2)
-    )
+    evidence = Evidence((Row(), Row()), ("H100", "Blackwell"), ("a", "b"), np.ones(2))
     slopes = np.array([[-1.0, 0.0], [0.0, -0.5]])
     bench = Bench(evidence, [0, 1], at, slopes, lambda rows, options: slopes)
     without = Mechanism("families", families={"Blackwell": "H100"})
@@ -115,11 +109,7 @@ def test_the_table_has_fitted_and_held_out_errors() -> None:
         {
             "rows": 3,
             "without": {
-                "all mechanisms": {
-                    "all": both,
-                    "experts": both,
-                    "paper": both,
-                },
+                "all mechanisms": {"all": both, "experts": both, "paper": both},
                 "host time": {"all": fewer},
             },
         }
@@ -130,6 +120,4 @@ def test_the_table_has_fitted_and_held_out_errors() -> None:
         "| none | 10.0 / 20.0 | 10.0 / 20.0 |",
         "| host time | 30.0 / 20.0 |  |",
     ]
-    assert (
-        lines[-1] == "Rows that cannot be expressed without it: host time: 1."
-    )
+    assert lines[-1] == "Rows that cannot be expressed without it: host time: 1."

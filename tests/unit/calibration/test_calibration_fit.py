@@ -20,16 +20,12 @@ ONE = Parameter(name="every.host_ns", value=1.0, deviation=0.2, spread=0.1)
 def evidence(groups: str) -> Evidence:
     """Return rows of sources, a letter each."""
     rows = tuple(Row() for _ in groups)
-    return Evidence(
-        rows, ("A100",) * len(rows), tuple(groups), np.ones(len(rows))
-    )
+    return Evidence(rows, ("A100",) * len(rows), tuple(groups), np.ones(len(rows)))
 
 
 def linear(*errors: float, slope: float = 1.0) -> Linear:
     """Return rows with errors around 0 that one parameter moves."""
-    return Linear(
-        np.zeros(1), np.array(errors), np.full((len(errors), 1), slope)
-    )
+    return Linear(np.zeros(1), np.array(errors), np.full((len(errors), 1), slope))
 
 
 def test_two_rows() -> None:
@@ -75,9 +71,7 @@ def test_known_values_are_found_again() -> None:
     chance = np.random.default_rng(1)
     slopes = chance.normal(size=(400, 3))
     true = np.array([0.2, -0.1, 0.05])
-    parameters = tuple(
-        replace_name(ONE, f"every.{k}") for k in ("one", "two", "three")
-    )
+    parameters = tuple(replace_name(ONE, f"every.{k}") for k in ("one", "two", "three"))
     groups = tuple(str(i) for i in range(400))
     rows = Evidence((Row(),) * 400, ("A100",) * 400, groups, np.ones(400))
     at = Linear(np.zeros(3), -slopes @ true, slopes)
@@ -131,9 +125,7 @@ def test_a_slowdown_slows_devices_and_host() -> None:
     slow = options_of(values).calibration["A100"]
     for name in ("matmul", "attention", "memory"):
         field = f"{name}_fraction"
-        assert getattr(slow, field) == pytest.approx(
-            getattr(plain, field) / 1.25
-        )
+        assert getattr(slow, field) == pytest.approx(getattr(plain, field) / 1.25)
     assert slow.host_ns == pytest.approx(1.25 * plain.host_ns)
 
 

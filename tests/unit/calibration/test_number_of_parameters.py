@@ -17,11 +17,7 @@ from nest.hardware.calibration import Calibration
 from nest.hardware.calibration import Software as Fractions
 from nest.hardware.links import LinkCalibration
 from nest.models.operators import mlp
-from nest.validation.software import (
-    FIRST_FLASH,
-    SECOND_FLASH_ON_HOPPER,
-    Software,
-)
+from nest.validation.software import FIRST_FLASH, SECOND_FLASH_ON_HOPPER, Software
 
 ROOT = Path(__file__).parents[3]
 
@@ -144,9 +140,7 @@ def of_reserves() -> set[tuple[str, int]]:
 
 def counted() -> dict[str, int]:
     """Return the numbers by the first word of their line in the docs."""
-    fractions = [
-        field.name for field in fields(Fractions) if field.type is float
-    ]
+    fractions = [field.name for field in fields(Fractions) if field.type is float]
     return {
         "fitted": len(fitted()),
         "set by hand": len(set_by_hand()),
@@ -188,12 +182,13 @@ def test_intervals_have_eighteen():
 
 def test_every_field_of_a_calibration_is_counted():
     """A new one is a float of which the counts above know."""
-    assert {
-        field.name for field in fields(Calibration) if field.type is not float
-    } == {"provenance"}
-    assert {
-        field.name for field in fields(Fractions) if field.type is not float
-    } == {"overlap", "provenance"}
+    assert {field.name for field in fields(Calibration) if field.type is not float} == {
+        "provenance"
+    }
+    assert {field.name for field in fields(Fractions) if field.type is not float} == {
+        "overlap",
+        "provenance",
+    }
     known = {*LINK_FIELDS, "num_points", "provenance"}
     assert {
         field.name
@@ -233,8 +228,7 @@ def test_modules_have_no_numbers_of_their_own():
 def has_float(value: ast.expr | None) -> bool:
     """Return whether an expression is computed from floats alone."""
     if value is None or any(
-        isinstance(node, ast.Name | ast.Call | ast.Dict)
-        for node in ast.walk(value)
+        isinstance(node, ast.Name | ast.Call | ast.Dict) for node in ast.walk(value)
     ):
         return False
     return any(

@@ -110,9 +110,7 @@ def predicted_s(row: Row, options: PredictOptions | None = None) -> float:
 def rows_under(options: PredictOptions | None = None) -> list[Row]:
     """Return runs that take exactly what predictions say under options."""
     rows = [Row(line=line, **RUN | s) for line, s in enumerate(SHAPES, 2)]
-    return [
-        replace(row, iter_time_s=predicted_s(row, options)) for row in rows
-    ]
+    return [replace(row, iter_time_s=predicted_s(row, options)) for row in rows]
 
 
 def slowed(row: Row, factor: float) -> Row:
@@ -147,9 +145,7 @@ def test_the_calibration_says_what_the_runs_leave_unknown(learned):
     assert runs.covariance[0][0] < stored.device**2
 
 
-SLOWDOWN = Parameter(
-    name="every.slowdown", value=1, deviation=0.1, spread=0.06
-)
+SLOWDOWN = Parameter(name="every.slowdown", value=1, deviation=0.1, spread=0.06)
 
 
 def no_rows(count: int) -> Evidence:
@@ -167,9 +163,7 @@ def test_one_parameter_and_two_rows_by_hand():
     """
     assert NOISE == 0.05
     before = Fit((SLOWDOWN,), np.zeros(1), np.array([[0.01]]))
-    linear = Linear(
-        np.zeros(1), np.array([0.1, 0.3]), np.array([[1.0], [2.0]])
-    )
+    linear = Linear(np.zeros(1), np.array([0.1, 0.3]), np.array([[1.0], [2.0]]))
     after = solve(before, linear, no_rows(2), rounds=1)
     assert after.x == pytest.approx([-2 / 15])
     assert after.deviations == pytest.approx([2100**-0.5])
@@ -179,9 +173,7 @@ def test_one_parameter_and_two_rows_by_hand():
 def test_an_odd_row_moves_less_than_its_share():
     """Two rows agree, the third is far: the answer is near the two."""
     before = Fit((SLOWDOWN,), np.zeros(1), np.array([[1.0]]))
-    linear = Linear(
-        np.zeros(1), np.array([0.0, 0.0, 0.6]), np.array([[1.0]] * 3)
-    )
+    linear = Linear(np.zeros(1), np.array([0.0, 0.0, 0.6]), np.array([[1.0]] * 3))
     evidence = no_rows(3)
     once = solve(before, linear, evidence, rounds=1)
     after = solve(before, linear, evidence, rounds=20)
@@ -213,12 +205,8 @@ def test_runs_of_known_parameters_bring_the_fit_closer_to_them(seed):
     before = prior_of({"A100"})
     draw = np.random.default_rng(seed)
     most = np.log([p.most for p in before.parameters])
-    truth = np.minimum(
-        draw.multivariate_normal(before.x, before.covariance), most
-    )
-    values = dict(
-        zip((p.name for p in before.parameters), np.exp(truth), strict=True)
-    )
+    truth = np.minimum(draw.multivariate_normal(before.x, before.covariance), most)
+    values = dict(zip((p.name for p in before.parameters), np.exp(truth), strict=True))
     rows = rows_under(options_of(values, before.parameters))
     found = learn(runs_of(rows))
 
@@ -262,17 +250,13 @@ def test_the_file_predicts_as_the_fit_and_reads_back(learned, tmp_path):
     found = read_calibration(path)
     assert found == learned.file
     assert list(found.families) == ["A100"]
-    assert "6 runs of runs.csv on A100-80GB-SXM" in (
-        found.families["A100"].provenance
-    )
+    assert "6 runs of runs.csv on A100-80GB-SXM" in (found.families["A100"].provenance)
     assert "folder" not in path.read_text()
     options = options_of(learned.after.values, learned.after.parameters)
     for row in learned.runs.rows:
         under = predict_under(row, found)
         assert isinstance(under, Prediction)
-        assert under.step_time_s == pytest.approx(
-            predicted_s(row, options), rel=2e-3
-        )
+        assert under.step_time_s == pytest.approx(predicted_s(row, options), rel=2e-3)
 
 
 def test_the_file_is_of_its_device_alone(learned):
@@ -281,9 +265,9 @@ def test_the_file_is_of_its_device_alone(learned):
     assert predict_under(row, learned.file) == Skip(
         "a device that the calibration is not of"
     )
-    assert predict_under(
-        Row(**RUN | {"hardware": "abacus"}), learned.file
-    ) == Skip("unknown device")
+    assert predict_under(Row(**RUN | {"hardware": "abacus"}), learned.file) == Skip(
+        "unknown device"
+    )
     with pytest.raises(
         InvalidCalibrationError,
         match=r"my\.json: expected a calibration of H100, got one of A100; "
@@ -291,9 +275,7 @@ def test_the_file_is_of_its_device_alone(learned):
     ):
         calibration_for(learned.file, "H100", "my.json")
     with pytest.raises(InvalidCalibrationError, match="of H100"):
-        calibrated_parts(
-            parse_clusters("a100x8+h100x8"), learned.file, "my.json"
-        )
+        calibrated_parts(parse_clusters("a100x8+h100x8"), learned.file, "my.json")
 
 
 def test_a_device_that_is_taken_to_be_alike_may_inherit(learned):
@@ -310,9 +292,7 @@ def test_a_device_that_is_taken_to_be_alike_may_inherit(learned):
 
 
 def test_machines_take_it(learned):
-    ((site, count),) = calibrated_parts(
-        [(machine("a100"), 8)], learned.file, "my.json"
-    )
+    ((site, count),) = calibrated_parts([(machine("a100"), 8)], learned.file, "my.json")
     assert count == 8
     assert site.calibration == learned.file.families["A100"]
     assert site.device == machine("a100").device
@@ -331,11 +311,7 @@ BAD_FILES: list[tuple[str, Any, str]] = [
         r"families: expected a device family, got none; make the file with "
         r"'nest calibrate'",
     ),
-    (
-        "inherits",
-        {"A800": "V100"},
-        r"inherits\.A800: expected one of A100, got 'V100'",
-    ),
+    ("inherits", {"A800": "V100"}, r"inherits\.A800: expected one of A100, got 'V100'"),
     (
         "software.overlap.tp",
         None,
@@ -374,11 +350,7 @@ BAD_FILES: list[tuple[str, Any, str]] = [
         r"got -1",
     ),
     ("families.A100.matmul_fractoin", 0.5, r"matmul_fractoin"),
-    (
-        "schema",
-        "nest-problem/1",
-        r"schema: expected 'nest-calibration/1', got",
-    ),
+    ("schema", "nest-problem/1", r"schema: expected 'nest-calibration/1', got"),
     (
         "families.A100.host_ns",
         math.inf,
@@ -563,8 +535,7 @@ def test_few_runs_and_memory_are_told():
         "machine have by default (docs/validation.md): state what you know"
     )
     assert memory == (
-        "memory of 3 runs (peak_mem_gb, line 2): held against the device's, "
-        "not fitted"
+        "memory of 3 runs (peak_mem_gb, line 2): held against the device's, not fitted"
     )
 
 
@@ -604,10 +575,7 @@ def test_claims_agree_with_what_is_left():
     learned = learn(runs_of(rows))
     left = float(np.quantile(np.abs(learned.errors_left_out), 2 / 3))
     variances = np.einsum(
-        "ij,jk,ik->i",
-        learned.slopes,
-        learned.after.covariance,
-        learned.slopes,
+        "ij,jk,ik->i", learned.slopes, learned.after.covariance, learned.slopes
     )
     claimed = math.hypot(learned.noise, math.sqrt(variances.mean()))
     assert 0.6 * left < claimed < 1.6 * left
@@ -621,9 +589,7 @@ def test_rows_that_are_not_used_say_why():
             first,
             second,
             replace(rest[0], status="OOM"),
-            replace(
-                rest[1], iter_time_s=None, peak_mem_gb=9.0, mem_unit="GiB"
-            ),
+            replace(rest[1], iter_time_s=None, peak_mem_gb=9.0, mem_unit="GiB"),
             replace(rest[2], recompute="a bit"),
         ]
     )
@@ -725,9 +691,7 @@ def test_the_template_is_a_run_that_does_not_count(tmp_path):
     path.write_text("\n".join((header, cells, f"{own}1.2", f"{own}1.3")))
     found = read_runs(path)
     assert [row.line for row in found.rows] == [3, 4]
-    assert found.unused == (
-        (2, "the example of the template, not a run of yours"),
-    )
+    assert found.unused == ((2, "the example of the template, not a run of yours"),)
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -31,9 +31,7 @@ def variance(covariance: np.ndarray, *shares: float) -> float:
 
 def test_one_run_of_devices_alone() -> None:
     """A normal prior of 0.1 and one observation of 0.05: 1 / (100 + 400)."""
-    left = left_unknown(
-        np.diag([0.01, 0.16, 0.04]), np.array([[1.0, 0.0, 0.0]]), 0.05
-    )
+    left = left_unknown(np.diag([0.01, 0.16, 0.04]), np.array([[1.0, 0.0, 0.0]]), 0.05)
     assert variance(left.covariance, 1, 0, 0) == pytest.approx(0.002)
     assert variance(left.covariance, 0, 1, 0) == pytest.approx(0.16)
     assert variance(left.covariance, 0, 0, 1) == pytest.approx(0.04)

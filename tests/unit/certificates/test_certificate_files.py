@@ -16,13 +16,7 @@ import pytest
 from nest.certificates import check, documents, prices
 from nest.certificates.certify import certify, certify_infeasible
 from nest.ir.io import decode_problem, encode
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_plan,
-    make_problem,
-    two_stages,
-)
+from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL, put
 
 Document = dict[str, Any]
@@ -116,9 +110,7 @@ def chain(count: int, edges: bool = True) -> Document:
     """Return a document of layers that are each of their own kind."""
     costs = {f"l{i}": make_cost(1, 1) for i in range(count)}
     linked = tuple((f"l{i}", f"l{i + 1}", 1) for i in range(count - 1))
-    document = encode(
-        make_problem(costs, edges=linked if edges else (), topology=NCCL)
-    )
+    document = encode(make_problem(costs, edges=linked if edges else (), topology=NCCL))
     found: Document = documents.parse(document, "chain")[0]
     return found
 

@@ -22,30 +22,15 @@ from nest.errors import UnsupportedProblemError
 from nest.ir import Optimizer, Problem, Strategy
 from nest.ir.graph import DeviceTimes
 from nest.topology.graph import GraphNetwork
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_plan,
-    make_problem,
-    two_stages,
-)
+from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL
 from tests.graphs import make_graph
 from tests.properties.test_solvers_agree import solve
 from tests.semantics import test_whole_plans as whole
 from tests.semantics.test_device_types import with_other
 from tests.semantics.test_whole_plans import alike, chain, layer, of_widths
-from tests.unit.certificates.test_certificates import (
-    read,
-    refuted,
-    second,
-    verify,
-)
-from tests.unit.topology.test_graph_network import (
-    NETWORKS,
-    read_groups,
-    rows,
-)
+from tests.unit.certificates.test_certificates import read, refuted, second, verify
+from tests.unit.topology.test_graph_network import NETWORKS, read_groups, rows
 
 NCCL_TREE = networks.Tree(to_builtins(NCCL)["levels"])
 EVERY = ("dp", "tp", "cp", "ep", "zero", "recompute")
@@ -58,18 +43,14 @@ def ruled(problem: Problem, **rules: Any) -> Problem:
     )
     return replace(
         problem,
-        cluster=replace(
-            problem.cluster, topology=replace(NCCL, levels=(level,))
-        ),
+        cluster=replace(problem.cluster, topology=replace(NCCL, levels=(level,))),
         job=replace(problem.job, **rules),
     )
 
 
 def widths() -> Problem:
     return chain(
-        {"a": of_widths(30, 21), "b": of_widths(60, 30)},
-        devices=3,
-        global_batch=4,
+        {"a": of_widths(30, 21), "b": of_widths(60, 30)}, devices=3, global_batch=4
     )
 
 
@@ -118,12 +99,7 @@ RULES = [
     (evens, {}, {"even_layers": True}, 105),
     (four, {}, {"one_stage": ("a", "b")}, 135),
     (four, {}, {"one_stage": ("a", "c")}, 150),
-    (
-        threes,
-        {"uniform": ("devices",)},
-        {"idle_devices": False},
-        600,
-    ),
+    (threes, {"uniform": ("devices",)}, {"idle_devices": False}, 600),
     (whole.sharded, {}, {"zero_with": {"pp": (0,)}}, 450),
     (
         lambda: whole.sharded(replicas=(2,), pipeline_parallel=(1,)),
@@ -163,9 +139,7 @@ def test_rules_about_whole_plans(
 
 def test_replicas_that_leave_devices_idle_have_no_proof() -> None:
     """One or three replicas: two stages of one device take 2 · 60."""
-    problem = ruled(
-        threes(), uniform=("devices",), idle_devices=False, replicas=None
-    )
+    problem = ruled(threes(), uniform=("devices",), idle_devices=False, replicas=None)
     plan = solve("brute", problem).plan
     assert plan is not None
     certificate = certify(problem, plan)
@@ -176,9 +150,7 @@ def test_replicas_that_leave_devices_idle_have_no_proof() -> None:
 def test_a_rule_may_want_a_zero_stage_that_changes_nothing() -> None:
     """Two stages of one rank each have ZeRO 1, which is as fast as 0."""
     costs = {"a": layer(30), "b": layer(30)}
-    problem = ruled(
-        chain(costs, global_batch=2, zero=(0, 1)), zero_with={"pp": (1,)}
-    )
+    problem = ruled(chain(costs, global_batch=2, zero=(0, 1)), zero_with={"pp": (1,)})
     plan = solve("brute", problem).plan
     assert plan is not None
     assert certify(problem, plan)["lower_bound_quanta"] == 90
@@ -233,9 +205,7 @@ def layers(memory_bytes: int) -> Problem:
         make_cost(10, 20, kept_bytes=50),
         activations=(
             whole.Activations(recompute="none", kept_bytes=50),
-            whole.Activations(
-                recompute="selective", kept_bytes=20, extra_ns=10.0
-            ),
+            whole.Activations(recompute="selective", kept_bytes=20, extra_ns=10.0),
         ),
     )
     return make_problem(
@@ -253,9 +223,7 @@ def layers(memory_bytes: int) -> Problem:
     ("memory_bytes", "best", "bound"),
     [(150, 90, 90), (120, 100, 100), (119, 110, 101), (60, 120, 120)],
 )
-def test_layers_pay_for_bytes(
-    memory_bytes: int, best: int, bound: int
-) -> None:
+def test_layers_pay_for_bytes(memory_bytes: int, best: int, bound: int) -> None:
     """A byte costs 10 / 30 ns: of 150 bytes 31 are short, 10 1/3 ns more."""
     problem = layers(memory_bytes)
     plan = solve("brute", problem).plan
@@ -304,9 +272,7 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
     )
     plan = make_plan(("a b", Strategy(tp=2)), micro_batch=2)
     stage = replace(
-        plan.stages[0],
-        strategy=None,
-        strategies=(Strategy(tp=2), Strategy(dp=2)),
+        plan.stages[0], strategy=None, strategies=(Strategy(tp=2), Strategy(dp=2))
     )
     plan = replace(plan, stages=(stage,))
     assert score(problem, plan).step_quanta == 60 + 12 + 14
@@ -332,9 +298,7 @@ def test_graphs_take_what_is_worked_by_hand(row: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
-def test_every_algorithm_takes_what_is_worked_by_hand(
-    row: tuple[str, ...],
-) -> None:
+def test_every_algorithm_takes_what_is_worked_by_hand(row: tuple[str, ...]) -> None:
     name, text, kind, size, algorithm, expected, _ = row
     graph, lists = graph_of(name), map(tuple, read_groups(text))
     groups = tuple((x, Fraction(1)) for x in lists if len(x) > 1)
@@ -354,9 +318,7 @@ def test_every_algorithm_takes_what_is_worked_by_hand(
         far = algorithm.endswith("-far")
         lines = [halves.get(algorithm) or halves[far]]
     (line,) = map(graphs.both, lines) if twice else lines
-    assert graph.launch + line[0] / 10**6 + int(size) * line[1] == int(
-        expected
-    )
+    assert graph.launch + line[0] / 10**6 + int(size) * line[1] == int(expected)
 
 
 def test_what_ends_the_step_on_a_graph_runs_together() -> None:
@@ -400,10 +362,7 @@ def test_types_of_devices_take_their_own_times(
     """The second device is of a type on which a takes longer, if it has a."""
     times = {"forward_ns": 10.0, "backward_ns": 20.0, field: value}
     slow = DeviceTimes(device="other", **times)
-    costs = {
-        "a": make_cost(10, 20, by_device=(slow,), tp=2),
-        "b": make_cost(10, 20),
-    }
+    costs = {"a": make_cost(10, 20, by_device=(slow,), tp=2), "b": make_cost(10, 20)}
     problem = make_problem(
         costs, devices=3, global_batch=1, replicas=(1,), topology=NCCL
     )
@@ -466,9 +425,7 @@ def test_the_slowest_memory_of_a_block_counts() -> None:
 def test_groups_are_odd_in_the_second_tree() -> None:
     """Of 5: 1 and 3 below 2 below 4 below 0; then every rank is one more."""
     ((_, flows),) = graph_of("uneven").trees((0, 1, 2, 3, 4), Fraction(1))
-    assert {
-        ends: part for ends, part in flows.items() if ends[0] < ends[1]
-    } == {
+    assert {ends: part for ends, part in flows.items() if ends[0] < ends[1]} == {
         **dict.fromkeys([(1, 2), (2, 4), (0, 4)], Fraction(1, 2)),
         **dict.fromkeys([(3, 4), (0, 3), (0, 1)], Fraction(1, 2)),
         (2, 3): 1,
@@ -478,9 +435,7 @@ def test_groups_are_odd_in_the_second_tree() -> None:
 def test_the_units_are_names() -> None:
     document = {"kind": "graph", "units": [{"a": ["node"]}]}
     problem = {"schema": "nest-problem/1", "cluster": {"topology": document}}
-    with pytest.raises(
-        documents.BadInputError, match="units: expected a value"
-    ):
+    with pytest.raises(documents.BadInputError, match="units: expected a value"):
         documents.parse(json.dumps(problem), "problem")
 
 

@@ -51,12 +51,7 @@ from tests.certified import (
     put,
     with_rules,
 )
-from tests.independent.generate import (
-    draw_plan,
-    draw_problem,
-    spoil,
-    with_memory,
-)
+from tests.independent.generate import draw_plan, draw_problem, spoil, with_memory
 from tests.properties.test_solvers_agree import solve
 from tests.strategies import count_plans
 
@@ -136,9 +131,7 @@ def test_prices_of_devices_bound_the_sum() -> None:
     them, 238 of 2 · 119 device-ns are gone, and the other takes 100 at least.
     So each has one device, and the cheapest path takes 200.
     """
-    costs = {
-        name: (make_cost(50, 50), make_cost(30, 30, tp=2)) for name in "ab"
-    }
+    costs = {name: (make_cost(50, 50), make_cost(30, 30, tp=2)) for name in "ab"}
     problem = make_problem(costs, devices=2, topology=NCCL)
     plan = make_plan(("a b", Strategy(tp=2)))
     certificate = certify(problem, plan)
@@ -180,10 +173,7 @@ def test_devices_have_a_price_where_they_are_short() -> None:
     [(1, (100, 100), (90, 90), 430), (2, (190, 10), (179, 1), 610)],
 )
 def test_what_is_in_front_may_be_run_in_several_ways(
-    count: int,
-    apart_ns: tuple[int, int],
-    together_ns: tuple[int, int],
-    best: int,
+    count: int, apart_ns: tuple[int, int], together_ns: tuple[int, int], best: int
 ) -> None:
     """Layers a and b take 180 ns on two devices, c 100, and 150 to update.
 
@@ -193,9 +183,7 @@ def test_what_is_in_front_may_be_run_in_several_ways(
     """
     costs = {
         name: (make_cost(0, one_ns), make_cost(0, two_ns, tp=2))
-        for name, one_ns, two_ns in zip(
-            "ab", apart_ns, together_ns, strict=True
-        )
+        for name, one_ns, two_ns in zip("ab", apart_ns, together_ns, strict=True)
     } | {"c": (make_cost(50, 50, weight_bytes=10),)}
     problem = make_problem(
         costs,
@@ -354,11 +342,7 @@ def test_the_least_load_is_that_of_the_stage_alone() -> None:
         "b": (make_cost(50, 50, tp=2), make_cost(10, 10, cp=2)),
     }
     problem = make_problem(
-        costs,
-        edges=(("a", "b", 0),),
-        topology=NCCL,
-        replicas=(1,),
-        global_batch=1,
+        costs, edges=(("a", "b", 0),), topology=NCCL, replicas=(1,), global_batch=1
     )
     plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(cp=2)))
     proves(problem, plan, 30)
@@ -661,9 +645,7 @@ MUTATIONS: dict[str, Mutation] = {
 }
 
 
-def still_true(
-    problem: Problem, old: Certificate, new: Certificate, name: str
-) -> bool:
+def still_true(problem: Problem, old: Certificate, new: Certificate, name: str) -> bool:
     """Whether a changed certificate claims nothing wrong.
 
     A bound that is lower, of a plan that was not optimal, holds; one that is
@@ -698,9 +680,7 @@ def test_no_mutation_is_believed(
         if still_true(problem, certificate, changed, name):
             continue
         seen += 1
-        with pytest.raises(
-            (check.RejectedError, documents.BadInputError, LookupError)
-        ):
+        with pytest.raises((check.RejectedError, documents.BadInputError, LookupError)):
             verify(problem, sealed(changed))
         with pytest.raises((check.RejectedError, documents.BadInputError)):
             verify(problem, changed)  # nor with the seal it had
@@ -784,9 +764,7 @@ def test_a_problem_without_a_plan_by_hand() -> None:
         with pytest.raises(InvalidPlanError, match="there are plans that fit"):
             certify_infeasible(crowded(**fields))
         wrong = certificate | {"problem_hash": problem_hash(crowded(**fields))}
-        with pytest.raises(
-            check.RejectedError, match="plan that fits, got one"
-        ):
+        with pytest.raises(check.RejectedError, match="plan that fits, got one"):
             verify(crowded(**fields), sealed(wrong))
 
 
@@ -820,12 +798,7 @@ def test_sums_of_memory_have_the_fewest_micro_batches_in_flight() -> None:
     """
     costs = {"a": make_cost(kept_bytes=5), "b": make_cost(kept_bytes=10)}
     problem = make_problem(
-        costs,
-        devices=2,
-        memory_bytes=10,
-        global_batch=2,
-        topology=NCCL,
-        replicas=(1,),
+        costs, devices=2, memory_bytes=10, global_batch=2, topology=NCCL, replicas=(1,)
     )
     with pytest.raises(InvalidPlanError, match="there are plans that fit"):
         certify_infeasible(problem)
@@ -861,9 +834,7 @@ def test_none_is_certified_where_there_is_a_plan() -> None:
     assert seen["some"] > 15
 
 
-def forged(
-    source: random.Random, problem: Problem, empty: bool
-) -> Certificate:
+def forged(source: random.Random, problem: Problem, empty: bool) -> Certificate:
     """Return a certificate of nothing for a problem with plans."""
     prices = [] if empty else [[source.randrange(3), source.randrange(9)]]
     found = {
@@ -986,8 +957,7 @@ def test_times_that_are_too_long_are_refused() -> None:
     plan = make_plan(("a b", SINGLE))
     assert score(problem, plan).feasible
     with pytest.raises(
-        UnsupportedProblemError,
-        match=r"expected times of at most 2\*\*53 quanta",
+        UnsupportedProblemError, match=r"expected times of at most 2\*\*53 quanta"
     ):
         certify(problem, plan)
 
@@ -1081,9 +1051,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return paths
 
 
-def test_it_says_what_it_verified(
-    program: Program, files: tuple[Path, Path]
-) -> None:
+def test_it_says_what_it_verified(program: Program, files: tuple[Path, Path]) -> None:
     assert program(*files) == (
         0,
         "verified: optimal, step time 143 quanta, lower bound 143\n",
@@ -1091,17 +1059,13 @@ def test_it_says_what_it_verified(
     )
 
 
-def test_it_says_that_no_plan_fits(
-    program: Program, files: tuple[Path, Path]
-) -> None:
+def test_it_says_that_no_plan_fits(program: Program, files: tuple[Path, Path]) -> None:
     files[0].write_bytes(written(crowded()))
     files[1].write_text(json.dumps(certify_infeasible(crowded())))
     assert program(*files) == (0, "verified: infeasible, no plan fits\n", "")
 
 
-def test_it_says_why_it_rejects(
-    program: Program, files: tuple[Path, Path]
-) -> None:
+def test_it_says_why_it_rejects(program: Program, files: tuple[Path, Path]) -> None:
     certificate = json.loads(files[1].read_text())
     certificate["step_time_quanta"] = 144
     certificate["status"] = "feasible"
@@ -1149,9 +1113,7 @@ def test_nothing_is_in_a_certificate_that_is_not_read() -> None:
             "proof": changed["proof"][0],
         }
         where[part]["members"] = 1
-        with pytest.raises(
-            documents.BadInputError, match="members: expected nothing"
-        ):
+        with pytest.raises(documents.BadInputError, match="members: expected nothing"):
             verify(problem, sealed(changed))
 
 
@@ -1216,9 +1178,7 @@ def test_problems_that_nest_refuses_are_refused(
         ("9007199254740993", (1 << 53) + 1),
     ],
 )
-def test_fractions_are_the_nearest_doubles(
-    text: str, value: Fraction | int
-) -> None:
+def test_fractions_are_the_nearest_doubles(text: str, value: Fraction | int) -> None:
     """As nest reads them; whole numbers are as they stand there."""
     document = f'{{"forward_ns": {text}}}'
     assert documents.parse(document, "problem")[0] == {"forward_ns": value}
@@ -1320,10 +1280,7 @@ def test_missing_files_are_bad_input(
 
 def test_it_rests_on_little() -> None:
     """The standard library, and seven files of at most 400 lines."""
-    names = {
-        *("check", "documents", "graphs", "networks", "prices", "rules"),
-        "stages",
-    }
+    names = {*("check", "documents", "graphs", "networks", "prices", "rules"), "stages"}
     for path in (FOLDER / f"{name}.py" for name in names):
         text = path.read_text()
         assert text.count("\n") <= 400

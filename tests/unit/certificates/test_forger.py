@@ -76,9 +76,7 @@ def test_it_prints_what_it_counted(
 ) -> None:
     assert forger.main(["1", "7"]) == 0
     assert (
-        capsys.readouterr()
-        .out.splitlines()[-1]
-        .startswith("1 problems from seed 7: ")
+        capsys.readouterr().out.splitlines()[-1].startswith("1 problems from seed 7: ")
     )
     monkeypatch.setattr(Forger, "wrong", lambda _: 1)
     assert forger.main(["1", "7"]) == 1

@@ -123,8 +123,7 @@ def test_every_wrong_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         "reports": "gpt2-large-a10gx2: reports a bound of ",
         "time limit": "large: expected it to stop within 3 s "
         "and 1 s of grace, got none: it was killed",
-        "quiet": "llama2-7b-a100-40gbx2: expected no output, got "
-        "'searching …'",
+        "quiet": "llama2-7b-a100-40gbx2: expected no output, got 'searching …'",
         "tidy": "expected no file where it runs, got 'left.txt' (and 1 more)",
     }.items():
         assert reasons[name].startswith(text), name
@@ -210,9 +209,7 @@ def test_the_runner_catches_it_too() -> None:
         for act in expected:
             registry.unregister_solver(f"wrong-{act}")
     assert first.status is Status.FEASIBLE
-    for wrong, (outcome, detail) in zip(
-        others, expected.values(), strict=True
-    ):
+    for wrong, (outcome, detail) in zip(others, expected.values(), strict=True):
         assert wrong.outcome is outcome
         assert wrong.detail.startswith(detail)
 

@@ -96,9 +96,7 @@ def test_the_step_of_deepseek_v3_follows_from_its_hours() -> None:
 
 def test_experts_that_exchange_less() -> None:
     """Only the all-to-all has other sizes, 3/8 of them."""
-    whole, less = (
-        build(case_of(f"deepseek-v3-2048{end}")) for end in ("", "-limited")
-    )
+    whole, less = (build(case_of(f"deepseek-v3-2048{end}")) for end in ("", "-limited"))
     for ours, theirs in zip(whole.graph.kinds, less.graph.kinds, strict=True):
         for one, other in zip(ours.costs, theirs.costs, strict=True):
             sizes = [call.size_bytes for call in one.collectives]
@@ -106,9 +104,7 @@ def test_experts_that_exchange_less() -> None:
                 round(0.375 * size) if call.axis == "ep" else size
                 for size, call in zip(sizes, one.collectives, strict=True)
             ]
-            assert replace(one, collectives=()) == replace(
-                other, collectives=()
-            )
+            assert replace(one, collectives=()) == replace(other, collectives=())
     assert any(
         call.axis == "ep"
         for kind in whole.graph.kinds

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.constraints.pins import (
-    Restrictions,
-    choices,
-    describe,
-    parse,
-    restrict,
-)
+from nest.constraints.pins import Restrictions, choices, describe, parse, restrict
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir import Activations, Problem
 from nest.solvers.base import SolveOptions, Status
@@ -102,9 +96,7 @@ def test_solvers_honour_them():
         free = get_solver(name)().solve(problem, SolveOptions())
         assert free.claimed_quanta == 60
         narrow = restrict(
-            problem,
-            parse(["r=1,b=1,tp=1,pp=2"], "--pin"),
-            {"recompute": ("full",)},
+            problem, parse(["r=1,b=1,tp=1,pp=2"], "--pin"), {"recompute": ("full",)}
         )
         pinned = get_solver(name)().solve(narrow, SolveOptions())
         assert pinned.status is Status.OPTIMAL
@@ -115,8 +107,7 @@ def test_restrictions_are_described_as_they_are_given():
     pins = parse(["tp=4|8,recompute=none"], "--pin")
     assert describe(pins, {}) == "--pin tp=4|8,recompute=none"
     assert (
-        describe(pins, {"zero": (3,)})
-        == "--pin tp=4|8,recompute=none --forbid zero=3"
+        describe(pins, {"zero": (3,)}) == "--pin tp=4|8,recompute=none --forbid zero=3"
     )
     assert describe({}, {}) == ""
 
@@ -265,9 +256,7 @@ def test_zero_stages_that_are_one_plan_are_all_named():
     single = make_problem({"a": make_cost(1, 1)}, devices=1, zero=(0, 1, 3))
     assert choices(single)["zero"] == (0, 1, 3)
     assert restrict(single, {"zero": (1,)}).job.zero == (1,)
-    refuses(
-        single, {"zero": (2,)}, r"--pin zero=2: .* \(0, 1, 3\), got 2; choose"
-    )
+    refuses(single, {"zero": (2,)}, r"--pin zero=2: .* \(0, 1, 3\), got 2; choose")
     # Where a rule is about the stage, they are told apart.
     job = replace(single.job, zero_with={"pp": (0,)})
     assert choices(replace(single, job=job))["zero"] == (0, 1, 3)
@@ -297,10 +286,7 @@ def test_chunks_that_no_plan_has_are_refused():
 def test_long_lists_are_shortened():
     """R may be 1..16 on 16 devices if batches may be uneven."""
     problem = make_problem(
-        {"a": make_cost(1, 1)},
-        devices=16,
-        global_batch=16,
-        uneven_batches=True,
+        {"a": make_cost(1, 1)}, devices=16, global_batch=16, uneven_batches=True
     )
     refuses(problem, {"r": (17,)}, r"\(1, 2, .*, 10, …, 16\), got 17")
 
@@ -325,9 +311,7 @@ def test_stages_that_must_be_even_are_listed():
         even_layers=True,
     )
     kind, *_ = problem.graph.kinds
-    layers = tuple(
-        replace(layer, kind=kind.name) for layer in problem.graph.layers
-    )
+    layers = tuple(replace(layer, kind=kind.name) for layer in problem.graph.layers)
     graph = replace(problem.graph, kinds=(kind,), layers=layers)
     problem = replace(problem, graph=graph)
     refuses(

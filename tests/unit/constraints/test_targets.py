@@ -203,11 +203,7 @@ def choosing(*, experts: bool = False, **job: object) -> Problem:
         replace(
             kind,
             costs=tuple(
-                replace(
-                    cost,
-                    sequence_parallel=split,
-                    expert_weight_bytes=int(experts),
-                )
+                replace(cost, sequence_parallel=split, expert_weight_bytes=int(experts))
                 for cost in kind.costs
                 for split in ((False, True) if cost.tp > 1 else (False,))
             ),
@@ -255,9 +251,7 @@ def test_plans_that_split_otherwise_are_named():
     assert texts("deepspeed", choosing(even_layers=False), both)[:1] == [
         "stage 2: tp=2" + known("without")
     ]
-    assert "stage 1: tp=2" + known("with") in texts(
-        "torchtitan", choosing(), both
-    )
+    assert "stage 1: tp=2" + known("with") in texts("torchtitan", choosing(), both)
     assert texts("megatron", choosing(), both) == [
         "stage 2: sequence_parallel=True | sequence_parallel=False as in "
         "stage 1, as all stages share it"
@@ -285,9 +279,7 @@ def predicting(count: int = 2, one_stage: tuple[str, ...] = ()) -> Problem:
     whole = four_layers()
     graph = whole.graph
     kinds = {kind.name: kind for kind in graph.kinds}
-    more = tuple(
-        replace(kinds["block"], name=name) for name in ("mtp", "mtp-next")
-    )
+    more = tuple(replace(kinds["block"], name=name) for name in ("mtp", "mtp-next"))
     layers = list(graph.layers)
     for number in range(count):
         at = len(layers) - 1 - count + number
@@ -295,9 +287,7 @@ def predicting(count: int = 2, one_stage: tuple[str, ...] = ()) -> Problem:
         layers[at] = replace(layers[at], kind=kind)
     return replace(
         whole,
-        graph=replace(
-            graph, kinds=(*graph.kinds, *more), layers=tuple(layers)
-        ),
+        graph=replace(graph, kinds=(*graph.kinds, *more), layers=tuple(layers)),
         job=replace(whole.job, one_stage=one_stage),
     )
 
@@ -329,9 +319,7 @@ def test_experts_are_not_exchanged_behind_several_modules_of_predictions():
         plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
         plan = replace(plan, overlap=("ep",))
         found = texts("megatron", whole, plan)
-        assert found == ["overlap: ep | tp or weights or gradients"] * (
-            count > 1
-        )
+        assert found == ["overlap: ep | tp or weights or gradients"] * (count > 1)
 
 
 @pytest.mark.parametrize(
@@ -436,9 +424,8 @@ def test_sharding_that_is_asked_for_is_listed():
         micro_batch=2,
     )
     zero = "zero to be 2 or 3 over several data or context ranks"
-    assert (
-        f"stage 2: zero=2 over 1 | {zero} with several tensor ranks"
-        in texts("torchtitan", four_layers(), plan)
+    assert f"stage 2: zero=2 over 1 | {zero} with several tensor ranks" in texts(
+        "torchtitan", four_layers(), plan
     )
 
 
@@ -454,9 +441,7 @@ def test_zero_with_stages_and_replicas_is_listed():
         "stage 2: zero=2 | zero to be one of [0, 1] with several stages",
     ]
     one = make_plan(
-        ("in b0 b1 b2 b3 out", Strategy(dp=2, zero=2)),
-        replicas=2,
-        micro_batch=2,
+        ("in b0 b1 b2 b3 out", Strategy(dp=2, zero=2)), replicas=2, micro_batch=2
     )
     assert texts("deepspeed", four_layers(), one) == [
         "stage 1: zero=2 | zero to be one of [0] with several replicas"

@@ -9,10 +9,7 @@ from nest.cost.score import score
 from nest.ir import Activations, Strategy
 from tests.builders import PAIRS, call, make_cost, make_plan, make_problem
 
-BOTH = (
-    Activations(kept_bytes=0),
-    Activations(recompute="full", kept_bytes=0),
-)
+BOTH = (Activations(kept_bytes=0), Activations(recompute="full", kept_bytes=0))
 
 
 def nonzero(terms):
@@ -49,11 +46,7 @@ def test_every_term_of_a_pipeline():
     assert found.step_quanta == 480 + 3 * 700 + 600
     terms = breakdown(problem, plan, found)
     assert (terms.slowest, terms.num_loads) == (1, 3)
-    assert nonzero(terms.blocks[0]) == {
-        "compute": 300,
-        "tp": 120,
-        "receive": 60,
-    }
+    assert nonzero(terms.blocks[0]) == {"compute": 300, "tp": 120, "receive": 60}
     assert nonzero(terms.blocks[1]) == {
         "compute": 300,
         "recompute": 100,
@@ -101,16 +94,11 @@ def test_zero_traffic_and_the_sync_over_replicas():
 def test_only_exposed_communication_counts():
     """All of 120 overlaps, 100 of it hide behind the forward pass."""
     cost = make_cost(
-        100,
-        200,
-        tp=2,
-        collectives=(call("all-reduce", "tp", "forward", 100),),
+        100, 200, tp=2, collectives=(call("all-reduce", "tp", "forward", 100),)
     )
     problem = make_problem({"a": cost}, overlap={"tp": 1.0})
     plan = make_plan(("a", Strategy(tp=2)))
-    hidden = type(plan)(
-        replicas=1, micro_batch=1, stages=plan.stages, overlap=("tp",)
-    )
+    hidden = type(plan)(replicas=1, micro_batch=1, stages=plan.stages, overlap=("tp",))
     for candidate, exposed in ((plan, 120), (hidden, 20)):
         found = score(problem, candidate)
         terms = breakdown(problem, candidate, found)
@@ -123,17 +111,13 @@ def test_collectives_belong_to_their_axis(axis):
     degrees = {"cp": {"cp": 2}, "ep": {"dp": 2, "ep": 2}, "dp": {"dp": 2}}
     own = {key: n for key, n in degrees[axis].items() if key != "dp"}
     cost = make_cost(
-        100,
-        200,
-        collectives=(call("all-gather", axis, "backward", 100),),
-        **own,
+        100, 200, collectives=(call("all-gather", axis, "backward", 100),), **own
     )
     problem = make_problem(
         {"a": cost}, global_batch=2, micro_batches=(2 if axis != "cp" else 1,)
     )
     plan = make_plan(
-        ("a", Strategy(**degrees[axis])),
-        micro_batch=2 if axis != "cp" else 1,
+        ("a", Strategy(**degrees[axis])), micro_batch=2 if axis != "cp" else 1
     )
     found = score(problem, plan)
     terms = breakdown(problem, plan, found)

@@ -70,9 +70,7 @@ def test_a_layer_is_rounded_once_per_pass():
     for forward_ns, expected in ((0.3, 11), (0.9, 11), (1.1, 12)):
         # 10.8 -> 11; 11.4 -> 11, where 1 + 11 would be 12; 11.6 -> 12
         cost = make_cost(forward_ns, tp=2, collectives=gather)
-        stage = only_stage(
-            make_problem({"a": cost}), make_plan(("a", Strategy(tp=2)))
-        )
+        stage = only_stage(make_problem({"a": cost}), make_plan(("a", Strategy(tp=2))))
         assert stage.forward == expected
 
 
@@ -135,9 +133,7 @@ def test_ranks_run_tp_then_cp_then_dp():
     fours. Expert copies with ep = 2 are 4 apart.
     """
     tree = make_levels((2, 10.0, 1e9), (2, 100.0, 1e8), (2, 1000.0, 4e8))
-    model = CostModel(
-        make_problem({"a": make_cost()}, devices=8, topology=tree)
-    )
+    model = CostModel(make_problem({"a": make_cost()}, devices=8, topology=tree))
     strategy = Strategy(dp=2, tp=2, cp=2, ep=2)
     block = Block(1, 8, 0, 8)
     groups = dict(model.groups.keys(strategy, block))
@@ -168,9 +164,7 @@ def test_the_fastest_blocks_are_slower_than_others_on_no_axis():
     At 0 and 2 one of them is; of two data pairs one crosses units or both.
     """
     tree = make_levels((3, 0.0, 1e9), (3, 0.0, 1e8))
-    model = CostModel(
-        make_problem({"a": make_cost()}, devices=9, topology=tree)
-    )
+    model = CostModel(make_problem({"a": make_cost()}, devices=9, topology=tree))
     strategy = Strategy(dp=2, tp=2)
     blocks = [Block(1, 9, offset, 4) for offset in range(3)]
     assert model.groups.fastest(strategy, blocks) == [blocks[1]]
@@ -190,19 +184,13 @@ def test_passes_apart_are_those_of_the_terms(zero, recompute):
         weight_bytes=1000,
         activations=tuple(
             Activations(
-                recompute=name,
-                kept_bytes=10,
-                extra_ns=40.0 * (name == "selective"),
+                recompute=name, kept_bytes=10, extra_ns=40.0 * (name == "selective")
             )
             for name in RECOMPUTE
         ),
     )
     problem = make_problem(
-        {"a": cost},
-        topology=PAIRS,
-        global_batch=2,
-        zero=(zero,),
-        recompute=RECOMPUTE,
+        {"a": cost}, topology=PAIRS, global_batch=2, zero=(zero,), recompute=RECOMPUTE
     )
     model = CostModel(problem)
     strategy = Strategy(tp=2, dp=2, zero=zero, recompute=recompute)
@@ -215,10 +203,7 @@ def test_passes_apart_are_those_of_the_terms(zero, recompute):
 
 
 def tp2_cost():
-    return make_cost(
-        tp=2,
-        collectives=(call("all-reduce", "tp", "forward", 200),),
-    )
+    return make_cost(tp=2, collectives=(call("all-reduce", "tp", "forward", 200),))
 
 
 def test_a_straddling_block_pays_the_upper_level():
@@ -271,9 +256,7 @@ def test_the_worst_group_counts():
 
 def test_a_group_that_fills_units_unevenly_is_flat():
     """tp = 3 on 0, 1, 2: ring 4*100 + 4/3 * 3000 = 4400 for 300 bytes."""
-    cost = make_cost(
-        tp=3, collectives=(call("all-reduce", "tp", "forward", 300),)
-    )
+    cost = make_cost(tp=3, collectives=(call("all-reduce", "tp", "forward", 300),))
     problem = make_problem({"a": cost}, topology=PAIRS)
     plan = make_plan(("a", Strategy(tp=3)))
     assert only_stage(problem, plan).forward == 4400
@@ -296,9 +279,7 @@ def received(costs, edges, *stages, plan=(), **fields):
 def test_receive_is_paid_by_both_sides():
     """500 bytes over the lower link: 10 + 500, forward and backward."""
     problem = make_problem(
-        {"a": make_cost(1, 2), "b": make_cost(4, 8)},
-        edges=AB,
-        topology=PAIRS,
+        {"a": make_cost(1, 2), "b": make_cost(4, 8)}, edges=AB, topology=PAIRS
     )
     first, second = stages_of(problem, make_plan(("a", SINGLE), ("b", SINGLE)))
     assert (first.receive_forward, first.receive_backward) == (0, 510)
@@ -364,9 +345,7 @@ def test_a_smaller_sender_sends_to_several(sizes, forward, backward):
 @pytest.mark.parametrize(
     ("sequence_parallel", "forward"), [(False, 20100), (True, 5100)]
 )
-def test_a_smaller_sender_sends_what_each_rank_takes(
-    sequence_parallel, forward
-):
+def test_a_smaller_sender_sends_what_each_rank_takes(sequence_parallel, forward):
     """One device sends to ``tp = 4``: 4 * 500 bytes, or as many fourths."""
     found = received(
         {"a": make_cost(), "b": make_cost(tp=4)},
@@ -406,9 +385,7 @@ def test_on_a_graph_all_devices_of_the_sender_send():
         {"a": make_cost(), "b": make_cost(tp=2)},
         *(AB, ("a", SINGLE), ("b", Strategy(tp=2))),
         devices=3,
-        topology=make_graph(
-            ports, [(port, "switch", 5, 1e9) for port in ports]
-        ),
+        topology=make_graph(ports, [(port, "switch", 5, 1e9) for port in ports]),
     )
     assert found == [(0, 510), (1010, 0)]
 
@@ -547,11 +524,7 @@ def test_each_tensor_that_passes_is_sharded_as_the_receive():
     With sequence parallelism on tp 2 too: 3 and 1 bytes.
     """
     edges = (("a", "d", 3), ("b", "d", 1))
-    both = {
-        "global_batch": 4,
-        "micro_batches": (4,),
-        "plan": {"micro_batch": 4},
-    }
+    both = {"global_batch": 4, "micro_batches": (4,), "plan": {"micro_batch": 4}}
     wide = Strategy(dp=2, tp=2)
     fields = {**both, "devices": 16, "samples": 2}
     assert passing(edges, wide, **fields) == [100, 106, 108, 100]
@@ -602,9 +575,7 @@ def zero_stage(zero, *, strategy=None, replicas=1, topology=PAIRS, **fields):
         optimizer=UNEQUAL,
         **job,
     )
-    plan = make_plan(
-        ("a", strategy), replicas=replicas, micro_batch=strategy.dp
-    )
+    plan = make_plan(("a", strategy), replicas=replicas, micro_batch=strategy.dp)
     return only_stage(problem, plan)
 
 
@@ -633,11 +604,7 @@ def memory_of(stage):
 )
 def test_zero_stages(zero, forward, backward, sync, memory):
     stage = zero_stage(zero, weight_bytes=1000, working_bytes=7)
-    assert (stage.forward, stage.backward, stage.sync) == (
-        forward,
-        backward,
-        sync,
-    )
+    assert (stage.forward, stage.backward, stage.sync) == (forward, backward, sync)
     assert memory_of(stage) == memory
 
 
@@ -730,9 +697,7 @@ def test_experts_synchronise_over_their_copies(fields, sync):
 def test_experts_synchronise_over_replicas_too():
     """dp = 2, ep = 2, R = 2: one copy per replica, 200 + 20000."""
     strategy = Strategy(dp=2, ep=2)
-    stage = zero_stage(
-        0, strategy=strategy, expert_weight_bytes=1000, replicas=2
-    )
+    stage = zero_stage(0, strategy=strategy, expert_weight_bytes=1000, replicas=2)
     assert stage.sync == 20200
 
 
@@ -766,9 +731,7 @@ def test_experts_are_sharded_over_their_copies(zero, memory):
 def test_an_unshared_expert_is_not_gathered():
     """ep = dp: the one copy is whole already, nothing more while it runs."""
     stage = zero_stage(
-        3,
-        strategy=Strategy(dp=2, ep=2, zero=3),
-        expert_weight_bytes=1000,
+        3, strategy=Strategy(dp=2, ep=2, zero=3), expert_weight_bytes=1000
     )
     assert memory_of(stage) == (1000, 2000, 6000, 0)
     assert (stage.forward, stage.backward) == (100, 200)
@@ -819,9 +782,7 @@ def test_optimizer_update_moves_bytes_through_memory(zero, update):
 
 def test_overlap_hides_the_sync_and_not_the_update():
     """0.75 * 2020 + 16000."""
-    stage = zero_stage(
-        0, weight_bytes=1000, hbm=1e9, gradient_sync_overlap=0.25
-    )
+    stage = zero_stage(0, weight_bytes=1000, hbm=1e9, gradient_sync_overlap=0.25)
     assert stage.sync == 1515 + 16000
     hidden = zero_stage(0, weight_bytes=1000, gradient_sync_overlap=1.0)
     assert hidden.sync == 0
@@ -849,9 +810,7 @@ def test_sync_of_a_stage_adds_up_and_of_a_plan_is_the_largest():
         optimizer=UNEQUAL,
         global_batch=2,
     )
-    result = score(
-        problem, make_plan(("a b", SINGLE), ("c", SINGLE), replicas=2)
-    )
+    result = score(problem, make_plan(("a b", SINGLE), ("c", SINGLE), replicas=2))
     assert [stage.sync for stage in result.stages] == [640, 1020]
     assert result.step_quanta == 1020
 
@@ -875,12 +834,8 @@ def recompute_stage(recompute, zero=0):
             call("all-gather", "tp", "backward", 100),
         ),
     )
-    problem = make_problem(
-        {"a": cost}, recompute=("none", "selective", "full")
-    )
-    return only_stage(
-        problem, make_plan(("a", Strategy(tp=2, recompute=recompute)))
-    )
+    problem = make_problem({"a": cost}, recompute=("none", "selective", "full"))
+    return only_stage(problem, make_plan(("a", Strategy(tp=2, recompute=recompute))))
 
 
 @pytest.mark.parametrize(
@@ -946,13 +901,10 @@ def test_in_flight_micro_batches(schedule, batch, inflight):
         schedule=schedule,
         global_batch=batch,
     )
-    stages = stages_of(
-        problem, make_plan(("a", SINGLE), ("b", SINGLE), ("c", SINGLE))
-    )
+    stages = stages_of(problem, make_plan(("a", SINGLE), ("b", SINGLE), ("c", SINGLE)))
     assert [stage.inflight for stage in stages] == inflight
     assert [stage.kept_bytes for stage in stages] == [
-        count * size
-        for count, size in zip(inflight, (10, 20, 30), strict=True)
+        count * size for count, size in zip(inflight, (10, 20, 30), strict=True)
     ]
 
 
@@ -962,7 +914,7 @@ def test_memory_adds_up_layers_but_only_the_largest_working_set():
         {
             "a": make_cost(weight_bytes=10, kept_bytes=5, working_bytes=100),
             "b": make_cost(weight_bytes=20, kept_bytes=7, working_bytes=60),
-        },
+        }
     )
     stage = only_stage(problem, make_plan(("a b", SINGLE)))
     assert memory_of(stage) == (30, 30, 180, 100)
@@ -976,9 +928,7 @@ def test_a_recompute_choice_adds_to_its_layers_working_set():
             "a": make_cost(
                 working_bytes=100,
                 activations=(
-                    Activations(
-                        recompute="full", kept_bytes=5, working_bytes=30
-                    ),
+                    Activations(recompute="full", kept_bytes=5, working_bytes=30),
                 ),
             ),
             "b": make_cost(
@@ -1013,11 +963,7 @@ def mixed_problem(**job):
 
 
 def mixed_plan(*, first=("a", "b", "c")):
-    strategy_of = {
-        "a": Strategy(tp=2),
-        "b": Strategy(dp=2),
-        "c": Strategy(dp=2),
-    }
+    strategy_of = {"a": Strategy(tp=2), "b": Strategy(dp=2), "c": Strategy(dp=2)}
     return Plan(
         replicas=1,
         micro_batch=2,
@@ -1107,10 +1053,7 @@ def test_layers_that_differ_only_in_zero_or_recompute_are_not_moved():
             Stage(
                 layers=("a", "b"),
                 devices=2,
-                strategies=(
-                    Strategy(dp=2, recompute="full"),
-                    Strategy(dp=2, zero=1),
-                ),
+                strategies=(Strategy(dp=2, recompute="full"), Strategy(dp=2, zero=1)),
             ),
         ),
     )
@@ -1226,10 +1169,7 @@ def test_a_change_of_strategy_moves_only_bytes():
     strategies = (Strategy(tp=2), Strategy(dp=2))
     for size, free in ((0, True), (2, False)):
         problem = make_problem(
-            {
-                "a": make_cost(tp=2, samples=2),
-                "b": make_cost(),
-            },
+            {"a": make_cost(tp=2, samples=2), "b": make_cost()},
             edges=(("a", "b", size),),
             micro_batches=(2,),
             global_batch=2,

@@ -21,10 +21,7 @@ from tests.builders import make_cost, make_problem
 
 #: Problems of models that nanoseconds cannot hold, by the words for them.
 LARGE: dict[str, dict[str, Any]] = {
-    "several kinds of machines": {
-        "model": "gpt3-175b",
-        "cluster": "h100x512+a100x512",
-    },
+    "several kinds of machines": {"model": "gpt3-175b", "cluster": "h100x512+a100x512"},
     "a torus": {
         "model": "llama3-70b",
         "cluster": "tpu-v5px4096",

@@ -49,13 +49,7 @@ def test_passes_are_read_in_their_order() -> None:
         Pass(0, 0, True, "weights"),
     ]
     assert [*schedule.passes(0, 2, 2)] == passes
-    assert [pass_text(x) for x in passes] == [
-        "0F0",
-        "0F1",
-        "0I0",
-        "0B1",
-        "0W0",
-    ]
+    assert [pass_text(x) for x in passes] == ["0F0", "0F1", "0I0", "0B1", "0W0"]
     # Block 2: 1-2-4, then 4-5-7. Block 1: F, F, I 4-5, B 7-9, W 9-10.
     times = [Times(1, 2, 1)] * 2
     assert schedule.pipeline_time(times, 2) == 10
@@ -99,8 +93,7 @@ GOOD = ("0F0 0F1 0B0 0B1", "1F0 1I0 1W0 1F1 1B1")
         ),
         (
             (GOOD[0], f"{GOOD[1]} 1F2"),
-            "order, block 2: expected micro-batches 0 to 1, got 1F2; "
-            "remove it",
+            "order, block 2: expected micro-batches 0 to 1, got 1F2; remove it",
         ),
         *(
             (
@@ -134,8 +127,7 @@ GOOD = ("0F0 0F1 0B0 0B1", "1F0 1I0 1W0 1F1 1B1")
         ),
         (
             (GOOD[0], GOOD[1].replace("1F1 1B1", "")),
-            "order, block 2: expected every pass of chunk 1, got no 1F1; "
-            "add it",
+            "order, block 2: expected every pass of chunk 1, got no 1F1; add it",
         ),
         (
             # Block 1 has its first backward pass in front of what block 2
@@ -146,9 +138,7 @@ GOOD = ("0F0 0F1 0B0 0B1", "1F0 1I0 1W0 1F1 1B1")
         ),
     ],
 )
-def test_orders_that_blocks_cannot_run(
-    lists: tuple[str, ...], message: str
-) -> None:
+def test_orders_that_blocks_cannot_run(lists: tuple[str, ...], message: str) -> None:
     order = tuple(tuple(texts.split()) for texts in lists)
     with pytest.raises(InvalidPlanError, match=f"^{re.escape(message)}$"):
         read_order(order, 2, 1, "loop", 2)
@@ -163,18 +153,14 @@ def test_passes_of_chunks_wait_for_each_other() -> None:
     """In a loop block 1 has chunk 2, in a V block 2 has it."""
     loop = ("0F0 2F0 2B0 0B0", "1F0 3F0 3B0 1B0")
     in_v = ("0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0")
-    for lists, placement, other in (
-        (loop, "loop", "v"),
-        (in_v, "v", "loop"),
-    ):
+    for lists, placement, other in ((loop, "loop", "v"), (in_v, "v", "loop")):
         schedule = read(*lists, virtual=2, placement=placement, count=1)
         assert schedule.placement == placement
         assert schedule.pipeline_time([Times(1, 2)] * 4, 1) == 12
         with pytest.raises(InvalidPlanError, match="expected passes of its"):
             read(*lists, virtual=2, placement=other, count=1)
     with pytest.raises(
-        InvalidPlanError,
-        match=r"other: 2F0 on block 1, 1F0 on block 2; reorder them$",
+        InvalidPlanError, match=r"other: 2F0 on block 1, 1F0 on block 2; reorder them$"
     ):
         read("2F0 0F0 2B0 0B0", loop[1], virtual=2, count=1)
 
@@ -199,9 +185,7 @@ def test_files_say_orders_as_names_or_lists(tmp_path: Any) -> None:
 
 
 def job(schedule: Any, *virtual: int) -> Job:
-    return Job(
-        global_batch=2, schedule=schedule, virtual_stages=virtual or (1,)
-    )
+    return Job(global_batch=2, schedule=schedule, virtual_stages=virtual or (1,))
 
 
 def plan(order: Any, virtual: int = 1, placement: Any = "loop") -> Plan:
@@ -237,10 +221,7 @@ SOME = ("1f1b", "gpipe")
             *(SOME, (1,), LISTS, 1),
             "order: expected one of 1f1b, gpipe, got a list of passes",
         ),
-        (
-            *(SOME, (1,), "zb-h1", 1),
-            "order: expected one of 1f1b, gpipe, got 'zb-h1'",
-        ),
+        (*(SOME, (1,), "zb-h1", 1), "order: expected one of 1f1b, gpipe, got 'zb-h1'"),
         ("any", (1,), LISTS, 1, None),
         ("any", (1,), "zb-h1", 1, None),
         (
@@ -249,8 +230,7 @@ SOME = ("1f1b", "gpipe")
         ),
         (
             *("any", (1,), "dualpipe-v", 1),
-            "order: expected one of 1f1b, gpipe, zb-h1, zb-v, got "
-            "'dualpipe-v'",
+            "order: expected one of 1f1b, gpipe, zb-h1, zb-v, got 'dualpipe-v'",
         ),
         ("any", (1, 2), "1f1b", 2, None),
         ("any", (1, 2), "zb-v", 2, None),
@@ -286,9 +266,12 @@ def test_jobs_say_which_chunks_are_allowed() -> None:
     assert job(("1f1b", "gpipe"), 2).chunk_counts == (2, 1)
     assert job("any").schedules == ("1f1b", "gpipe", "zb-h1", "zb-v")
     assert job(("zb-h1", "1f1b")).schedule_text == "zb-h1,1f1b"
-    assert [
-        job(x).plans_order_passes for x in ("any", ("1f1b",), "1f1b", "zb-h1")
-    ] == [True, True, False, False]
+    assert [job(x).plans_order_passes for x in ("any", ("1f1b",), "1f1b", "zb-h1")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -320,9 +303,7 @@ def test_lists_of_split_schedules_do_not_recompute_all() -> None:
 
 
 def problem_of(schedule: Any, *virtual: int) -> Problem:
-    problem = make_problem(
-        dict.fromkeys("abcd", make_cost(10, 20)), global_batch=2
-    )
+    problem = make_problem(dict.fromkeys("abcd", make_cost(10, 20)), global_batch=2)
     return replace(problem, job=job(schedule, *virtual))
 
 
@@ -351,8 +332,7 @@ def test_plans_have_the_schedule_of_their_order() -> None:
     assert named is timed_schedule("1f1b", 2)
     assert named.name == "interleaved 1f1b"
     order = tuple(
-        tuple(f"{chunk}{kind}{m}" for kind in "FB" for m in (0, 1))
-        for chunk in (0, 1)
+        tuple(f"{chunk}{kind}{m}" for kind in "FB" for m in (0, 1)) for chunk in (0, 1)
     )
     listed = plan_schedule(several, plan(order), 2)
     assert [pass_text(x) for x in listed.passes(1, 2, 2)] == [*order[1]]
@@ -388,16 +368,11 @@ def test_what_recomputes_all_runs_whole_backward_passes(
 def test_the_chunk_that_recomputes_all_is_named() -> None:
     """Chunk 3 of a V is on block 1; its other chunk may split."""
     layers = make_plan(*((x, FULL if x == "d" else SINGLE) for x in "abcd"))
-    order = (
-        ("0F0", "3F0", "3B0", "0I0", "0W0"),
-        ("1F0", "2F0", "2I0", "2W0", "1B0"),
-    )
+    order = (("0F0", "3F0", "3B0", "0I0", "0W0"), ("1F0", "2F0", "2I0", "2W0", "1B0"))
     chosen = replace(layers, virtual_stages=2, placement="v", order=order)
     assert why_not_split_passes(job("any", 2), chosen, 1) is None
     order = (("0F0", "3F0", "3I0", "3W0", "0B0"), order[1])
-    reason = why_not_split_passes(
-        job("any", 2), replace(chosen, order=order), 1
-    )
+    reason = why_not_split_passes(job("any", 2), replace(chosen, order=order), 1)
     assert reason == (
         "stage 4: expected whole backward passes, as recompute is 'full', "
         "got gradients of weights apart"
@@ -408,19 +383,14 @@ def test_names_say_whether_passes_split_without_all_of_them() -> None:
     """A billion micro-batches would not end."""
     chosen = make_plan(("a", FULL), ("b", FULL))
     for name, split in (("1f1b", False), ("gpipe", False), ("zb-h1", True)):
-        reason = why_not_split_passes(
-            job("any"), replace(chosen, order=name), 10**9
-        )
+        reason = why_not_split_passes(job("any"), replace(chosen, order=name), 10**9)
         assert (reason is not None) == split
 
 
 def test_one_layer_that_recomputes_all_makes_its_chunk_whole() -> None:
     stage = Stage(layers=("a", "b"), devices=1, strategies=(SINGLE, FULL))
     chosen = Plan(
-        replicas=1,
-        micro_batch=1,
-        stages=(stage,),
-        order=(("0F0", "0I0", "0W0"),),
+        replicas=1, micro_batch=1, stages=(stage,), order=(("0F0", "0I0", "0W0"),)
     )
     reason = why_not_split_passes(job("any"), chosen, 1)
     assert reason is not None
@@ -430,12 +400,8 @@ def test_one_layer_that_recomputes_all_makes_its_chunk_whole() -> None:
 # Schedules with a name, pass by pass
 
 
-@pytest.mark.parametrize(
-    ("name", "virtual"), [("1f1b", 1), ("gpipe", 1), ("1f1b", 2)]
-)
-def test_a_timed_schedule_runs_the_same_passes(
-    name: str, virtual: int
-) -> None:
+@pytest.mark.parametrize(("name", "virtual"), [("1f1b", 1), ("gpipe", 1), ("1f1b", 2)])
+def test_a_timed_schedule_runs_the_same_passes(name: str, virtual: int) -> None:
     own, timed = schedule_of(name, virtual), timed_schedule(name, virtual)
     assert isinstance(timed, ListedSchedule)
     assert isinstance(timed, TimedSchedule) == (virtual == 1)

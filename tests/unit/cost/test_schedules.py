@@ -5,14 +5,7 @@ from operator import add
 
 import pytest
 
-from nest.cost.schedules import (
-    LISTED,
-    SCHEDULES,
-    Pass,
-    Times,
-    paced,
-    schedule_of,
-)
+from nest.cost.schedules import LISTED, SCHEDULES, Pass, Times, paced, schedule_of
 from nest.cost.schedules.base import peak
 from nest.cost.schedules.one_f_one_b import OneFOneB
 from nest.cost.schedules.timeline import critical_path, pair_time
@@ -57,17 +50,14 @@ class Split(OneFOneB):
 
 def passes_of(forward, backward):
     """Return chunks whose backward passes are half for the weights."""
-    return [
-        Times(f, g, g // 2) for f, g in zip(forward, backward, strict=True)
-    ]
+    return [Times(f, g, g // 2) for f, g in zip(forward, backward, strict=True)]
 
 
 def in_short(schedule, block, num_blocks, num_micro_batches):
     """Return passes as text: chunk a, b, ... in capitals if backward."""
     passes = schedule.passes(block, num_blocks, num_micro_batches)
     return " ".join(
-        f"{('AB' if p.backward else 'ab')[p.chunk // num_blocks]}"
-        f"{p.micro_batch}"
+        f"{('AB' if p.backward else 'ab')[p.chunk // num_blocks]}{p.micro_batch}"
         for p in passes
     )
 
@@ -275,9 +265,7 @@ def test_what_a_job_says_of_schedules_is_what_they_are():
     for name, schedule in LISTED.items():
         assert FIXED_CHUNKS.get(name, 1) == schedule.virtual_stages
         runs = list(schedule.passes(0, 2, 8))
-        assert any(p.gradients == "weights" for p in runs) == (
-            name in SPLIT_BACKWARD
-        )
+        assert any(p.gradients == "weights" for p in runs) == (name in SPLIT_BACKWARD)
 
 
 def test_zb_h1_keeps_weights_waiting_on_later_blocks():
@@ -293,12 +281,10 @@ def test_zb_h1_keeps_weights_waiting_on_later_blocks():
 def test_zb_v_runs_its_chunks_down_and_up():
     """S = 2, M = 3 = 2S - 1: block 0 runs chunks 0 and 3, block 1 1 and 2."""
     assert in_parts("zb-v", 0, 2, 3) == (
-        "Fa0 Fa1 Fa2 Fb0 Ib0 Wb0 Fb1 Ib1 Wb1 Ia0 Wa0 Fb2 Ib2 Wb2 "
-        "Ia1 Wa1 Ia2 Wa2"
+        "Fa0 Fa1 Fa2 Fb0 Ib0 Wb0 Fb1 Ib1 Wb1 Ia0 Wa0 Fb2 Ib2 Wb2 Ia1 Wa1 Ia2 Wa2"
     )
     assert in_parts("zb-v", 1, 2, 3) == (
-        "Fa0 Fb0 Fa1 Fb1 Ib0 Wb0 Fa2 Ia0 Wa0 Fb2 Ib1 Wb1 "
-        "Ia1 Ib2 Ia2 Wa1 Wb2 Wa2"
+        "Fa0 Fb0 Fa1 Fb1 Ib0 Wb0 Fa2 Ia0 Wa0 Fb2 Ib1 Wb1 Ia1 Ib2 Ia2 Wa1 Wb2 Wa2"
     )
     # of two micro-batches what is left of the third one
     assert in_parts("zb-v", 0, 2, 2) == (
@@ -314,8 +300,7 @@ def test_dualpipe_v_pairs_forward_with_backward_passes():
         "Bb3 Ia2 Wa2 Ia3 Wa3"
     )
     assert in_parts("dualpipe-v", 1, 2, 4) == (
-        "Fa0 Fb0 Fa1 Fb1 Fa2 Bb0 (Fb2 Ba0) (Fa3 Bb1) (Fb3 Ba1) "
-        "Bb2 Ba2 Ib3 Ia3 Wb3 Wa3"
+        "Fa0 Fb0 Fa1 Fb1 Fa2 Bb0 (Fb2 Ba0) (Fa3 Bb1) (Fb3 Ba1) Bb2 Ba2 Ib3 Ia3 Wb3 Wa3"
     )
 
 

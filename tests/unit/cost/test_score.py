@@ -6,13 +6,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidPlanError
 from nest.ir import Plan, Stage, Strategy
-from tests.builders import (
-    PAIRS,
-    SINGLE,
-    make_cost,
-    make_plan,
-    make_problem,
-)
+from tests.builders import PAIRS, SINGLE, make_cost, make_plan, make_problem
 from tests.inside import run_inside
 from tests.loopback import good_plan, tiny_problem
 
@@ -45,9 +39,7 @@ PLAN = make_plan(("a", SINGLE), ("b", SINGLE), ("c", SINGLE))
         (4, 290),
     ],
 )
-def test_step_time_is_sum_plus_slowest_for_every_further_micro_batch(
-    batch, step
-):
+def test_step_time_is_sum_plus_slowest_for_every_further_micro_batch(batch, step):
     for schedule in ("1f1b", "gpipe"):
         problem = three_stages(global_batch=batch, schedule=schedule)
         result = score(problem, PLAN)
@@ -64,9 +56,7 @@ def test_step_time_ends_with_the_largest_update():
 def test_uneven_batches_wait_for_the_fullest_replica():
     """A = 3, R = 2: two micro-batches each: 110 + 60 (no weights)."""
     problem = make_problem(
-        {"a": make_cost(40, 70)},
-        global_batch=3,
-        uneven_batches=True,
+        {"a": make_cost(40, 70)}, global_batch=3, uneven_batches=True
     )
     result = score(problem, make_plan(("a", SINGLE), replicas=2))
     assert (result.num_micro_batches, result.step_quanta) == (2, 220)
@@ -86,18 +76,14 @@ def test_the_whole_of_a_small_plan():
     problem = make_problem(
         {
             "a": make_cost(100, 200, weight_bytes=60, kept_bytes=5),
-            "b": make_cost(
-                40, 90, tp=2, samples=2, weight_bytes=30, kept_bytes=7
-            ),
+            "b": make_cost(40, 90, tp=2, samples=2, weight_bytes=30, kept_bytes=7),
         },
         edges=(("a", "b", 20),),
         topology=PAIRS,
         global_batch=4,
         micro_batches=(2,),
     )
-    plan = make_plan(
-        ("a", Strategy(dp=2)), ("b", Strategy(tp=2)), micro_batch=2
-    )
+    plan = make_plan(("a", Strategy(dp=2)), ("b", Strategy(tp=2)), micro_batch=2)
     result = score(problem, plan)
     assert [stage.load for stage in result.stages] == [600, 630]
     assert [stage.sync for stage in result.stages] == [80, 0]
@@ -132,9 +118,7 @@ def test_throughput_in_tokens_counts_all_devices():
     """4 samples of 5 tokens in 290 ns, on 4 devices of which 3 work."""
     result = score(three_stages(sequence_length=5), PLAN)
     assert result.throughput_tokens_per_s == pytest.approx(20 / 290e-9)
-    assert result.throughput_tokens_per_s_per_device == pytest.approx(
-        5 / 290e-9
-    )
+    assert result.throughput_tokens_per_s_per_device == pytest.approx(5 / 290e-9)
 
 
 def test_throughput_in_tokens_is_unknown_without_their_number():
@@ -152,9 +136,7 @@ def test_throughput_of_no_time_is_unknown():
 
 def test_mfu_counts_all_devices():
     """580 FLOPs x 4 samples in 290 ns on 4 devices of 4e9 FLOP/s: 0.5."""
-    problem = three_stages(
-        model_flops_per_sample=580.0, peak_flops={"bf16": 4e9}
-    )
+    problem = three_stages(model_flops_per_sample=580.0, peak_flops={"bf16": 4e9})
     assert score(problem, PLAN).mfu == pytest.approx(0.5)
 
 
@@ -186,9 +168,7 @@ def test_too_little_memory_is_a_violation_that_names_the_stage():
 
 def test_memory_left_is_that_of_the_fullest_device():
     """Stage 1 has 640 - 800 bytes, stage 2 640 - 400."""
-    assert (
-        score(three_stages(memory_bytes=640), PLAN).memory_left_bytes == -160
-    )
+    assert score(three_stages(memory_bytes=640), PLAN).memory_left_bytes == -160
     assert score(three_stages(memory_bytes=801), PLAN).memory_left_bytes == 1
 
 
@@ -199,10 +179,7 @@ def test_memory_may_be_used_to_the_last_byte(memory, feasible):
 
 def test_every_stage_that_does_not_fit_is_listed():
     result = score(three_stages(memory_bytes=0), PLAN)
-    assert [text.split(":")[0] for text in result.violations] == [
-        "stage 1",
-        "stage 2",
-    ]
+    assert [text.split(":")[0] for text in result.violations] == ["stage 1", "stage 2"]
 
 
 # The document
@@ -322,8 +299,7 @@ def test_forbidden_replicas_and_data_parallel():
     ):
         score(problem, PLAN)
     with pytest.raises(
-        InvalidPlanError,
-        match=r"stage 1: dp: expected one of \[2\], got 1",
+        InvalidPlanError, match=r"stage 1: dp: expected one of \[2\], got 1"
     ):
         score(problem, plan_of("a b c", replicas=2))
 

@@ -27,10 +27,7 @@ def test_cases_are_all_legal_replicas_and_micro_batches():
     and floor(5 / R) devices each.
     """
     problem = make_problem(
-        {"a": make_cost()},
-        devices=5,
-        global_batch=12,
-        micro_batches=(3, 2),
+        {"a": make_cost()}, devices=5, global_batch=12, micro_batches=(3, 2)
     )
     assert batch_splits(problem) == [
         BatchSplit(1, 2, 6, 5),
@@ -84,9 +81,7 @@ def test_cases_are_those_that_no_rule_is_against(idle, uneven, replicas):
         and (uneven or 12 % (count * size) == 0)
         and (idle or 6 % count == 0)
     ]
-    assert batch_splits(problem) == [
-        make_split(problem, *pair) for pair in legal
-    ]
+    assert batch_splits(problem) == [make_split(problem, *pair) for pair in legal]
     for pair in itertools.product(range(1, 10), range(1, 6)):
         assert (why_not_split(problem, *pair) is None) == (pair in legal)
 
@@ -105,9 +100,7 @@ def test_cases_of_large_clusters_are_found_at_once():
 
 def test_no_case_may_be_left():
     """B = 4 does not divide A = 6."""
-    problem = make_problem(
-        {"a": make_cost()}, global_batch=6, micro_batches=(4,)
-    )
+    problem = make_problem({"a": make_cost()}, global_batch=6, micro_batches=(4,))
     assert batch_splits(problem) == []
 
 
@@ -127,10 +120,7 @@ def test_no_case_may_be_left():
 )
 def test_reasons_against_a_case(replicas, micro_batch, reason):
     problem = make_problem(
-        {"a": make_cost()},
-        global_batch=6,
-        micro_batches=(1, 2),
-        replicas=(1, 2, 8),
+        {"a": make_cost()}, global_batch=6, micro_batches=(1, 2), replicas=(1, 2, 8)
     )
     got = why_not_split(problem, replicas, micro_batch)
     assert got is not None

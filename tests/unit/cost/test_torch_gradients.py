@@ -123,6 +123,5 @@ def run_ranks(folder: Path, size: int) -> list[list[dict]]:
         for rank in ranks:
             rank.kill()
     return [
-        json.loads((folder / f"rank-{rank}.json").read_text())
-        for rank in range(size)
+        json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(size)
     ]

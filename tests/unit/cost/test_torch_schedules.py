@@ -130,9 +130,7 @@ def test_torch_finds_passes_that_wait_for_each_other(torch):
 @pytest.mark.parametrize(("virtual", "size"), [(2, 2), (2, 4), (3, 4)])
 def test_torch_interleaves_in_the_same_order(torch, virtual, size):
     """``ScheduleInterleaved1F1B`` makes the lists that ours are."""
-    schedules, actions = actions_of(
-        torch, schedule_of("1f1b", virtual), size, 2 * size
-    )
+    schedules, actions = actions_of(torch, schedule_of("1f1b", virtual), size, 2 * size)
     kind = schedules.ScheduleInterleaved1F1B
     starts = range(0, size * virtual, size)
     assert actions == _orders(torch, kind, starts, size, 2 * size)
@@ -146,9 +144,7 @@ def test_torch_interleaves_in_the_same_order(torch, virtual, size):
         ("dualpipe-v", "ScheduleDualPipeV", (14, 15, 30)),
     ],
 )
-def test_torch_goes_down_and_up_in_the_same_order(
-    torch, name, theirs, counts, size
-):
+def test_torch_goes_down_and_up_in_the_same_order(torch, name, theirs, counts, size):
     for count in counts:
         schedule = schedule_of(name)
         schedules, actions = actions_of(torch, schedule, size, count)

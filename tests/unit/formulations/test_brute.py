@@ -8,11 +8,7 @@ from formulations import brute
 from formulations.brute import BruteSolver, PlanSpace
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import (
-    InvalidOptionError,
-    InvalidPlanError,
-    UnsupportedProblemError,
-)
+from nest.errors import InvalidOptionError, InvalidPlanError, UnsupportedProblemError
 from nest.ir import Plan, Stage, Strategy
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.run import run_solver
@@ -77,9 +73,7 @@ COUNTS = {
     ),
     # R=1: 1 + 1 cuts; R=2: one device each, S=1 only; R=3 does not divide 4
     "replicas": (
-        make_problem(
-            layers("ab"), edges=(("a", "b", 1),), devices=3, replicas=None
-        ),
+        make_problem(layers("ab"), edges=(("a", "b", 1),), devices=3, replicas=None),
         3,
     ),
     # one strategy for all stages: S=1 with tp 1 or 2, S=2 with tp 1
@@ -122,11 +116,7 @@ def test_finds_the_optimum():
     The bottleneck is a stage with its one receive, 30 + 11: T = 82 + 3*41.
     """
     problem = problem_of(
-        layers("ab"),
-        edges=(("a", "b", 1),),
-        devices=2,
-        global_batch=4,
-        replicas=(1,),
+        layers("ab"), edges=(("a", "b", 1),), devices=2, global_batch=4, replicas=(1,)
     )
     output = solve(problem)
     assert output.status is Status.OPTIMAL
@@ -136,9 +126,7 @@ def test_finds_the_optimum():
 
 
 def test_infeasible_without_a_plan_that_fits():
-    problem = make_problem(
-        {"a": make_cost(1, working_bytes=9)}, memory_bytes=8
-    )
+    problem = make_problem({"a": make_cost(1, working_bytes=9)}, memory_bytes=8)
     output = solve(problem)
     assert output.status is Status.INFEASIBLE
     assert output.plan is None
@@ -199,9 +187,7 @@ def test_time_out_keeps_the_best_plan(monkeypatch):
         return score(*args)
 
     monkeypatch.setattr(brute, "score", counted)
-    monkeypatch.setattr(
-        Deadline, "passed", property(lambda self: len(calls) >= 2)
-    )
+    monkeypatch.setattr(Deadline, "passed", property(lambda self: len(calls) >= 2))
     problem, _ = COUNTS["no edges"]
     output = solve(problem, time_limit_s=100.0)
     assert output.status is Status.FEASIBLE

@@ -27,19 +27,12 @@ from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir import Activations, Problem, Strategy, decode_problem, write
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import (
-    PAIRS,
-    make_cost,
-    make_plan,
-    make_problem,
-    two_stages,
-)
+from tests.builders import PAIRS, make_cost, make_plan, make_problem, two_stages
 
 README = Path(__file__).parents[3] / "formulations" / "README.md"
 
 SCIP = pytest.mark.skipif(
-    find_spec("pyscipopt") is None,
-    reason="needs pyscipopt, see make test-scip",
+    find_spec("pyscipopt") is None, reason="needs pyscipopt, see make test-scip"
 )
 
 
@@ -78,9 +71,7 @@ DIAMOND = make_problem(
 PROBLEMS = {
     "example": example,
     "choices": lambda: CHOICES,
-    "layers": lambda: replace(
-        CHOICES, job=replace(CHOICES.job, granularity="layer")
-    ),
+    "layers": lambda: replace(CHOICES, job=replace(CHOICES.job, granularity="layer")),
     "diamond": lambda: DIAMOND,
 }
 
@@ -113,17 +104,14 @@ def read(path: Path, relaxed: bool = False):
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"),
-    [("choices", ".lp"), *((name, ".mps") for name in PROBLEMS)],
+    ("name", "suffix"), [("choices", ".lp"), *((name, ".mps") for name in PROBLEMS)]
 )
 def test_an_engine_that_reads_the_files_alone_proves_the_optimum(
     name, suffix, tmp_path
 ):
     problem = PROBLEMS[name]()
     best = solved("dp", problem)
-    models = MilpSolver().write_models(
-        problem, best.plan, tmp_path, suffix, every=True
-    )
+    models = MilpSolver().write_models(problem, best.plan, tmp_path, suffix, every=True)
     found = []
     for model in models:
         status, value, engine = read(tmp_path / model["file"])
@@ -161,9 +149,7 @@ def test_a_plan_belongs_to_the_model_of_its_families_strategies(tmp_path):
         micro_batches=(1,),
         pipeline_parallel=(2,),
     )
-    single = solved(
-        "dp", replace(CHOICES, job=replace(job, tensor_parallel=(1,)))
-    )
+    single = solved("dp", replace(CHOICES, job=replace(job, tensor_parallel=(1,))))
     (model,) = MilpSolver().write_models(
         replace(CHOICES, job=job), single.plan, tmp_path, ".mps", every=False
     )
@@ -174,9 +160,7 @@ def test_a_plan_belongs_to_the_model_of_its_families_strategies(tmp_path):
 def test_models_as_good_as_the_plan_are_written(tmp_path):
     """A bound of 120 that the plan reaches, see test_formulation_search."""
     problem = make_problem(
-        {"a": make_cost(10, 20), "b": make_cost(10, 20)},
-        devices=2,
-        global_batch=3,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20)}, devices=2, global_batch=3
     )
     plan = make_plan(("a", Strategy()), ("b", Strategy()))
     models = MilpSolver().write_models(problem, plan, tmp_path, ".lp", True)
@@ -210,9 +194,7 @@ def test_windows_go_on_until_one_has_the_plan(tmp_path):
     )
     best = solved("dp", problem)
     assert best.claimed_quanta == 200_002
-    models = MilpSolver().write_models(
-        problem, best.plan, tmp_path, ".mps", every=True
-    )
+    models = MilpSolver().write_models(problem, best.plan, tmp_path, ".mps", every=True)
     assert [(m["least_quanta"], m["most_quanta"]) for m in models] == [
         (2, 128),
         (127, 8128),
@@ -222,9 +204,7 @@ def test_windows_go_on_until_one_has_the_plan(tmp_path):
     assert statuses == ["Infeasible", "Infeasible", "Optimal"]
     one = tmp_path / "one"
     one.mkdir()
-    (model,) = MilpSolver().write_models(
-        problem, best.plan, one, ".mps", every=False
-    )
+    (model,) = MilpSolver().write_models(problem, best.plan, one, ".mps", every=False)
     assert model["most_quanta"] == 200_002
     value = read(one / model["file"])[1] * model["objective_quanta"]
     assert value == pytest.approx(200_002, rel=1e-6)
@@ -249,14 +229,11 @@ def test_cpsat_reads_its_model_in_quanta(tmp_path):
 
 def test_the_head_of_a_file_says_what_its_numbers_mean(tmp_path):
     problem = two_stages(quantum_ps=500)
-    (about,) = MilpSolver().write_models(
-        problem, None, tmp_path, ".lp", every=False
-    )
+    (about,) = MilpSolver().write_models(problem, None, tmp_path, ".lp", every=False)
     head = (tmp_path / about["file"]).read_text()
     for text in (
         f"\\ Sub-problem {about['sub_problem']}; a quantum is 500 ps.",
-        f"\\ Minimize T: one is {about['objective_quanta']} quanta, the "
-        f"offset is 0.",
+        f"\\ Minimize T: one is {about['objective_quanta']} quanta, the offset is 0.",
         f"plans that take {about['least_quanta']} to {about['most_quanta']} ",
     ):
         assert text in head
@@ -279,10 +256,7 @@ def test_the_optimum_of_the_example_is_what_the_page_derives(solver):
     output = solved(solver, example())
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta == 233
-    assert [stage.layers for stage in output.plan.stages] == [
-        ("a", "b"),
-        ("c",),
-    ]
+    assert [stage.layers for stage in output.plan.stages] == [("a", "b"), ("c",)]
 
 
 def test_the_model_of_the_example_has_the_rows_on_the_page(tmp_path):
@@ -290,9 +264,7 @@ def test_the_model_of_the_example_has_the_rows_on_the_page(tmp_path):
     MilpSolver().write_models(example(), plan, tmp_path, ".lp", every=False)
     path = tmp_path / "0001.lp"
     text = path.read_text()
-    (quoted,) = re.findall(
-        r"```text\n(load_1_0.*?)```", README.read_text(), re.DOTALL
-    )
+    (quoted,) = re.findall(r"```text\n(load_1_0.*?)```", README.read_text(), re.DOTALL)
     joined = re.sub(r"\n +", " ", text)
     for row in quoted.splitlines():
         assert f"\n{row}\n" in joined
@@ -307,9 +279,7 @@ def test_the_model_of_the_example_has_the_rows_on_the_page(tmp_path):
 
 def test_bounds_of_the_example(tmp_path):
     """Equation (L23), and a stage for all that does not fit."""
-    models = MilpSolver().write_models(
-        example(), None, tmp_path, ".mps", every=True
-    )
+    models = MilpSolver().write_models(example(), None, tmp_path, ".mps", every=True)
     assert [(m["num_stages"], m["least_quanta"]) for m in models] == [
         (2, 182),
         (1, 207),
@@ -333,9 +303,7 @@ def test_scip_proves_the_optimum(name):
 @pytest.mark.scip
 @SCIP
 def test_scip_proves_that_no_plan_fits():
-    problem = replace(
-        example(), job=replace(example().job, pipeline_parallel=(1,))
-    )
+    problem = replace(example(), job=replace(example().job, pipeline_parallel=(1,)))
     output = solved("milp", problem, engine="scip")
     assert output.status is Status.INFEASIBLE
 
@@ -360,9 +328,7 @@ def test_scip_that_is_stopped_proves_nothing():
     [
         ("milp", "cbc", "Welcome to the CBC MILP Solver"),
         ("milp", "highs", "Running HiGHS"),
-        pytest.param(
-            *("milp", "scip", "presolving:"), marks=[pytest.mark.scip, SCIP]
-        ),
+        pytest.param(*("milp", "scip", "presolving:"), marks=[pytest.mark.scip, SCIP]),
         ("cpsat", None, "Starting CP-SAT solver"),
     ],
 )

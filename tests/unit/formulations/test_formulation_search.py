@@ -188,9 +188,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
     )
     assert score(problem, TWO).feasible
     assert not score(problem, ONE).feasible
-    engine = Scripted(
-        EngineResult(finished=True, plan=ONE, claimed_quanta=180)
-    )
+    engine = Scripted(EngineResult(finished=True, plan=ONE, claimed_quanta=180))
     with pytest.raises(SolverError, match="at most 31 bytes per device"):
         engine.solve(problem, SolveOptions())
 
@@ -205,9 +203,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
         (cp_model.OPTIMAL, 146.5, (Status.OPTIMAL, 147, 147)),
     ],
 )
-def test_cpsat_is_believed_no_more_than_it_says(
-    monkeypatch, status, bound, expected
-):
+def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expected):
     solve = cp_model.CpSolver.solve
 
     def run(self, model):

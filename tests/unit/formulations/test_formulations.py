@@ -46,13 +46,7 @@ from nest.ir import (
 )
 from nest.models import builtin
 from nest.search.solver import DpSolver
-from nest.solvers.base import (
-    Deadline,
-    Limit,
-    OutOfTimeError,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, Limit, OutOfTimeError, SolveOptions, Status
 from nest.solvers.run import run_solver
 from tests.builders import (
     SINGLE,
@@ -130,9 +124,7 @@ def test_optimum(name):
 
 @solvers
 def test_infeasible(name):
-    problem = make_problem(
-        {"a": make_cost(1, working_bytes=9)}, memory_bytes=8
-    )
+    problem = make_problem({"a": make_cost(1, working_bytes=9)}, memory_bytes=8)
     output = solve(name, problem)
     assert output.status is Status.INFEASIBLE
     assert output.plan is None
@@ -164,11 +156,7 @@ def test_memory_that_floats_cannot_tell_apart(name):
     """
     half = 500_000_000_001
     costs = {x: make_cost(10, 20, kept_bytes=half) for x in "ab"}
-    fields = {
-        "edges": (("a", "b", 1),),
-        "devices": 2,
-        "replicas": (1,),
-    }
+    fields = {"edges": (("a", "b", 1),), "devices": 2, "replicas": (1,)}
     tight = make_problem(costs, memory_bytes=2 * half - 1, **fields)
     assert_optimal(name, solve(name, tight), 82)
     enough = make_problem(costs, memory_bytes=2 * half, **fields)
@@ -220,9 +208,7 @@ def test_choices_that_floats_cannot_tell_apart(name):
     ],
 )
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_numbers_that_the_job_allows(
-    name, field, allowed, optimum, granularity
-):
+def test_numbers_that_the_job_allows(name, field, allowed, optimum, granularity):
     """Layers of 30 and 25 ns; split over both devices, 8 and 9.5 ns.
 
     Four micro-batches: 4 * 17.5 in one wide stage; 77 + 3 * 41 = 200 in two,
@@ -337,9 +323,7 @@ def large():
         (1.0, "layer"),
     ],
 )
-def test_bounds_are_valid_when_the_time_is_up(
-    name, limit_s, granularity, large
-):
+def test_bounds_are_valid_when_the_time_is_up(name, limit_s, granularity, large):
     """With a strategy per layer, the optimum is no larger."""
     problem, optimum = large
     job = replace(problem.job, granularity=granularity)
@@ -431,9 +415,7 @@ def cbc(monkeypatch, *, limit_s, building_s, writing_s):
 
     clock = SimpleNamespace(now_s=0.0)
     deadline = Deadline(limit_s)
-    monkeypatch.setattr(
-        Deadline, "elapsed_s", property(lambda self: clock.now_s)
-    )
+    monkeypatch.setattr(Deadline, "elapsed_s", property(lambda self: clock.now_s))
     clock.now_s = building_s
     ran = []
 
@@ -450,8 +432,7 @@ def cbc(monkeypatch, *, limit_s, building_s, writing_s):
     monkeypatch.setattr(problem, "writeMPS", write)
     monkeypatch.setattr(engines, "_run_program", overstay)
     outcome = engines.run(
-        problem,
-        engines.EngineSettings(engines.DEFAULT, deadline, building_s, 1, 0),
+        problem, engines.EngineSettings(engines.DEFAULT, deadline, building_s, 1, 0)
     )
     assert outcome == engines.Outcome(Verdict.STOPPED)
     return ran
@@ -551,9 +532,7 @@ def test_unknown_option(name):
 
 
 def test_unknown_engine_names_the_available_ones():
-    with pytest.raises(
-        InvalidOptionError, match=r"one of cbc.*, got 'cplexx'"
-    ):
+    with pytest.raises(InvalidOptionError, match=r"one of cbc.*, got 'cplexx'"):
         MilpSolver().solve(chain(), SolveOptions(extra={"engine": "cplexx"}))
 
 
@@ -581,11 +560,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
 
     T = 30 + 40; to recompute both is worse, and neither does not fit.
     """
-    cost = make_cost(
-        10,
-        20,
-        activations=kept_or_full(10, 4),
-    )
+    cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     problem = make_problem(
         {"a": cost, "b": cost},
         edges=(("a", "b", 1),),
@@ -598,9 +573,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
     mixed = Plan(
         replicas=1,
         micro_batch=1,
-        stages=(
-            Stage(layers=("b", "a"), devices=1, strategies=(SINGLE, full)),
-        ),
+        stages=(Stage(layers=("b", "a"), devices=1, strategies=(SINGLE, full)),),
     )
     for start in (mixed, make_plan(("a b", full))):
         seen = []
@@ -628,17 +601,13 @@ def test_warm_start_must_belong_to_the_problem(name):
 
 @solvers
 def test_warm_start_must_fit_memory(name):
-    problem = make_problem(
-        {"a": make_cost(1, working_bytes=9)}, memory_bytes=8
-    )
+    problem = make_problem({"a": make_cost(1, working_bytes=9)}, memory_bytes=8)
     with pytest.raises(InvalidPlanError, match="start from a plan that fits"):
         solve(name, problem, warm_start=make_plan(("a", SINGLE)))
 
 
 def test_times_beyond_64_bits_are_refused():
-    problem = make_problem(
-        {"a": make_cost(2.0**52, 2.0**52)}, global_batch=2**20
-    )
+    problem = make_problem({"a": make_cost(2.0**52, 2.0**52)}, global_batch=2**20)
     with pytest.raises(InvalidProblemError, match=r"\$\.quantum_ps"):
         CpSatSolver().solve(problem, SolveOptions())
 
@@ -653,16 +622,8 @@ RESULTS = {
         2.5,
     ),
     "Result - Problem proven infeasible\n": (Verdict.INFEASIBLE, None, None),
-    "Problem is infeasible - 0.00 seconds\n": (
-        Verdict.INFEASIBLE,
-        None,
-        None,
-    ),
-    "1 infeasibilities\nProblem is infeasible!\n": (
-        Verdict.INFEASIBLE,
-        None,
-        None,
-    ),
+    "Problem is infeasible - 0.00 seconds\n": (Verdict.INFEASIBLE, None, None),
+    "1 infeasibilities\nProblem is infeasible!\n": (Verdict.INFEASIBLE, None, None),
     "Result - Stopped on time limit\n\nObjective value:       9.0\n"
     "Lower bound:         4.251\n": (Verdict.STOPPED, 9.0, 4.25),
     "Result - Stopped on time limit\n\nNo feasible solution found\n"
@@ -791,13 +752,8 @@ def test_cbc_preprocessing_lost_the_optimum_of_this_problem(name):
         granularity="layer",
     )
     graph = Graph(
-        kinds=(
-            selective("k5", 233, 298, 30.0, 74),
-            selective("k1", 0, 46, 26.0, 11),
-        ),
-        layers=tuple(
-            Layer(id=i, kind="k5" if i < 5 else "k1") for i in range(6)
-        ),
+        kinds=(selective("k5", 233, 298, 30.0, 74), selective("k1", 0, 46, 26.0, 11)),
+        layers=tuple(Layer(id=i, kind="k5" if i < 5 else "k1") for i in range(6)),
     )
     output = solve(name, replace(problem, graph=graph))
     assert_optimal(name, output, 1311)
@@ -844,16 +800,10 @@ def test_dominated_choices_are_left_out():
 
     With cp = 2 recomputation costs time and saves nothing.
     """
-    kept = (
-        Activations(kept_bytes=5),
-        Activations(recompute="full", kept_bytes=5),
-    )
+    kept = (Activations(kept_bytes=5), Activations(recompute="full", kept_bytes=5))
     costs = tuple(
         make_cost(*times, activations=kept, **width)
-        for times, width in (
-            ((10, 20), {"tp": 2}),
-            ((9, 20), {"cp": 2}),
-        )
+        for times, width in (((10, 20), {"tp": 2}), ((9, 20), {"cp": 2}))
     )
     problem = make_problem(
         {"a": costs, "b": costs},
@@ -866,8 +816,7 @@ def test_dominated_choices_are_left_out():
     )
     instance = Instance(problem, CostModel(problem), Deadline(None))
     (slot,) = (
-        instance.slots(sub_problem)[1]
-        for sub_problem in instance.sub_problems()
+        instance.slots(sub_problem)[1] for sub_problem in instance.sub_problems()
     )
     (profile,) = slot.profiles
     assert slot.mixed
@@ -910,9 +859,7 @@ def test_dominated_options_are_left_out():
         make_cost(9, 20, cp=2, weight_bytes=8),
         make_cost(20, 40),
     )
-    problem = make_problem(
-        {"a": costs}, devices=2, topology=FREE, replicas=(1,)
-    )
+    problem = make_problem({"a": costs}, devices=2, topology=FREE, replicas=(1,))
     instance = Instance(problem, CostModel(problem), Deadline(None))
     sub_problem = instance.sub_problems()[0]
     slots = instance.slots(sub_problem)
@@ -933,11 +880,7 @@ def random_problem(rng):
     micro_batches = tuple(sorted(rng.sample([1, 2, 3, 4], rng.randint(1, 2))))
     while True:
         levels = [
-            (
-                rng.randint(1, 4),
-                rng.choice([0, 10, 30]),
-                rng.choice([1e8, 1e9]),
-            )
+            (rng.randint(1, 4), rng.choice([0, 10, 30]), rng.choice([1e8, 1e9]))
             for _ in range(rng.randint(1, 3))
         ]
         topology = make_levels(*levels)
@@ -948,9 +891,7 @@ def random_problem(rng):
         for i in range(rng.randint(1, 2))
     )
     names = [f"l{i}" for i in range(rng.randint(2, 4))]
-    layers = tuple(
-        Layer(id=name, kind=rng.choice(kinds).name) for name in names
-    )
+    layers = tuple(Layer(id=name, kind=rng.choice(kinds).name) for name in names)
     density = rng.choice([0.5, 0.8])
     edges = tuple(
         Edge(source=a, target=b, bytes_per_sample=rng.choice([0, 5, 30, 100]))

@@ -96,9 +96,7 @@ def two_layouts() -> Problem:
     )
 
 
-@pytest.mark.parametrize(
-    "most", [0, 7, 10**6 - 2, 10**6, 2 * 10**6, 10**9, 2**61]
-)
+@pytest.mark.parametrize("most", [0, 7, 10**6 - 2, 10**6, 2 * 10**6, 10**9, 2**61])
 def test_rows_of_a_window_leave_room_for_rounding(most):
     """In what is proven of a window no plan is at the end of a row."""
     proven = MilpSolver.capabilities.proves(most + 1)
@@ -121,10 +119,7 @@ def test_the_last_window_has_the_longest_plan_inside():
 
 
 #: Problems and their optima.
-FAR = {
-    "far-apart": (far_apart, 2_000_006),
-    "layouts": (two_layouts, 1_500_004),
-}
+FAR = {"far-apart": (far_apart, 2_000_006), "layouts": (two_layouts, 1_500_004)}
 
 
 @pytest.mark.parametrize("name", ["spread-behind-cutoff", *FAR])
@@ -183,13 +178,7 @@ def test_sync_that_hides_does_not_count_against_a_window(fraction):
 
 
 @examples(30)
-@given(
-    st.one_of(
-        problems(),
-        problems(overlapping=True),
-        problems(granularity="layer"),
-    )
-)
+@given(st.one_of(problems(), problems(overlapping=True), problems(granularity="layer")))
 def test_the_best_plan_is_not_beyond_the_last_window(problem):
     """Of no sub-problem; worse plans may be left out for better ones."""
     Key = tuple[object, ...]

@@ -14,12 +14,7 @@ from formulations import orders
 from formulations.orders import OrderModel, prove_order
 from nest.cost.schedules import Pass
 from nest.errors import SolverError
-from nest.search.list_orders import (
-    ListOrder,
-    OrderScope,
-    first_delays,
-    list_order,
-)
+from nest.search.list_orders import ListOrder, OrderScope, first_delays, list_order
 from nest.solvers.base import Deadline
 from tests.orders import drawn, least_end, replayed, scope_of
 
@@ -48,9 +43,7 @@ CASES = [
     # One pass at a time: 3 (1 + 2 + 3).
     pytest.param(scope_of([(1, 2, 3)], 3, (9,)), 18, id="turns"),
     # Block 2 waits for 2, then works 2 (10 + 10 + 10).
-    pytest.param(
-        scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="forward"
-    ),
+    pytest.param(scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="forward"),
     # 2 + 2 (10 + 10), then the 3 of block 1 and its second W.
     pytest.param(scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 49, id="back"),
     # 1 + 10 forward, 10 back, I and W of block 1.
@@ -59,18 +52,12 @@ CASES = [
     ),
     # A whole backward pass of block 2 has to end: 1 + 1 + 10, then 2.
     pytest.param(
-        scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)),
-        14,
-        id="whole",
+        scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)), 14, id="whole"
     ),
     # One at a time on block 1: 1 + 1 forward, 1 + 1 back, W: 3 · 5.
-    pytest.param(
-        scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="one in flight"
-    ),
+    pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="one in flight"),
     # Block 2 waits for 1, then works 9; block 1 ends beside its last W.
-    pytest.param(
-        scope_of([(1, 1, 1), (1, 1, 1)], 3, (2, 9)), 10, id="two in flight"
-    ),
+    pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (2, 9)), 10, id="two in flight"),
     # 2 bytes on block 1, where the work is 12. The first micro-batch is back
     # in chunk 4 at 4, and out of it at 6, when the second one enters chunk 1.
     # It leaves chunk 1 at 9; then the second enters chunk 4, goes back to
@@ -89,9 +76,7 @@ CASES = [
     # 2 of 3 bytes are for chunk 1: 5 forward, 4 back, W, one at a time.
     pytest.param(
         scope_of(
-            [(2, 1, 1), *[(1, 1, 1)] * 3],
-            *(2, (3, 9), (2, 1, 1, 1)),
-            placement="v",
+            [(2, 1, 1), *[(1, 1, 1)] * 3], *(2, (3, 9), (2, 1, 1, 1)), placement="v"
         ),
         20,
         id="a large chunk",
@@ -108,14 +93,10 @@ CASES = [
         id="a small chunk beside a large one",
     ),
     # Three times what the second case takes.
-    pytest.param(
-        scope_of([(6, 9, 12), (30, 30, 30)], 2, (9, 9)), 186, id="ticks"
-    ),
+    pytest.param(scope_of([(6, 9, 12), (30, 30, 30)], 2, (9, 9)), 186, id="ticks"),
     # Nothing is kept: 2, then the work of block 2.
     pytest.param(
-        scope_of([(2, 3, 4), (10, 10, 10)], 2, (0, 0), (0, 0)),
-        62,
-        id="nothing kept",
+        scope_of([(2, 3, 4), (10, 10, 10)], 2, (0, 0), (0, 0)), 62, id="nothing kept"
     ),
 ]
 
@@ -184,9 +165,7 @@ def test_what_all_times_share_is_divided_out() -> None:
 # What proofs are made of
 
 
-def answering(
-    monkeypatch: pytest.MonkeyPatch, *bounds: int, seen: list[bool]
-) -> None:
+def answering(monkeypatch: pytest.MonkeyPatch, *bounds: int, seen: list[bool]) -> None:
     """Let searches find nothing and prove such bounds."""
     answers = iter(bounds)
 
@@ -200,9 +179,7 @@ def answering(
 SCOPE = scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1))
 
 
-def test_a_second_search_raises_the_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_second_search_raises_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     known, seen = in_turn(SCOPE), list[bool]()
     answering(monkeypatch, 9, 12, seen=seen)
     assert prove_order(SCOPE, known, 10, 99, NO_LIMIT) == (known, 12)
@@ -229,16 +206,12 @@ def test_without_time_nothing_is_proven() -> None:
     assert prove_order(SCOPE, known, 10, 99, Deadline(0.0)) == expected
 
 
-def test_answers_are_the_same_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_answers_are_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the engine does not finish."""
     monkeypatch.setattr(orders, "MAX_TIME", 0.05)
     scope = drawn(551)
     known = list_order(scope, first_delays(scope)[-1])
     assert known is not None
-    first, again = (
-        prove_order(scope, known, 0, known.end, NO_LIMIT) for _ in range(2)
-    )
+    first, again = (prove_order(scope, known, 0, known.end, NO_LIMIT) for _ in range(2))
     assert first == again
     assert 0 < first[1] < first[0].end

@@ -22,9 +22,7 @@ _REFERENCE = re.compile(r"\(([PLOS])(\d+)'?\)")
 def test_equations_are_numbered_in_order(letter: str) -> None:
     blocks = re.findall(r"```math\n(.*?)```", PAGE, re.DOTALL)
     (model,) = [
-        block
-        for block in blocks
-        if re.search(rf"& \\text{{\({letter}[12]\)}}", block)
+        block for block in blocks if re.search(rf"& \\text{{\({letter}[12]\)}}", block)
     ]
     numbers = [int(n) for n in re.findall(rf"\({letter}(\d+)\)", model)]
     assert numbers == sorted(numbers)

@@ -30,12 +30,7 @@ from nest.cost.schedules.base import weighted
 from nest.cost.space import leading_runtimes
 from nest.errors import InvalidOptionError, SolverError
 from nest.ir import Strategy
-from nest.solvers.base import (
-    Deadline,
-    OutOfTimeError,
-    SolveOptions,
-    Status,
-)
+from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from tests.builders import make_cost, make_levels, make_problem
 
 #: The example of formulations/README.md: layers of 30, 30 and 9 ns, three
@@ -51,10 +46,7 @@ EXAMPLE = make_problem(
 #: The best of its plans takes 78. In its window, from 71 to 79, the bound (P8)
 #: is 74: the least sum and the least largest are of two paths.
 LOOSE = make_problem(
-    {
-        name: make_cost(0, t)
-        for name, t in zip("abcd", (9, 7, 9, 9), strict=True)
-    },
+    {name: make_cost(0, t) for name, t in zip("abcd", (9, 7, 9, 9), strict=True)},
     edges=(("a", "b", 2), ("b", "c", 2), ("c", "d", 2)),
     devices=3,
     topology=make_levels((3, 0.0, 1e9)),
@@ -120,9 +112,7 @@ def test_the_page_has_the_stages_of_the_example():
         arcs.largest_through(found.paces[0]),
         step_through(arcs, found.once, found.paces, table.rounds, found.sync),
     )
-    expected = dict(
-        zip(spans(table, found), zip(*columns, strict=True), strict=True)
-    )
+    expected = dict(zip(spans(table, found), zip(*columns, strict=True), strict=True))
     text = Path(formulations.__file__).with_name("README.md").read_text()
     said = {}
     for row in re.findall(r"^\| `x\d` = .*$", text, re.MULTILINE):
@@ -136,9 +126,7 @@ def test_the_model_of_the_example_is_that_on_the_page():
     """Five shares, two steps of the maximum, of 2 · 21 and 2 · 9."""
     table, _ = table_of(EXAMPLE)
     found = Builder(table).network(207)
-    model = milp_paths.PathModel(
-        milp_paths.PathTask(table, found, 207, "milp")
-    )
+    model = milp_paths.PathModel(milp_paths.PathTask(table, found, 207, "milp"))
     rows = model.engine.constraints
     named = sorted(re.sub(r"(_\d+)+$", "", name) for name in rows)
     assert named == [
@@ -155,9 +143,7 @@ def test_the_model_of_the_example_is_that_on_the_page():
     assert [(row.sense, row.constant) for row in links] == [(-1, 0)] * 2
     step = {v.name: c for v, c in rows["step_time"].items()}
     loads = dict(zip(spans(table, found), found.once, strict=True))
-    assert loads == {
-        name: step[f"x_{a}"] for a, name in enumerate(spans(table, found))
-    }
+    assert loads == {name: step[f"x_{a}"] for a, name in enumerate(spans(table, found))}
     assert step["least_t_max_0"] == 2 * 39
     assert step["u_t_max_0_0"] == 2 * 21
     assert step["u_t_max_0_1"] == 2 * 9
@@ -194,11 +180,7 @@ def test_what_plans_through_a_stage_of_the_example_take():
 def test_no_path_takes_for_ever():
     """A stage that nothing leads to, and one that leads to no end."""
     arcs = Arcs(
-        np.array([0, 0, 1, 2]),
-        np.array([3, 4, 4, 3]),
-        5,
-        np.array([0]),
-        np.array([4]),
+        np.array([0, 0, 1, 2]), np.array([3, 4, 4, 3]), 5, np.array([0]), np.array([4])
     )
     ones = np.ones(4, dtype=int)
     assert arcs.sum_through(ones).tolist() == [NEVER, 1, NEVER, NEVER]
@@ -218,10 +200,7 @@ def test_the_example_is_solved_in_its_second_window(name, monkeypatch):
     output = SOLVERS[name]().solve(EXAMPLE, SolveOptions())
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta == 147
-    assert [stage.layers for stage in output.plan.stages] == [
-        ("a",),
-        ("b", "c"),
-    ]
+    assert [stage.layers for stage in output.plan.stages] == [("a",), ("b", "c")]
     assert output.extra == {"num_sub_problems": 1, "num_solved": 1}
     assert asked == [141, 148]
 
@@ -238,10 +217,7 @@ def test_levels_are_as_many_as_the_memory_needs():
     table, _ = table_of(EXAMPLE)
     assert (table.levels.top, table.levels.loop) == (1, True)
     tight = make_problem(
-        {
-            name: make_cost(10, 20, kept_bytes=4, weight_bytes=0)
-            for name in "abc"
-        },
+        {name: make_cost(10, 20, kept_bytes=4, weight_bytes=0) for name in "abc"},
         edges=(("a", "b", 1), ("b", "c", 1)),
         devices=3,
         memory_bytes=8,
@@ -337,9 +313,7 @@ def test_a_bound_takes_all_sync_to_hide_that_may():
     model = CostModel(problem).under(runtime)
     instance = Instance(problem, model, Deadline(None))
     (case,) = [StageFamilyCase(*case) for case in instance.cases()]
-    table = StageTable(
-        model, Cuts(model, instance.graph), case, Deadline(None)
-    )
+    table = StageTable(model, Cuts(model, instance.graph), case, Deadline(None))
     assert table.sync.tolist() == table.hideable.tolist() == [2000]
     assert table.sync_least.tolist() == [1000]
     # Of the 1000 only 20 hide behind the backward pass.
@@ -366,9 +340,7 @@ def test_an_unknown_form_is_refused():
     ],
 )
 @pytest.mark.parametrize("name", SOLVERS)
-def test_what_is_too_large_is_solved_in_layers(
-    name, room, limit, most, monkeypatch
-):
+def test_what_is_too_large_is_solved_in_layers(name, room, limit, most, monkeypatch):
     """There are two sub-problems: of one and of two stages."""
     monkeypatch.setattr(room, limit, most)
     output = SOLVERS[name]().solve(EXAMPLE, SolveOptions())
@@ -388,9 +360,7 @@ LIMITED = SolveOptions(time_limit_s=600)
         (cp_model.FEASIBLE, 147.0, (Status.OPTIMAL, 147, 147)),
     ],
 )
-def test_cpsat_is_believed_no_more_than_it_says(
-    monkeypatch, status, bound, expected
-):
+def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expected):
     solve = cp_model.CpSolver.solve
 
     def run(self, model):
@@ -452,9 +422,7 @@ def least_step(table, found):
     def walk(node, path):
         if node in arcs.ends.tolist():
             largest = [max(pace[path]) for pace in (*found.paces, found.sync)]
-            steps.append(
-                sum(found.once[path]) + weighted((*table.rounds, 1), largest)
-            )
+            steps.append(sum(found.once[path]) + weighted((*table.rounds, 1), largest))
         for a in np.flatnonzero(arcs.tail == node).tolist():
             walk(arcs.head[a], [*path, a])
 
@@ -494,9 +462,7 @@ def test_whole_numbers_contradict_an_engine_that_finds_a_slower_plan():
 
     def slow(task):
         names = spans(task.table, task.network)
-        return EngineResult(
-            finished=True, plan=task.plan([names.index("abcd")])
-        )
+        return EngineResult(finished=True, plan=task.plan([names.index("abcd")]))
 
     part, _ = loose_part(slow)
     with pytest.raises(SolverError, match="no plan of 101 quanta or less, a"):
@@ -529,9 +495,7 @@ def test_a_window_with_all_stages_need_not_have_all_plans():
 def test_a_path_that_is_not_what_the_engine_says_is_an_error(monkeypatch):
     def wrong(problem, how):
         found = engines.run(problem, how)
-        return engines.Outcome(
-            found.verdict, found.objective * 1.001, found.bound
-        )
+        return engines.Outcome(found.verdict, found.objective * 1.001, found.bound)
 
     monkeypatch.setattr(milp_paths, "run", wrong)
     with pytest.raises(SolverError, match=r"milp: R=1 B=1: expected the mod"):

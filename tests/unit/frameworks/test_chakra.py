@@ -41,8 +41,7 @@ def test_nodes_worked_by_hand():
     first, second = (nodes_of(files[f"trace.{i}.et"]) for i in (0, 1))
     ns = 1000
     assert [
-        (x.kind, x.name, x.waits_for, x.attributes["duration_ps"])
-        for x in first
+        (x.kind, x.name, x.waits_for, x.attributes["duration_ps"]) for x in first
     ] == [
         (COMPUTE, "F of chunk 0, 0", (), 10 * ns),
         (SEND, "send F of chunk 0, 0", (1,), 0),
@@ -120,9 +119,7 @@ def test_sync_is_split_by_price():
     """
     strategy = Strategy(dp=2, zero=1)
     cost = make_cost(10, 20, weight_bytes=100)
-    problem = make_problem(
-        {"a": cost}, global_batch=4, micro_batches=(2,), zero=(1,)
-    )
+    problem = make_problem({"a": cost}, global_batch=4, micro_batches=(2,), zero=(1,))
     plan = make_plan(("a", strategy), replicas=2, micro_batch=2)
     files, readme = traces_of(problem, plan)
     *_, scatter, reduce, gather = nodes_of(files["trace.0.et"])
@@ -317,9 +314,7 @@ def test_missing_files_are_named():
 
 def test_steps_of_many_days_are_refused():
     """A pass of 2**50 quanta of 10 ns is more than 2**63 ps."""
-    problem = make_problem(
-        {"a": make_cost(10.0 * 2**50, 0)}, quantum_ps=10_000
-    )
+    problem = make_problem({"a": make_cost(10.0 * 2**50, 0)}, quantum_ps=10_000)
     with pytest.raises(
         InvalidPlanError,
         match=r"step: expected less than 2\*\*63 ps in a trace, got \d+; ",

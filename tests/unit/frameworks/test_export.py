@@ -526,9 +526,7 @@ def test_modules_of_predictions_are_refused_elsewhere(target):
 def test_several_modules_of_predictions_run_beside_no_exchange_of_experts():
     for modules in (1, 2):
         problem = problem_for("megatron", 4, modules, overlap={"ep": 0.5})
-        plan = small_plan(
-            problem, Strategy(dp=4, ep=4), overlap=("ep",), micro_batch=8
-        )
+        plan = small_plan(problem, Strategy(dp=4, ep=4), overlap=("ep",), micro_batch=8)
         known = settings(4, modules)
         if modules == 1:
             files = export(problem, plan, "megatron", known)
@@ -554,8 +552,7 @@ def test_several_modules_of_predictions_run_beside_no_exchange_of_experts():
         (
             (8,),
             "full",
-            "overlap: expected ep only without full recomputation, got stage "
-            "1 with it",
+            "overlap: expected ep only without full recomputation, got stage 1 with it",
         ),
         ((2, 2, 2, 2), "none", None),
     ],
@@ -597,19 +594,14 @@ def test_models_with_other_modules_of_predictions_are_refused():
     (run,) = tower.runs
     attention = replace(run.block.attention, rotary=False)
     block = replace(run.block, attention=attention)
-    tower = replace(
-        tower, runs=(replace(run, block=block),), learned_positions=1024
-    )
+    tower = replace(tower, runs=(replace(run, block=block),), learned_positions=1024)
     with pytest.raises(
         InvalidPlanError,
         match="model: expected rotary positions with modules for multi-token "
         "prediction, got small",
     ):
         export(
-            problem,
-            plan,
-            "megatron",
-            Settings(model=replace(learned, towers=(tower,))),
+            problem, plan, "megatron", Settings(model=replace(learned, towers=(tower,)))
         )
 
 
@@ -747,9 +739,7 @@ WHOLE = {"sequence_parallel": False}
          "stage 1: expected tp 1, or more with sequence parallelism"),
     ],
 )  # fmt: skip
-def test_what_megatron_cannot_run_is_refused(
-    degrees, overlap, experts, job, message
-):
+def test_what_megatron_cannot_run_is_refused(degrees, overlap, experts, job, message):
     strategy = Strategy(**degrees)
     with pytest.raises(InvalidPlanError, match=message):
         exported("megatron", strategy, (8,), experts, job, overlap=overlap)
@@ -789,9 +779,7 @@ def test_a_plan_s_own_split_of_sequences_is_written(
         ("torchtitan", False, "more with sequence parallelism, got tp=2"),
     ],
 )
-def test_a_split_of_sequences_that_a_target_has_not_is_refused(
-    target, split, message
-):
+def test_a_split_of_sequences_that_a_target_has_not_is_refused(target, split, message):
     problem = small_problem(0, 16, (False, True))
     strategy = Strategy(dp=4, tp=2, sequence_parallel=split, zero=2)
     plan = small_plan(problem, strategy)
@@ -823,8 +811,7 @@ def test_models_are_told_from_builtin_problems():
     assert "--num-layers 32\n" in files["args.sh"]
     renamed = replace(problem, name="mine")
     with pytest.raises(
-        InvalidOptionError,
-        match="--model: expected the model of mine, got none",
+        InvalidOptionError, match="--model: expected the model of mine, got none"
     ):
         export(renamed, plan, "megatron")
     other = Settings(model=small_model())
@@ -854,8 +841,7 @@ def test_torchtitan_asks_what_it_calls_the_model():
     problem = problem_for("torchtitan")
     plan = small_plan(problem, Strategy(dp=4, zero=3))
     with pytest.raises(
-        InvalidOptionError,
-        match=r"--flavor: expected torch.* add it to nest export$",
+        InvalidOptionError, match=r"--flavor: expected torch.* add it to nest export$"
     ):
         export(problem, plan, "torchtitan", Settings(model=small_model()))
 
@@ -916,18 +902,14 @@ def test_nearest_keeps_stages_and_says_its_price():
     other = small_plan(problem, Strategy(dp=2, tp=2), (4, 4))
     mixed = replace(plan, stages=(plan.stages[0], other.stages[1]))
     found = nearest(problem, mixed, "megatron", settings())
-    assert [s.layers for s in found.plan.stages] == [
-        s.layers for s in mixed.stages
-    ]
+    assert [s.layers for s in found.plan.stages] == [s.layers for s in mixed.stages]
     assert found.after == score(found.problem, found.plan)
     # No other strategy for all of these stages is faster.
     fastest = min(
         verdict.step_quanta
         for strategy in strategies(found.problem, 8)
         if strategy.devices <= 8
-        for verdict in [
-            score(found.problem, small_plan(problem, strategy, (4, 4)))
-        ]
+        for verdict in [score(found.problem, small_plan(problem, strategy, (4, 4)))]
         if verdict.feasible
     )
     assert found.after.step_quanta == fastest
@@ -935,15 +917,10 @@ def test_nearest_keeps_stages_and_says_its_price():
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe-v"])
-def test_schedules_that_split_backward_passes_are_replaced_or_refused(
-    schedule, target
-):
+def test_schedules_that_split_backward_passes_are_replaced_or_refused(schedule, target):
     problem = small_problem()
     job = replace(
-        problem.job,
-        schedule=schedule,
-        recompute=("none",),
-        virtual_stages=(1,),
+        problem.job, schedule=schedule, recompute=("none",), virtual_stages=(1,)
     )
     problem = replace(problem, job=job)
     plan = small_plan(problem, Strategy(dp=4, zero=1), (4, 4), micro_batch=4)
@@ -1007,9 +984,7 @@ BY_PASSES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "counts", "placement", "listed", "title"), BY_PASSES
-)
+@pytest.mark.parametrize(("name", "counts", "placement", "listed", "title"), BY_PASSES)
 def test_orders_of_passes_are_written_for_torchtitan(
     name, counts, placement, listed, title
 ):
@@ -1053,10 +1028,7 @@ def test_broken_orders_for_torchtitan_are_refused(name, old, new, message):
     there, _ = as_run_by(problem, "torchtitan")
     launch = launch_of(there, plan, placement_of(problem.graph))
     with pytest.raises(InvalidPlanError, match=message):
-        check(
-            *(there, plan, launch, small_model()),
-            *(target_of("torchtitan"), files),
-        )
+        check(*(there, plan, launch, small_model()), *(target_of("torchtitan"), files))
 
 
 @pytest.mark.parametrize(
@@ -1067,8 +1039,7 @@ def test_imports_of_orders_score_the_same(name, counts, placement):
     problem, plan = ordered(name, counts, placement)
     files = export(problem, plan, "torchtitan", settings())
     launch, model, _ = torchtitan.read_foreign(
-        *(files["job.toml"], "job.toml", 8, (), small_model()),
-        files.__getitem__,
+        *(files["job.toml"], "job.toml", 8, (), small_model()), files.__getitem__
     )
     made = build(launch, model, Site([(machine("dgx-h100"), 8)]))
     assert made.plan.order == plan.order
@@ -1088,9 +1059,7 @@ def test_torch_compile_cannot_compute_weights_apart():
         overlap=("tp",),
     )
     job = replace(problem.job, sequence_parallel=True)
-    with pytest.raises(
-        InvalidPlanError, match=r"^overlap: expected none of tp where"
-    ):
+    with pytest.raises(InvalidPlanError, match=r"^overlap: expected none of tp where"):
         export(replace(problem, job=job), plan, "torchtitan", settings())
 
 
@@ -1143,8 +1112,6 @@ def test_sgd_is_written_with_its_momentum():
         ("adam", 8, r"^optimizer.state_bytes: expected 12, got 8"),
     ],
 )  # fmt: skip
-def test_optimisers_that_megatron_has_not_so_are_refused(
-    name, state_bytes, message
-):
+def test_optimisers_that_megatron_has_not_so_are_refused(name, state_bytes, message):
     with pytest.raises(InvalidPlanError, match=message):
         export(*optimized(name, state_bytes))

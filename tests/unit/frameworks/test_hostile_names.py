@@ -79,12 +79,9 @@ def named(problem: Problem, name: str) -> Problem:
         ),
         graph=replace(
             graph,
-            kinds=tuple(
-                replace(kind, name=kinds[kind.name]) for kind in graph.kinds
-            ),
+            kinds=tuple(replace(kind, name=kinds[kind.name]) for kind in graph.kinds),
             layers=tuple(
-                replace(layer, kind=kinds[layer.kind])
-                for layer in graph.layers
+                replace(layer, kind=kinds[layer.kind]) for layer in graph.layers
             ),
         ),
     )
@@ -111,9 +108,7 @@ def test_no_export_runs_a_name(target, name, tmp_path):
     model = replace(small_model(), name=name)
     settings = Settings(model=model, flavor="llama3/8B")
     files = export(problem, plan, target, settings)
-    screen = {
-        f"screen-{i}": text for i, text in enumerate(launch_texts(files))
-    }
+    screen = {f"screen-{i}": text for i, text in enumerate(launch_texts(files))}
     run_all(tmp_path / "inner" / "out", {**files, **screen})
 
 
@@ -146,9 +141,7 @@ def test_a_value_is_one_word(value, tmp_path):
 def test_a_cluster_file_has_the_name(name, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(
-        cluster_text(
-            machine("h100"), ClusterTemplate(num_devices=8, name=name)
-        )
+        cluster_text(machine("h100"), ClusterTemplate(num_devices=8, name=name))
     )
     cluster, _ = read_cluster(path)
     assert cluster.device.name == name
@@ -235,9 +228,7 @@ def test_names_are_one_line(control):
         replace(device, peak_flops={f"a{control}b": 1.0})
 
 
-@pytest.mark.parametrize(
-    "name", ["Größe", "模型", "a\u200cb", "é", "a b", "😀"]
-)
+@pytest.mark.parametrize("name", ["Größe", "模型", "a\u200cb", "é", "a b", "😀"])
 def test_names_of_all_languages_are_taken(name):
     problem = replace(tiny_problem(), name=name)
     assert decode_problem(encode(problem)) == problem

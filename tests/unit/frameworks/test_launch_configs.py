@@ -186,9 +186,7 @@ MODEL_ARGS:
 
 TEXTS = {"megatron": MEGATRON, "nemo": NEMO, "bridge": BRIDGE, "plain": PLAIN}
 VARIABLES = {"SEQ": "1024"}
-OVERRIDES = {
-    "nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]
-}
+OVERRIDES = {"nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]}
 
 
 def read(name, text=None, overrides=None, world=16, **more):
@@ -251,9 +249,7 @@ def test_keys_that_nobody_reads_are_listed(name, more, listed):
 
 
 def test_what_is_said_beside_the_file_is_listed_or_refused():
-    notes = read(
-        "bridge", overrides=[("nonsense", "1"), ("model.x", "2")]
-    ).notes
+    notes = read("bridge", overrides=[("nonsense", "1"), ("model.x", "2")]).notes
     (note,) = [x for x in notes if "ignored" in x]
     assert note.endswith("model.activation_func, model.x, --nonsense")
     with pytest.raises(
@@ -439,9 +435,7 @@ def test_files_without_keys_are_refused():
 def test_gates_without_swiglu_need_their_width():
     text = MEGATRON.replace("activation_func: swiglu", "activation_func: gelu")
     text = text.replace("gated_linear_unit: False", "gated_linear_unit: True")
-    assert (
-        read("megatron", text).reading.model == read("megatron").reading.model
-    )
+    assert read("megatron", text).reading.model == read("megatron").reading.model
     text = text.replace("  ffn_hidden_size: 512\n", "")
     with pytest.raises(
         InvalidPlanError, match=r"language_model.ffn_hidden_size: expected a"
@@ -530,9 +524,7 @@ def test_interpolations_are_looked_up():
         "f",
         {"Y": "7"},
     )
-    assert [config.get(f"a.{x}").value for x in ("b", "c", "d.e", "d.f")] == (
-        [3] * 4
-    )
+    assert [config.get(f"a.{x}").value for x in ("b", "c", "d.e", "d.f")] == ([3] * 4)
     assert config.get("x").unknown == "${a.b}-1"
     assert config.get("y").value == 7
     assert config.get("z") is config.get("n") is config.get("q") is None

@@ -204,10 +204,7 @@ def test_what_only_running_could_tell_is_unknown(text, unknown):
 
 
 def test_what_grows_on_a_condition_keeps_what_was_there():
-    for text in (
-        "X=-b; b && X+=' -c'\na $X",
-        "X=(-b); b && X+=(c)\na ${X[@]}",
-    ):
+    for text in ("X=-b; b && X+=' -c'\na $X", "X=(-b); b && X+=(c)\na ${X[@]}"):
         command = read_script(text, "run.sh").commands[-1]
         assert [word.text for word in command.words[:2]] == ["a", "-b"]
 
@@ -310,11 +307,7 @@ def test_a_script_becomes_a_launch():
     launch, model, inside = launched().reading
     # 16 devices over tp 2 and 2 stages are 4 data ranks of 2 samples.
     assert launch.strategy == Strategy(dp=4, tp=2, zero=1)
-    assert (launch.stages, launch.micro_batch, launch.global_batch) == (
-        2,
-        8,
-        64,
-    )
+    assert (launch.stages, launch.micro_batch, launch.global_batch) == (2, 8, 64)
     assert [chunk.layers for chunk in launch.chunks] == [4, 4]
     assert launch.gradient_bytes == 4
     assert launch.sequence_parallel
@@ -464,9 +457,7 @@ def test_totals_of_launchers_are_read(starter, directives, place):
          r"--gpus-per-node 8 and run.sh:2: --nodes 2, got 8"),
     ],
 )  # fmt: skip
-def test_numbers_of_devices_that_differ_are_refused(
-    starter, directives, message
-):
+def test_numbers_of_devices_that_differ_are_refused(starter, directives, message):
     text = started_by(starter, directives)
     with pytest.raises(InvalidPlanError, match=message):
         launched(text)
@@ -704,19 +695,13 @@ def test_modules_of_predictions_are_read():
     """In front of the head, or where the layout says."""
     more = SCRIPT.replace("--bf16", "--bf16 --mtp-num-layers 2")
     reading = launched(more).reading
-    assert reading.launch.chunks == (
-        Chunk(True, 4, False),
-        Chunk(False, 4, True, 2),
-    )
+    assert reading.launch.chunks == (Chunk(True, 4, False), Chunk(False, 4, True, 2))
     (tower,) = reading.model.towers
     assert (tower.modules, reading.model.head.predictions) == (2, 3)
     assert reading.model.layers == 8
     layout = "--pipeline-model-parallel-layout 'Et*8mm|L'"
     laid = launched(more.replace("--bf16", f"--bf16 {layout}")).reading
-    assert laid.launch.chunks == (
-        Chunk(True, 8, False, 2),
-        Chunk(False, 0, True),
-    )
+    assert laid.launch.chunks == (Chunk(True, 8, False, 2), Chunk(False, 0, True))
     scaled = more.replace("--bf16", "--bf16 --mtp-loss-scaling-factor 0.3")
     assert launched(scaled).reading == reading
     assert "mtp" not in " ".join(launched(scaled).notes)
@@ -755,9 +740,7 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
     settings = Settings(model=small_model(experts))
     for plan in uniform_plans(problem, every=499):
         for distributed in {False, plan.stages[0].strategy.zero < 2}:
-            plan = replace(
-                plan, overlap=overlap, distributed_optimizer=distributed
-            )
+            plan = replace(plan, overlap=overlap, distributed_optimizer=distributed)
             # All plans can be written: weights gather early together with
             # gradients only, tp with sequence parallelism only, and all of
             # it is on here.
@@ -872,9 +855,7 @@ def test_script_and_configuration_that_differ_are_refused(old, new, message):
     assert old in files["ds.json"]
     changed = {"ds.json": files["ds.json"].replace(old, new, 1)}
     with pytest.raises(InvalidPlanError, match=message):
-        deepspeed.read_script(
-            script.variables["ARGS"], "args", 8, changed.__getitem__
-        )
+        deepspeed.read_script(script.variables["ARGS"], "args", 8, changed.__getitem__)
 
 
 def test_ranks_on_other_devices_are_no_plan():
@@ -887,9 +868,7 @@ def test_ranks_on_other_devices_are_no_plan():
 
 
 def test_overlap_without_a_fraction_hides_what_is_calibrated():
-    text = SCRIPT.replace(
-        "--bf16", "--bf16 --overlap-grad-reduce --tp-comm-overlap"
-    )
+    text = SCRIPT.replace("--bf16", "--bf16 --overlap-grad-reduce --tp-comm-overlap")
     launch, model, _ = launched(text).reading
     found = build(launch, model, SITE)
     stored = stored_calibration().software.overlap
@@ -1012,9 +991,7 @@ mode = "none"
         ("pipeline_parallel_layers_per_stage = 9\n", [8, 9, 8, 7], 1),
     ],
 )  # fmt: skip
-def test_stages_without_modules_are_split_as_torchtitan_does(
-    more, layers, virtual
-):
+def test_stages_without_modules_are_split_as_torchtitan_does(more, layers, virtual):
     text = NEW.replace("_degree = 4\n", f"_degree = 4\n{more}")
     launch, _ = titan(text)
     assert [chunk.layers for chunk in launch.chunks] == layers
@@ -1066,9 +1043,7 @@ CONFIG = {
 def speed(changes=None, world=8, **more):
     text = json.dumps({**CONFIG, **(changes or {})})
     model = architecture("llama2-7b")
-    launch, _ = deepspeed.read_foreign(
-        text, "ds.json", world, model, 4096, **more
-    )
+    launch, _ = deepspeed.read_foreign(text, "ds.json", world, model, 4096, **more)
     return launch
 
 

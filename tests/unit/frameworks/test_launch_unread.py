@@ -202,9 +202,7 @@ def test_nodes_that_the_script_does_not_say_are_those_of_slurm():
     ],
 )  # fmt: skip
 def test_nodes_that_nobody_says_are_asked_for(nodes, message):
-    text = NODES.replace("#SBATCH --nodes=2", "#").replace(
-        "$SLURM_NNODES", nodes
-    )
+    text = NODES.replace("#SBATCH --nodes=2", "#").replace("$SLURM_NNODES", nodes)
     with pytest.raises(InvalidPlanError, match=message):
         launched(text)
     if nodes == "$NNODES":
@@ -356,8 +354,7 @@ def test_other_keys_of_job_files_are_listed():
     text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
     launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
     assert notes == (
-        "job.toml: ignored 2 keys that nest does not read: optimizer, "
-        "compile.backend",
+        "job.toml: ignored 2 keys that nest does not read: optimizer, compile.backend",
     )
     assert launch.tp == 2
     assert torchtitan.read_foreign(OLD, "job.toml", 8)[2] == ()

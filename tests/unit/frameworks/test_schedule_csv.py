@@ -10,12 +10,7 @@ from msgspec.structs import replace
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.errors import InvalidPlanError
-from nest.frameworks.schedule_csv import (
-    cells_of,
-    csv_text,
-    export,
-    with_passes,
-)
+from nest.frameworks.schedule_csv import cells_of, csv_text, export, with_passes
 from nest.requests.explaining import SimulateRequest
 from nest.simulation.events import Simulation
 from tests.builders import SINGLE, make_cost, make_plan
@@ -49,9 +44,7 @@ def case(schedule, virtual, placement, counts=(2, 2, 2, 2)):
 
 
 @pytest.mark.parametrize(("schedule", "virtual", "placement"), KINDS)
-def test_every_order_is_written_and_read_back(
-    schedule, virtual, placement, tmp_path
-):
+def test_every_order_is_written_and_read_back(schedule, virtual, placement, tmp_path):
     """It takes as long on the same stages, wherever the plan had them."""
     problem, plan = case(schedule, virtual, placement)
     simulation = Simulation(problem, plan)
@@ -156,8 +149,10 @@ def test_bad_files_are_refused_by_row_and_pass(old, new, message):
     _, plan = case("1f1b", 1, "loop", (4, 4))
     if old is None:
         text = GOOD + new
+    elif old == "":
+        text = new
     else:
-        text = new if old == "" else GOOD.replace(old, new)
+        text = GOOD.replace(old, new)
     assert text != GOOD
     if message is None:
         assert with_passes(plan, text, "s.csv")
@@ -176,9 +171,7 @@ def test_other_numbers_of_micro_batches_are_refused(tmp_path):
         (24, "row 1: expected every pass of chunk 0, got no 0F2; add it"),
     ):
         job = replace(problem.job, global_batch=batch)
-        request = SimulateRequest(
-            replace(problem, job=job), plan=plan, schedule=path
-        )
+        request = SimulateRequest(replace(problem, job=job), plan=plan, schedule=path)
         with pytest.raises(InvalidPlanError, match=message):
             request.find_problem_and_plan()
 
@@ -204,14 +197,10 @@ def test_weights_apart_need_no_full_recomputation(tmp_path):
     problem, plan = case("1f1b", 1, "loop", (4, 4))
     job = replace(problem.job, recompute=("full",))
     full = Strategy(dp=4, zero=1, recompute="full")
-    plan = replace(
-        plan, stages=tuple(replace(x, strategy=full) for x in plan.stages)
-    )
+    plan = replace(plan, stages=tuple(replace(x, strategy=full) for x in plan.stages))
     path = tmp_path / "s.csv"
     path.write_text(csv_text(cells_of(schedule_of("zb-h1"), 2, 8)))
-    request = SimulateRequest(
-        replace(problem, job=job), plan=plan, schedule=path
-    )
+    request = SimulateRequest(replace(problem, job=job), plan=plan, schedule=path)
     with pytest.raises(
         InvalidPlanError, match="stage 1: expected whole backward passes"
     ):

@@ -21,9 +21,7 @@ def write(tmp_path):
 
 
 def test_a_machine_is_enough(write):
-    cluster, parts = read_cluster(
-        write("{num_devices: 16, device: {machine: h100}}")
-    )
+    cluster, parts = read_cluster(write("{num_devices: 16, device: {machine: h100}}"))
     h100 = machine("h100")
     assert parts == [(h100, 16)]
     assert cluster.name == "ours"
@@ -154,7 +152,5 @@ def test_bad_files_are_refused(write, text, message):
 
 
 def test_no_file():
-    with pytest.raises(
-        InvalidProblemError, match=r"none.yaml: expected a rea"
-    ):
+    with pytest.raises(InvalidProblemError, match=r"none.yaml: expected a rea"):
         find_cluster("none.yaml")

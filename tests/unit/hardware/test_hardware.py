@@ -20,12 +20,7 @@ from nest.hardware import (
 from nest.hardware.calibration import calibration_of
 from nest.hardware.describe import network_bytes_per_s
 from nest.hardware.devices import DeviceFile, known_device
-from nest.hardware.links import (
-    calibrated,
-    link_specs,
-    reached,
-    stored_link_calibration,
-)
+from nest.hardware.links import calibrated, link_specs, reached, stored_link_calibration
 from nest.hardware.machines import machine_specs, machines
 from nest.ir.cluster import Level
 from tests.rows import rows
@@ -36,10 +31,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 # Devices
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    rows("hardware", "devices"),
-)
+@pytest.mark.parametrize(("text", "name"), rows("hardware", "devices"))
 def test_device_goes_by_many_names(text, name):
     assert device_spec(text).name == name
 
@@ -148,10 +140,7 @@ def test_every_device_has_a_default_machine():
     assert used == {spec.name for spec in device_specs()}
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "count"),
-    rows("hardware", "clusters"),
-)
+@pytest.mark.parametrize(("text", "name", "count"), rows("hardware", "clusters"))
 def test_cluster_names(text, name, count):
     record, number = parse_cluster(text)
     assert (record.name, number) == (name, count)
@@ -175,8 +164,7 @@ def test_cluster_names(text, name, count):
         *(
             (
                 text,
-                f"cluster: expected <machine>x<devices> such as h100x64, got "
-                f"'{text}'",
+                f"cluster: expected <machine>x<devices> such as h100x64, got '{text}'",
             )
             for text in ("h100", "h100x-8", "")
         ),
@@ -190,8 +178,7 @@ def test_bad_cluster_names(text, message):
 
 def test_unknown_machine():
     with pytest.raises(
-        UnknownNameError,
-        match=r"machine: expected one of 54 names, .*'dgx-z100'",
+        UnknownNameError, match=r"machine: expected one of 54 names, .*'dgx-z100'"
     ):
         machine("dgx-z100")
 
@@ -261,10 +248,7 @@ def test_own_calibration_replaces_the_stored_one():
 # Free text
 
 
-@pytest.mark.parametrize(
-    ("text", "size", "gb_per_s"),
-    rows("hardware", "networks"),
-)
+@pytest.mark.parametrize(("text", "size", "gb_per_s"), rows("hardware", "networks"))
 def test_network_of_a_text(text, size, gb_per_s):
     expected = None if gb_per_s is None else gb_per_s * 1e9
     assert network_bytes_per_s(text, size) == expected

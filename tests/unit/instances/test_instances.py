@@ -15,19 +15,8 @@ from bench import instance_recipes
 from bench import instances as script
 from bench.instance_classes import HOLDS, SIZES, classes_of, size_of
 from nest.cost.score import score
-from nest.errors import (
-    InvalidProblemError,
-    UnknownInstanceError,
-    UnknownNameError,
-)
-from nest.instances import (
-    CLASSES,
-    best_known,
-    instance,
-    names,
-    problem,
-    store,
-)
+from nest.errors import InvalidProblemError, UnknownInstanceError, UnknownNameError
+from nest.instances import CLASSES, best_known, instance, names, problem, store
 from nest.instances.classes import MEMORY
 from nest.instances.records import BestKnown, Proof, Unlimited
 from nest.ir import problem_hash
@@ -65,11 +54,11 @@ def test_a_problem_is_the_one_of_the_index(name: str) -> None:
     assert problem_hash(store.unlimited(found)) == its.unlimited_hash
     assert classes_of(found) == its.classes
     assert found.source == its.source
-    assert (
-        found.cluster.num_devices,
-        len(found.graph.layers),
-        found.quantum_ps,
-    ) == (its.num_devices, its.num_layers, its.quantum_ps)
+    assert (found.cluster.num_devices, len(found.graph.layers), found.quantum_ps) == (
+        its.num_devices,
+        its.num_layers,
+        its.quantum_ps,
+    )
     # Stored as it is encoded, whatever zlib made of it.
     stored = gzip.decompress(store.problem_path(name).read_bytes())
     assert stored == msgspec.json.encode(found)
@@ -154,9 +143,7 @@ def test_every_class_is_computed_or_needs_a_proof() -> None:
     ],
 )
 def test_sizes(num_devices: int, expected: str) -> None:
-    found = two_stages(
-        devices=num_devices, topology=make_levels((num_devices, 0, 1e9))
-    )
+    found = two_stages(devices=num_devices, topology=make_levels((num_devices, 0, 1e9)))
     assert size_of(found) == expected
     assert expected in classes_of(found)
 
@@ -178,9 +165,7 @@ def test_networks(
     levels: tuple[tuple[int, float], ...], devices: int, expected: set[str]
 ) -> None:
     """Gigabytes per second and device, from the device up."""
-    tree = make_levels(
-        *((fan_out, 0, 1e9 * speed) for fan_out, speed in levels)
-    )
+    tree = make_levels(*((fan_out, 0, 1e9 * speed) for fan_out, speed in levels))
     found = {*classes_of(two_stages(devices=devices, topology=tree))}
     assert found & {"fast", "slow", "oversubscribed"} == expected
 
@@ -197,26 +182,18 @@ def test_networks(
         ("mixtral-8x7b-dgx-h100x16", {"moe", "chain"}, {"dense", "dag"}),
         ("t5-11b-dgx-a100x16", {"encoder-decoder", "dag"}, {"chain"}),
         ("clip-vit-l-14-dgx-a100x8", {"dag"}, {"encoder-decoder"}),
-        (
-            "llama3-8b-dgx-h100x16-megatron",
-            {"target", "megatron"},
-            {"maxtext"},
-        ),
+        ("llama3-8b-dgx-h100x16-megatron", {"target", "megatron"}, {"maxtext"}),
         ("llama2-7b-dgx-h100x16", {"chain"}, {"target", "mixed"}),
     ],
 )
-def test_classes_of_some(
-    name: str, inside: set[str], outside: set[str]
-) -> None:
+def test_classes_of_some(name: str, inside: set[str], outside: set[str]) -> None:
     found = {*instance(name).classes}
     assert inside <= found
     assert not outside & found
 
 
 def proof(bound_quanta: int | None) -> Proof:
-    return Proof(
-        solver="dp", version="1", method="", bound_quanta=bound_quanta
-    )
+    return Proof(solver="dp", version="1", method="", bound_quanta=bound_quanta)
 
 
 @pytest.mark.parametrize(
@@ -293,10 +270,7 @@ def test_unknown_names_are_refused() -> None:
     ],
 )
 def test_a_damaged_file_is_refused(
-    data: bytes | None,
-    match: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    data: bytes | None, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.json.gz"
     if data is not None:

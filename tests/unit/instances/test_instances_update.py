@@ -16,11 +16,7 @@ from nest.instances.update import Change, with_document, with_plan
 from nest.ir import Problem
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
-from nest.solvers.registry import (
-    register_solver,
-    solver_class,
-    unregister_solver,
-)
+from nest.solvers.registry import register_solver, solver_class, unregister_solver
 
 
 def computes_once(name: str) -> bool:
@@ -100,10 +96,7 @@ def told(
     if "result" in found:
         cells[found["result"]["solver"]] = found["result"]
     return with_document(
-        records,
-        found,
-        "r.json",
-        lambda _problem, solver: cells[solver] | answer,
+        records, found, "r.json", lambda _problem, solver: cells[solver] | answer
     )
 
 
@@ -126,9 +119,7 @@ def test_from_nothing_to_closed() -> None:
     records, changes = texts(records, document("feasible", late, time, 7))
     assert changes == ["bound none -> 7"]
     assert records[NAME].plan == plan
-    records, changes = texts(
-        records, document(bound=value, plan=plan, quanta=value)
-    )
+    records, changes = texts(records, document(bound=value, plan=plan, quanta=value))
     assert changes == [f"bound 7 -> {value}", "status open -> closed"]
     (proof,) = records[NAME].proofs
     assert (proof.solver, proof.version) == ("dp", "nest 9")
@@ -334,9 +325,7 @@ def test_a_plan_that_does_not_fit_is_refused() -> None:
 def test_a_plan_below_a_bound_is_refused() -> None:
     """Somebody must be wrong, so neither counts."""
     plan, value = best()
-    proof = Proof(
-        solver="dp", version="nest 9", method="", bound_quanta=value + 1
-    )
+    proof = Proof(solver="dp", version="nest 9", method="", bound_quanta=value + 1)
     records = {NAME: BestKnown(problem_hash=HASH, proofs=(proof,))}
     with pytest.raises(NestError, match=f"got {value + 1} from dp nest 9"):
         with_plan(records, NAME, plan, "p.json")
@@ -367,9 +356,7 @@ def test_what_fits_nowhere_has_no_bound() -> None:
     records, changes = told(records, found)
     assert records[INFEASIBLE].bound_quanta is None
     assert changes[0].text == "bound 7 -> none"
-    assert all(
-        best_known(name).bound_quanta is None for name in names(["infeasible"])
-    )
+    assert all(best_known(name).bound_quanta is None for name in names(["infeasible"]))
 
 
 # Without a memory limit
@@ -388,15 +375,11 @@ def test_a_plan_that_does_not_fit_shows_that_memory_binds() -> None:
     assert records[NAME] == BEST
     # A slower one is no better, and one that fits is a plan.
     plan, value = best()
-    fits = document(
-        "feasible", plan, value, problem_hash=instance(NAME).unlimited_hash
-    )
+    fits = document("feasible", plan, value, problem_hash=instance(NAME).unlimited_hash)
     assert texts(records, fits)[1] == ["nothing better"]
     records, changes = texts({}, fits)
     assert changes == [f"value none -> {value}"]
-    assert records[NAME].unlimited is None or (
-        records[NAME].unlimited.plan is None
-    )
+    assert records[NAME].unlimited is None or (records[NAME].unlimited.plan is None)
 
 
 def test_a_bound_without_a_limit_shows_that_memory_does_not_bind() -> None:

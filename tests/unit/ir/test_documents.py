@@ -10,19 +10,8 @@ import pytest
 
 from nest.certificates import documents as checked
 from nest.errors import InvalidPlanError, InvalidProblemError
-from nest.ir import (
-    documents,
-    encode,
-    read_plan,
-    read_problem,
-    yaml_documents,
-)
-from nest.ir.documents import (
-    MalformedError,
-    parse_json,
-    read_limited,
-    text_of,
-)
+from nest.ir import documents, encode, read_plan, read_problem, yaml_documents
+from nest.ir.documents import MalformedError, parse_json, read_limited, text_of
 from nest.ir.io import decode_problem
 from nest.ir.yaml_documents import parse_yaml
 from tests.loopback import good_plan, tiny_problem
@@ -65,10 +54,7 @@ def test_json_with_traps(text: str, reason: str) -> None:
 
 def test_json_that_is_fine() -> None:
     text = '{"a": ["NaN", 1, 2.5, {"a": null}], "b": {"a": "\\"a\\": 1"}}'
-    assert parse_json(text) == {
-        "a": ["NaN", 1, 2.5, {"a": None}],
-        "b": {"a": '"a": 1'},
-    }
+    assert parse_json(text) == {"a": ["NaN", 1, 2.5, {"a": None}], "b": {"a": '"a": 1'}}
 
 
 @pytest.mark.parametrize(
@@ -147,8 +133,7 @@ def test_long_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             b"a\n\n\0",
-            "line 3: expected text in UTF-8, got binary data; check which "
-            "file it is",
+            "line 3: expected text in UTF-8, got binary data; check which file it is",
         ),
     ],
 )
@@ -207,9 +192,9 @@ def test_a_plan_says_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["p.json", "p.yaml"])
 def test_a_key_twice_in_a_problem(name: str) -> None:
     """The second one would win."""
-    text = PROBLEM.replace(
-        ' "preset"', ' "quantum_ps": 1000,\n "preset"'
-    ).replace("{\n", '{\n "quantum_ps": 1000,\n "quantum_ps": 10,\n', 1)
+    text = PROBLEM.replace(' "preset"', ' "quantum_ps": 1000,\n "preset"').replace(
+        "{\n", '{\n "quantum_ps": 1000,\n "quantum_ps": 10,\n', 1
+    )
     with pytest.raises(
         InvalidProblemError,
         match=rf"^{name}: line 3: expected key 'quantum_ps' once, got it in "
@@ -229,9 +214,7 @@ def test_a_number_that_is_none() -> None:
         decode_problem(text.encode(), "p.json")
 
 
-def test_standard_input_is_read_to_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_standard_input_is_read_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "MAX_FILE_BYTES", 4)
     for text, size in ((b"1234", 4), (b"12345", None)):
         stream = io.TextIOWrapper(io.BytesIO(text))

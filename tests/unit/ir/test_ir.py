@@ -42,11 +42,7 @@ from nest.ir import (
 )
 from nest.ir.io import convert
 from nest.ir.problem import OwnRuns
-from tests.builders import (
-    make_cost,
-    make_levels,
-    make_problem,
-)
+from tests.builders import make_cost, make_levels, make_problem
 from tests.rows import rows
 
 DATA = Path(__file__).parents[2] / "data"
@@ -160,9 +156,7 @@ def value_of(field, value):
     return make(**value) if make else value
 
 
-@pytest.mark.parametrize(
-    ("record", "fields", "reason"), rows("records", "records")
-)
+@pytest.mark.parametrize(("record", "fields", "reason"), rows("records", "records"))
 def test_a_wrong_value_is_refused_by_name(record, fields, reason):
     values = {name: value_of(name, value) for name, value in fields.items()}
     with pytest.raises(ValueError, match=rf"^{reason}"):
@@ -172,10 +166,7 @@ def test_a_wrong_value_is_refused_by_name(record, fields, reason):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (
-            lambda: mixed_cluster(num_devices=0),
-            "num_devices: expected >= 1, got 0",
-        ),
+        (lambda: mixed_cluster(num_devices=0), "num_devices: expected >= 1, got 0"),
         (
             lambda: mixed_cluster(num_devices=5),
             r"num_devices: expected <= 4 \(the product of the fan-outs\), got "
@@ -201,9 +192,7 @@ def test_a_wrong_value_is_refused_by_name(record, fields, reason):
             "quantum_ps: expected >= 1, got 0",
         ),
         (
-            lambda: make_problem(
-                {"a": make_cost(tp=2, sequence_parallel=True)}
-            ),
+            lambda: make_problem({"a": make_cost(tp=2, sequence_parallel=True)}),
             r"job.sequence_parallel: expected a list such as \[false, true\], "
             r"as kind 'a' has costs with sequence_parallel, got false; "
             r"correct it, or remove those costs",
@@ -227,16 +216,11 @@ def make_graph(ids, edges, kinds=("k",)):
     return Graph(
         kinds=tuple(LayerKind(name=name, costs=(COST,)) for name in kinds),
         layers=tuple(Layer(id=i, kind="k") for i in ids),
-        edges=tuple(
-            Edge(source=s, target=t, bytes_per_sample=1) for s, t in edges
-        ),
+        edges=tuple(Edge(source=s, target=t, bytes_per_sample=1) for s, t in edges),
     )
 
 
-@pytest.mark.parametrize(
-    ("ids", "edges", "kinds", "reason"),
-    rows("records", "graphs"),
-)
+@pytest.mark.parametrize(("ids", "edges", "kinds", "reason"), rows("records", "graphs"))
 def test_a_wrong_graph_is_refused(ids, edges, kinds, reason):
     with pytest.raises(ValueError, match=f"^{reason}"):
         make_graph(ids, edges, kinds)
@@ -356,9 +340,7 @@ def put(where, value):
 COSTS = ("graph", "kinds", 0, "costs", 0)
 
 
-@pytest.mark.parametrize(
-    ("where", "value", "reason"), rows("records", "places")
-)
+@pytest.mark.parametrize(("where", "value", "reason"), rows("records", "places"))
 def test_a_wrong_file_is_refused_with_its_place(where, value, reason):
     with pytest.raises(InvalidProblemError, match=reason) as caught:
         decode_problem(put(where, value), "p.json")
@@ -367,14 +349,7 @@ def test_a_wrong_file_is_refused_with_its_place(where, value, reason):
 
 @pytest.mark.parametrize(
     "data",
-    [
-        b"",
-        b"{",
-        encode(full_problem())[:200],
-        b"\xff\xf0",
-        b"[" * 100_000,
-        b"not json",
-    ],
+    [b"", b"{", encode(full_problem())[:200], b"\xff\xf0", b"[" * 100_000, b"not json"],
 )
 def test_a_damaged_file_is_refused(data):
     with pytest.raises(
@@ -432,9 +407,7 @@ def test_a_directory_is_refused(tmp_path):
 def test_a_problem_is_not_a_plan(tmp_path):
     path = tmp_path / "problem.json"
     write(path, full_problem())
-    with pytest.raises(
-        InvalidPlanError, match=r"problem\.json: \$.*nest-problem/1"
-    ):
+    with pytest.raises(InvalidPlanError, match=r"problem\.json: \$.*nest-problem/1"):
         read_plan(path)
 
 
@@ -454,10 +427,7 @@ def test_a_plan_says_what_is_wrong_with_it(tmp_path):
 @pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
 def test_reading_back(tmp_path, suffix):
     """Both formats give the record that was written."""
-    for record, read in (
-        (full_problem(), read_problem),
-        (example_plan(), read_plan),
-    ):
+    for record, read in ((full_problem(), read_problem), (example_plan(), read_plan)):
         path = tmp_path / f"file.{suffix}"
         if suffix == "json":
             write(path, record)
@@ -621,11 +591,7 @@ def test_the_hash_changes_with_every_value():
 
 @pytest.mark.parametrize(
     "field",
-    [
-        "bytes_per_sample_by_tp",
-        "source_extra_bytes_by_tp",
-        "target_extra_bytes_by_tp",
-    ],
+    ["bytes_per_sample_by_tp", "source_extra_bytes_by_tp", "target_extra_bytes_by_tp"],
 )
 def test_a_table_by_tp_is_hashed_too(tmp_path, field):
     """Its keys are numbers in Python and text in the file."""
@@ -641,9 +607,7 @@ def test_a_table_by_tp_is_hashed_too(tmp_path, field):
         expected = problem_hash(problem)
         assert problem_hash(read_problem(path)) == expected
         assert (
-            problem_hash(
-                decode_problem(json.dumps(shuffled(changed)).encode())
-            )
+            problem_hash(decode_problem(json.dumps(shuffled(changed)).encode()))
             == expected
         )
         hashes.add(expected)
@@ -669,9 +633,7 @@ def test_every_public_field_is_in_the_full_problem():
         LayerCost, LayerKind, Level, Optimizer, OwnRuns,
     )  # fmt: skip
     names = set(
-        itertools.chain.from_iterable(
-            record.__struct_fields__ for record in records
-        )
+        itertools.chain.from_iterable(record.__struct_fields__ for record in records)
     )
     absent = {name for name in names if f'"{name}"' not in text}
     # absent because the problem gives them their defaults
@@ -755,8 +717,7 @@ def test_chunks_in_v_shape_go_down_and_up():
     ):
         v_plan(1, 2, 1, 2)
     with pytest.raises(
-        ValueError,
-        match="virtual_stages: expected 2 with placement 'v', got 1",
+        ValueError, match="virtual_stages: expected 2 with placement 'v', got 1"
     ):
         v_plan(1, 1, virtual_stages=1)
 

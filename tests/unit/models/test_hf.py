@@ -135,10 +135,7 @@ def test_an_odd_last_layer_is_local() -> None:
 def test_biases_of_llama(field: str, value: bool) -> None:
     """Queries and outputs of 4096, keys and values of 1024; 2 f + h."""
     more = from_hf({**LLAMA3, field: value}).parameters - 8_030_261_248
-    per_layer = {
-        "attention_bias": 4096 + 2 * 1024 + 4096,
-        "mlp_bias": 2 * 14336 + 4096,
-    }
+    per_layer = {"attention_bias": 4096 + 2 * 1024 + 4096, "mlp_bias": 2 * 14336 + 4096}
     assert more == 32 * per_layer[field]
 
 

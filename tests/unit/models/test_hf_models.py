@@ -86,9 +86,7 @@ def test_sizes_by_default_and_flops(entry: dict[str, Any]) -> None:
     assert model.parameters == entry["parameters"]
     counted = model.forward_flops(COUNTED_LENGTH)
     delta = entry["config"]["model_type"] == "qwen3_next"
-    assert counted == pytest.approx(
-        entry["flops"], rel=5.2e-3 if delta else 5e-4
-    )
+    assert counted == pytest.approx(entry["flops"], rel=5.2e-3 if delta else 5e-4)
 
 
 @pytest.mark.parametrize("entry", EXAMPLES)

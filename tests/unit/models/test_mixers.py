@@ -55,10 +55,7 @@ SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
 DECODER = {**SIZES, "intermediate_size": 96, "num_attention_heads": 4}
 ATTENTION = Attention(heads=4, kv_heads=2, head_size=16)
 BLOCK = Block(
-    name="decoder",
-    hidden=64,
-    attention=ATTENTION,
-    mlp=Mlp(hidden=96, gated=True),
+    name="decoder", hidden=64, attention=ATTENTION, mlp=Mlp(hidden=96, gated=True)
 )
 
 
@@ -108,9 +105,7 @@ def test_weights_and_flops_of_mamba2() -> None:
     assert mixer_weights(mixer) == matrices + vectors + convolution
     core = 2 * 64 * (2 * 32 + inner) + 2 * 2 * 32 * inner
     assert mixer.core_flops == core
-    assert mixer_flops(mixer) == (
-        2 * matrices + 2 * 4 * (inner + shared) + core
-    )
+    assert mixer_flops(mixer) == (2 * matrices + 2 * 4 * (inner + shared) + core)
 
 
 def test_groups_are_copied_beyond_their_number() -> None:
@@ -138,9 +133,7 @@ def test_weights_and_flops_of_a_delta_rule() -> None:
     assert mixer_weights(mixer) == matrices + 4 * channels + 2 * 4 + 16
     per_head = 4 * 64 * 8 + 2 * 64 * (8 + 16) + 2 * 64 * 16 + 6 * 8 * 16
     assert mixer.core_flops == 4 * per_head
-    assert mixer_flops(mixer) == (
-        2 * matrices + 2 * 4 * channels + 4 * per_head
-    )
+    assert mixer_flops(mixer) == (2 * matrices + 2 * 4 * channels + 4 * per_head)
 
 
 def test_gates_of_griffin_are_diagonal_blocks() -> None:
@@ -309,9 +302,7 @@ def test_an_indexer_has_queries_keys_and_a_weight_per_head() -> None:
     indexed = replace(latent, index_heads=2, index_size=8, window=6)
     more = attention_weights(BLOCK, indexed) - attention_weights(BLOCK, latent)
     assert more == 12 * 2 * 8 + 64 * 8 + 64 * 2 + 2 * 8
-    node = block_node(
-        replace(BLOCK, attention=indexed), Split(sequence_length=32)
-    )
+    node = block_node(replace(BLOCK, attention=indexed), Split(sequence_length=32))
     work = {o.name: o.forward_flops for o in node.operators}
     assert work["index scores"] == 2 * 32 * 32 * 2 * 8
     # The core reaches 6 of 32 tokens.
@@ -331,12 +322,7 @@ FOUR = {"experts": 4, "experts_per_token": 2}
         (FOUR, 4 * 3 * 64 * 96 + 4 * 64),
         (FOUR | {"router_bias": True}, 4 * 3 * 64 * 96 + 4 * 65),
         (
-            FOUR
-            | {
-                "shared_hidden": 32,
-                "shared_gate": True,
-                "shared_biases": True,
-            },
+            FOUR | {"shared_hidden": 32, "shared_gate": True, "shared_biases": True},
             4 * (3 * 64 * 96 + 64) + 3 * 64 * 32 + 2 * 32 + 64 + 64,
         ),
         (FOUR | {"latent": 16}, 4 * (3 * 16 * 96 + 64) + 2 * 64 * 16),
@@ -414,9 +400,7 @@ def test_convolutions_in_front() -> None:
     assert node.kept_bytes["full"] == 2 * 20 * 80
 
 
-TOWER = Tower(
-    runs=(RepeatedBlock(block=BLOCK, count=2),), vocabulary=500, modules=1
-)
+TOWER = Tower(runs=(RepeatedBlock(block=BLOCK, count=2),), vocabulary=500, modules=1)
 
 
 def test_a_module_for_multi_token_prediction() -> None:
@@ -434,9 +418,7 @@ def test_a_module_for_multi_token_prediction() -> None:
     # All tokens, half of the columns.
     assert node.flops()[0] - plain.flops()[0] == 2 * 8 * 128 * 32
     names = [operator.name for operator in node.operators]
-    assert names[:4] == [
-        *("look-up", "next token norm", "stream norm", "join"),
-    ]
+    assert names[:4] == [*("look-up", "next token norm", "stream norm", "join")]
     assert names[-1] == "module norm"
     # Token ids; inputs of three norms and of the product, twice as wide.
     kept = {k: node.kept_bytes[k] - plain.kept_bytes[k] for k in RECOMPUTE}
@@ -457,9 +439,7 @@ def test_a_module_for_multi_token_prediction() -> None:
     }
 
 
-def calls_beside(
-    node: Node, plain: Node
-) -> dict[tuple[str, str | None, float], int]:
+def calls_beside(node: Node, plain: Node) -> dict[tuple[str, str | None, float], int]:
     """Return how many calls a node has more, by kind, phase and bytes."""
     calls = {
         (call.kind, call.phase, call.size_bytes): call.count
@@ -538,7 +518,7 @@ def test_modules_are_layers_in_front_of_the_head() -> None:
     ]
     stream = 2 * 128 * 64
     assert [edge.bytes_per_sample for edge in graph.edges] == [
-        *(stream, stream, stream, 2 * stream, 3 * stream),
+        *(stream, stream, stream, 2 * stream, 3 * stream)
     ]
     held = {
         kind.name: next(
@@ -577,12 +557,7 @@ def test_blocks_of_a_resnet() -> None:
     assert model.parameters == 25_557_032
     towers = model.towers
     assert [tower.layers for tower in towers] == [2, 3, 5, 2]
-    assert [tower.follows for tower in towers] == [
-        None,
-        "stage1",
-        "stage2",
-        "stage3",
-    ]
+    assert [tower.follows for tower in towers] == [None, "stage1", "stage2", "stage3"]
     block = towers[0].runs[0].block
     node = block_node(block, Split(sequence_length=3136))
     matrices = 256 * 64 + 9 * 64 * 64 + 64 * 256
@@ -635,9 +610,7 @@ def test_stages_of_a_resnet_are_a_chain() -> None:
         ),
     ],
 )
-def test_exports_and_profilers_refuse_them(
-    fields: dict[str, Any], part: str
-) -> None:
+def test_exports_and_profilers_refuse_them(fields: dict[str, Any], part: str) -> None:
     model = from_hf(fields, name="odd")
     assert unusual(*model.towers, model.head) == part
     with pytest.raises(

@@ -13,14 +13,7 @@ from nest.errors import InvalidProblemError
 from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import CollectiveCall, Phase
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.operators import (
     Execution,
     Node,
@@ -116,9 +109,7 @@ def test_the_memory_bound_side_of_the_roofline() -> None:
     one = product(8, 1024, 1024)
     assert one.forward_bytes == 2_129_920
     e = 0.8 * (8 / 136) * (8 / 9) ** 2
-    assert operator_ns(one, at("a100"))[0] == pytest.approx(
-        16_777_216 / (312e3 * e)
-    )
+    assert operator_ns(one, at("a100"))[0] == pytest.approx(16_777_216 / (312e3 * e))
     wide = product(8, 65_536, 65_536)
     assert operator_ns(wide, at("a100"))[0] == pytest.approx(
         wide.forward_bytes / 1631.2
@@ -199,11 +190,7 @@ def test_the_host_issues_kernels_and_collectives(
 ) -> None:
     def reduce(phase: Phase, count: int) -> CollectiveCall:
         return CollectiveCall(
-            kind="all-reduce",
-            axis="tp",
-            phase=phase,
-            size_bytes=8,
-            count=count,
+            kind="all-reduce", axis="tp", phase=phase, size_bytes=8, count=count
         )
 
     node = Node(
@@ -270,12 +257,7 @@ def test_unfused_attention() -> None:
     assert named["context"].shape == (512, 512, 64)
     assert named["softmax"].forward_bytes == 4 * scores
     assert named["attention dropout"].forward_bytes == 5 * scores
-    assert node.repeated == (
-        "scores",
-        "softmax",
-        "attention dropout",
-        "context",
-    )
+    assert node.repeated == ("scores", "softmax", "attention dropout", "context")
     # Gathered input, two score gradients.
     assert node.working_bytes == 2 * 2 * part + 2 * 2 * scores
 
@@ -318,9 +300,7 @@ def test_a_causal_mask_halves_and_a_window_bounds() -> None:
     def core(**changes: object) -> float:
         shape = replace(GPT.attention, **changes)
         block = replace(GPT, attention=shape)
-        return operators(block_node(block, split))[
-            "attention core"
-        ].forward_flops
+        return operators(block_node(block, split))["attention core"].forward_flops
 
     per_position = 4096 * 4 * 1024
     assert core(causal=False) == 4096 * per_position
@@ -367,16 +347,10 @@ def test_latent_attention() -> None:
         key_value_rank=512,
         rotary_size=64,
     )
-    block = Block(
-        name="decoder", hidden=7168, attention=shape, mlp=Mlp(hidden=8)
-    )
+    block = Block(name="decoder", hidden=7168, attention=shape, mlp=Mlp(hidden=8))
     node = block_node(block, Split(sequence_length=4096))
     weights = (
-        7168 * 1536
-        + 1536 * 128 * 192
-        + 7168 * 576
-        + 512 * 128 * 256
-        + 128 * 128 * 7168
+        7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
     )
     assert weights + 1536 + 512 == 187_107_328
     mlp = 2 * 7168 * 8
@@ -431,9 +405,7 @@ def test_embedding_of_tokens() -> None:
 def test_embedding_without_sequence_parallelism_is_summed_once() -> None:
     split = Split(tp=2, sequence_length=256, sequence_parallel=False)
     node = embedding_node(tower(), split)
-    assert [(c.kind, c.phase) for c in node.collectives] == [
-        ("all-reduce", "forward")
-    ]
+    assert [(c.kind, c.phase) for c in node.collectives] == [("all-reduce", "forward")]
 
 
 def test_embedding_of_patches() -> None:
@@ -487,9 +459,7 @@ def test_head_of_a_language_model() -> None:
 def test_head_with_transform_and_bias() -> None:
     """BERT: h² + h and a norm of 2 h in front, a bias per row."""
     split = Split(sequence_length=256)
-    node = head_node(
-        Head(outputs=1000, transform=True, bias=True), 1024, split
-    )
+    node = head_node(Head(outputs=1000, transform=True, bias=True), 1024, split)
     assert node.weights == 1024 * 1024 + 1024 + 1024**2 + 3 * 1024
     assert operators(node)["transform"].forward_flops == 2 * 256 * 1024**2
 
@@ -509,9 +479,7 @@ def test_the_loss_is_fused_or_not() -> None:
     split = Split(sequence_length=256)
     logits = 256 * 1024
     for fused, sizes in ((True, (14, 14)), (False, (38, 22))):
-        node = head_node(
-            Head(outputs=1000), 1024, split, Execution(fused_loss=fused)
-        )
+        node = head_node(Head(outputs=1000), 1024, split, Execution(fused_loss=fused))
         loss = operators(node)["loss"]
         assert loss.forward_bytes == sizes[0] * logits
         assert loss.backward_bytes == sizes[1] * logits
@@ -629,17 +597,9 @@ def test_hosts_issue_products_of_experts_faster() -> None:
         (Split(ep=4, sequence_length=512), Execution(), 262_144),
         # 4 devices with 4 of 16 experts: both of a token's are elsewhere
         # with 12/16 · 11/15 = 0.55, so it is sent to 4 · 0.45 = 1.8 of them.
-        (
-            Split(ep=4, sequence_length=512),
-            Execution(dispatch_node=8),
-            235_930,
-        ),
+        (Split(ep=4, sequence_length=512), Execution(dispatch_node=8), 235_930),
         # 2 nodes with 8 of them: 2 · (1 - 8/16 · 7/15) = 1.533.
-        (
-            Split(ep=4, sequence_length=512),
-            Execution(dispatch_node=2),
-            200_977,
-        ),
+        (Split(ep=4, sequence_length=512), Execution(dispatch_node=2), 200_977),
         # The same nodes, of tensor parallel groups: 4 times the devices.
         (
             Split(ep=4, tp=4, sequence_length=2048),
@@ -647,11 +607,7 @@ def test_hosts_issue_products_of_experts_faster() -> None:
             200_977,
         ),
         # A device for each expert: again a copy for each.
-        (
-            Split(ep=16, sequence_length=512),
-            Execution(dispatch_node=16),
-            262_144,
-        ),
+        (Split(ep=16, sequence_length=512), Execution(dispatch_node=16), 262_144),
     ],
 )
 def test_tokens_are_sent_once_to_a_device_or_a_node(
@@ -677,15 +633,13 @@ def test_tokens_are_sent_once_to_a_device_or_a_node(
         (8, 8, 243_419),
     ],
 )
-def test_experts_of_a_token_are_of_some_groups(
-    ep: int, node: int, values: int
-) -> None:
+def test_experts_of_a_token_are_of_some_groups(ep: int, node: int, values: int) -> None:
     limited = replace(MOE, mlp=replace(MOE.mlp, groups=4, token_groups=2))
     split = Split(ep=ep, sequence_length=512)
     node_of = block_node(limited, split, Execution(dispatch_node=node))
-    assert {
-        call.size_bytes for call in node_of.collectives if call.axis == "ep"
-    } == {2 * values}
+    assert {call.size_bytes for call in node_of.collectives if call.axis == "ep"} == {
+        2 * values
+    }
 
 
 def test_a_router_that_is_not_fused_launches_more() -> None:
@@ -738,8 +692,7 @@ def test_exponentials_take_their_share_of_attention() -> None:
 
     def core(head_size: int) -> Operator:
         block = replace(
-            GPT,
-            attention=Attention(heads=4, kv_heads=4, head_size=head_size),
+            GPT, attention=Attention(heads=4, kv_heads=4, head_size=head_size)
         )
         node = block_node(block, Split(sequence_length=4096))
         found = operators(node)["attention core"]
@@ -754,9 +707,7 @@ def test_exponentials_take_their_share_of_attention() -> None:
     ):
         times = operator_ns(core(head_size), where)
         plain = operator_ns(core(head_size), at("h100"))
-        for time_ns, plain_ns, products in zip(
-            times, plain, (1, 2.5), strict=True
-        ):
+        for time_ns, plain_ns, products in zip(times, plain, (1, 2.5), strict=True):
             busy = head_size / (head_size + own / products)
             held = 128 / (128 + size / products)
             assert time_ns == pytest.approx(plain_ns * held / busy)
@@ -776,9 +727,7 @@ def test_less_power_sustains_less_of_the_peak() -> None:
     full_ns = operator_ns(large, at("h100"))[0]
     assert operator_ns(large, low)[0] == full_ns
     slow = low.with_calibration(rates)
-    assert operator_ns(large, slow)[0] == pytest.approx(
-        full_ns / (5 / 7) ** 0.5
-    )
+    assert operator_ns(large, slow)[0] == pytest.approx(full_ns / (5 / 7) ** 0.5)
     same = at("h100").with_calibration(rates)
     assert operator_ns(large, same)[0] == pytest.approx(full_ns)
     unknown = replace(low, power_w=None)
@@ -837,10 +786,7 @@ def test_experts_are_cut_over_tensor_ranks_or_spread() -> None:
     assert up["cut"]["mlp up"].shape == (256, 256, 128)
     assert up["spread"]["mlp up"].shape == (256, 256, 512)
     assert [up[x]["mlp up"].groups for x in up] == [8, 2]
-    assert (
-        up["cut"]["mlp up"].forward_flops
-        == up["spread"]["mlp up"].forward_flops
-    )
+    assert up["cut"]["mlp up"].forward_flops == up["spread"]["mlp up"].forward_flops
     assert cut.expert_weights == spread.expert_weights
 
     def calls(node: Node) -> list[tuple[str, str, int, int]]:
@@ -878,8 +824,4 @@ def test_selective_recomputation_may_keep_a_fused_attention() -> None:
         choice: once.kept_bytes[choice] - again.kept_bytes[choice]
         for choice in ("none", "selective", "full")
     }
-    assert kept == {
-        "none": 0,
-        "selective": 2 * 512 * 256 + 4 * 512 * 4,
-        "full": 0,
-    }
+    assert kept == {"none": 0, "selective": 2 * 512 * 256 + 4 * 512 * 4, "full": 0}

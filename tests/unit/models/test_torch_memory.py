@@ -16,14 +16,7 @@ from nest.cost.score import score
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from nest.models.operators import Execution, Split, block_node
@@ -45,8 +38,7 @@ def model_of(experts: int) -> Architecture:
         name="tiny",
         towers=(
             Tower(
-                runs=(RepeatedBlock(block=block, count=LAYERS),),
-                vocabulary=VOCABULARY,
+                runs=(RepeatedBlock(block=block, count=LAYERS),), vocabulary=VOCABULARY
             ),
         ),
         head=Head(outputs=VOCABULARY),
@@ -172,12 +164,7 @@ def kept_of(case: Case, part: Any) -> Bytes:
     """Return what a chunk keeps, sharded as its ZeRO stage says."""
     import torch
 
-    from tests.transformer import (
-        buckets,
-        flat_shard,
-        optimizer_tensors,
-        size_bytes,
-    )
+    from tests.transformer import buckets, flat_shard, optimizer_tensors, size_bytes
 
     make = {
         "adam": torch.optim.Adam,
@@ -217,14 +204,9 @@ CASES = {
     "no block with the head": Case(Strategy(tp=2), (5, 3, 0)),
     "chunks": Case(Strategy(), (2, 1, 2, 3), virtual_stages=2),
     "8 uneven chunks": Case(
-        Strategy(tp=2, dp=2, zero=1),
-        (2, 1, 1, 1, 1, 1, 1, 0),
-        virtual_stages=2,
+        Strategy(tp=2, dp=2, zero=1), (2, 1, 1, 1, 1, 1, 1, 0), virtual_stages=2
     ),
-    **{
-        f"zero {zero}": Case(Strategy(dp=4, zero=zero), (5, 3))
-        for zero in range(4)
-    },
+    **{f"zero {zero}": Case(Strategy(dp=4, zero=zero), (5, 3)) for zero in range(4)},
     **{
         f"zero {zero}, tp, cp, replicas": Case(
             Strategy(dp=2, cp=2, tp=2, zero=zero), (5, 3), replicas=2
@@ -463,9 +445,7 @@ def test_a_rank_keeps_what_is_charged(torch, choice, tp, sequence_parallel):
         sequence_parallel=sequence_parallel,
     )
     shard = Shard(split, torch.device("cpu"), torch.bfloat16)
-    part = build_part(
-        shard, GPT, Tower(runs=(RepeatedBlock(block=GPT, count=1),))
-    )
+    part = build_part(shard, GPT, Tower(runs=(RepeatedBlock(block=GPT, count=1),)))
     run = recomputed(part.forward, choice, GPT_PRODUCTS - 1)
     kept = kept_by(run, *part.inputs, [*shard.weights, *shard.buffers])
     wanted = counted(GPT, split, choice)

@@ -13,14 +13,7 @@ from nest.frameworks.settings import Settings
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
 from tests.exports import small_plan
@@ -43,9 +36,7 @@ def tiny_model() -> Architecture:
     )
     return Architecture(
         name="tiny",
-        towers=(
-            Tower(runs=(RepeatedBlock(block=block, count=8),), vocabulary=64),
-        ),
+        towers=(Tower(runs=(RepeatedBlock(block=block, count=8),), vocabulary=64),),
         head=Head(outputs=64),
         max_sequence=16,
     )
@@ -102,8 +93,7 @@ def test_the_parts_train_as_the_whole(torch, trained, name):
     """Ten steps of Adam on four processes, the parts read from the file."""
     job = job_of(name)
     assert [
-        sum(module.startswith("layers.") for module in part)
-        for part in job.parts
+        sum(module.startswith("layers.") for module in part) for part in job.parts
     ] == [*CUTS[name]]
     alone = train_alone(tiny_model(), job)
     assert trained[name].losses == pytest.approx(alone, rel=TOLERANCE)

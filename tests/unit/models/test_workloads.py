@@ -52,10 +52,7 @@ def embedding(model: Architecture, split: Split) -> Node:
 def head(model: Architecture, split: Split) -> Node:
     (tower,) = model.towers
     return head_node(
-        model.head,
-        tower.hidden,
-        split,
-        norm_weights=final_norm_weights(tower),
+        model.head, tower.hidden, split, norm_weights=final_norm_weights(tower)
     )
 
 
@@ -70,9 +67,7 @@ def calls(node: Node, axis: str, phase: str) -> dict[str, tuple[int, int]]:
         for call in node.collectives
         if (call.axis, call.phase) == (axis, phase)
     }
-    chosen = [
-        c for c in node.collectives if (c.axis, c.phase) == (axis, phase)
-    ]
+    chosen = [c for c in node.collectives if (c.axis, c.phase) == (axis, phase)]
     assert len(found) == len(chosen)
     return found
 
@@ -98,16 +93,13 @@ def test_biased_experts_are_counted() -> None:
 def test_model_flops_of_gpt3() -> None:
     """Appendix A of Korthikanti et al.: 72 L s h² (1 + s/6h + V/12hL)."""
     layers, s, h, v = 96, 2048, 12288, 50257
-    published = (
-        72 * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
-    )
+    published = 72 * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
     assert GPT3.model_flops(s) == pytest.approx(published, rel=1e-12)
 
 
 @pytest.mark.parametrize("tp", [1, 4, 8])
 @pytest.mark.parametrize(
-    "name",
-    ["llama2-7b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "gemma-7b"],
+    "name", ["llama2-7b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "gemma-7b"]
 )
 def test_nodes_execute_model_flops(name: str, tp: int) -> None:
     """The nodes execute the model FLOPs, less what the causal mask saves.
@@ -194,11 +186,7 @@ def test_gpt3_layer_collectives_without_sequence_parallelism() -> None:
     layer = decoder_layer(GPT3, split)
     assert layer.collectives == tuple(
         CollectiveCall(
-            kind="all-reduce",
-            axis="tp",
-            phase=phase,
-            size_bytes=50_331_648,
-            count=2,
+            kind="all-reduce", axis="tp", phase=phase, size_bytes=50_331_648, count=2
         )
         for phase in ("forward", "backward")
     )
@@ -373,12 +361,7 @@ def test_experts_under_tensor_parallelism(sequence_parallel: bool) -> None:
     region gathers both visits of every token. Without it every rank
     dispatches all tokens, and what is summed is the combined output.
     """
-    split = Split(
-        tp=2,
-        ep=2,
-        sequence_length=4096,
-        sequence_parallel=sequence_parallel,
-    )
+    split = Split(tp=2, ep=2, sequence_length=4096, sequence_parallel=sequence_parallel)
     layer = decoder_layer(MIXTRAL, split)
     values = 4096 * 4096
     routed = 2 * 2 * values // (2 if sequence_parallel else 1)
@@ -433,9 +416,7 @@ def test_head() -> None:
     node = head(LLAMA2, split)
     rows, tokens, h = 8064, 4096, 4096
     assert node.weights == rows * h + h
-    assert (
-        operators(node)["output layer"].forward_flops == 2 * tokens * h * rows
-    )
+    assert operators(node)["output layer"].forward_flops == 2 * tokens * h * rows
     outer = tokens * h // 4
     assert node.kept_bytes == {
         "none": 4 * outer + 4 * tokens * rows,
@@ -493,8 +474,7 @@ def test_default_is_listed() -> None:
 
 def test_describe() -> None:
     assert builtin.describe("mixtral-8x7b-32") == (
-        "mixtral-8x7b, 1024 × 4096 tokens per step, on 32 H100-80GB-SXM "
-        "(4 nodes of 8)"
+        "mixtral-8x7b, 1024 × 4096 tokens per step, on 32 H100-80GB-SXM (4 nodes of 8)"
     )
     assert "blocks of" in builtin.describe(builtin.DEFAULT)
 
@@ -527,9 +507,7 @@ def test_problem_is_a_chain(problem: Problem) -> None:
     graph = problem.graph
     ids = [layer.id for layer in graph.layers]
     assert (ids[0], ids[-1]) == ("embedding", "head")
-    assert [(edge.source, edge.target) for edge in graph.edges] == list(
-        pairwise(ids)
-    )
+    assert [(edge.source, edge.target) for edge in graph.edges] == list(pairwise(ids))
 
 
 def test_problem_has_a_cost_for_every_share(problem: Problem) -> None:
@@ -540,9 +518,7 @@ def test_problem_has_a_cost_for_every_share(problem: Problem) -> None:
         for dp in range(1, micro_batch + 1)
         if micro_batch % dp == 0
     }
-    tables = [
-        {cost.key for cost in kind.costs} for kind in problem.graph.kinds
-    ]
+    tables = [{cost.key for cost in kind.costs} for kind in problem.graph.kinds]
     assert tables[0] == tables[1] == tables[2]
     splits = {key[:-1] for key in tables[0]}
     assert tables[0] == {(*split, b) for split in splits for b in shares}
@@ -570,9 +546,7 @@ def test_problem_states_what_mfu_needs(problem: Problem) -> None:
 def test_problem_has_two_network_levels(problem: Problem) -> None:
     node, network = problem.cluster.topology.levels
     assert node.bandwidth_bytes_per_s > network.bandwidth_bytes_per_s
-    assert problem.cluster.topology.capacities[-1] == (
-        problem.cluster.num_devices
-    )
+    assert problem.cluster.topology.capacities[-1] == (problem.cluster.num_devices)
 
 
 def test_blocks_hold_the_same_model() -> None:

@@ -205,9 +205,7 @@ def test_parts_of_bert_and_vit_heads() -> None:
     bert, vit = architecture("bert-large"), architecture("vit-large")
     assert head_weights(bert.head, 1024) == 1024**2 + 3 * 1024 + 30522
     assert final_norm_weights(bert.towers[0]) == 0
-    assert embedding_weights(bert.towers[0]) == (
-        (30522 + 512 + 2) * 1024 + 2 * 1024
-    )
+    assert embedding_weights(bert.towers[0]) == ((30522 + 512 + 2) * 1024 + 2 * 1024)
     assert head_weights(vit.head, 1024) == 1000 * 1025
     # 196 patches of 768 values and a bias, a class token, 197 positions.
     assert embedding_weights(vit.towers[0]) == (769 + 1 + 197) * 1024
@@ -318,8 +316,7 @@ def test_model_flops_of_two_towers() -> None:
         (
             "mixtral-8x7b",
             (1, 1, 3),
-            "ep: expected a divisor of the 8 experts of mixtral-8x7b, got 3; "
-            "choose 2",
+            "ep: expected a divisor of the 8 experts of mixtral-8x7b, got 3; choose 2",
         ),
         (
             "llama3-8b",
@@ -341,9 +338,7 @@ def test_model_flops_of_two_towers() -> None:
         ),
     ],
 )
-def test_why_not_split(
-    name: str, degrees: tuple[int, int, int], text: str
-) -> None:
+def test_why_not_split(name: str, degrees: tuple[int, int, int], text: str) -> None:
     assert architecture(name).why_not_split(*degrees, 4096) == text
 
 
@@ -355,10 +350,7 @@ LLAMA3 = block_of("llama3-8b")
     [
         # 6 is no divisor and no multiple of 4.
         (
-            replace(
-                LLAMA3,
-                attention=replace(LLAMA3.attention, heads=12, kv_heads=4),
-            ),
+            replace(LLAMA3, attention=replace(LLAMA3.attention, heads=12, kv_heads=4)),
             6,
             "a divisor or a multiple of the 4 key and value heads of "
             "llama3-8b, got 6; choose 1, 2 or 4",
@@ -373,10 +365,7 @@ LLAMA3 = block_of("llama3-8b")
             replace(
                 LLAMA3,
                 mlp=replace(
-                    LLAMA3.mlp,
-                    experts=8,
-                    experts_per_token=1,
-                    shared_hidden=2050,
+                    LLAMA3.mlp, experts=8, experts_per_token=1, shared_hidden=2050
                 ),
             ),
             4,
@@ -385,9 +374,7 @@ LLAMA3 = block_of("llama3-8b")
         ),
     ],
 )
-def test_shapes_that_tp_does_not_divide(
-    block: Block, tp: int, text: str
-) -> None:
+def test_shapes_that_tp_does_not_divide(block: Block, tp: int, text: str) -> None:
     model = with_block("llama3-8b", block)
     assert model.why_not_split(tp, 1, 1, 3072) == f"tp: expected {text}"
 
@@ -467,15 +454,10 @@ def test_every_decoder_layer_reads_the_encoder() -> None:
         "head",
     ]
     crossing = [e for e in graph.edges if e.source == "encoder-norm"]
-    assert [e.target for e in crossing] == [
-        f"decoder-layer-{i}" for i in range(24)
-    ]
+    assert [e.target for e in crossing] == [f"decoder-layer-{i}" for i in range(24)]
     assert {e.bytes_per_sample for e in crossing} == {2 * 512 * 1024}
     (last,) = [e for e in graph.edges if e.target == "head"]
-    assert (last.source, last.bytes_per_sample) == (
-        "decoder-layer-23",
-        2 * 128 * 1024,
-    )
+    assert (last.source, last.bytes_per_sample) == ("decoder-layer-23", 2 * 128 * 1024)
     assert len(graph.edges) == (24 + 1) + 24 + (24 + 1)
 
 
@@ -483,13 +465,8 @@ def test_towers_meet_in_the_head() -> None:
     """One vector per sample of 1024 and of 768 values, in bf16."""
     model = architecture("clip-vit-l-14")
     graph = build_graph(model, H100, plain(model, layers_per_node=12))
-    into = {
-        e.source: e.bytes_per_sample for e in graph.edges if e.target == "head"
-    }
-    assert into == {
-        "vision-layers-12-23": 2 * 1024,
-        "text-layers-0-11": 2 * 768,
-    }
+    into = {e.source: e.bytes_per_sample for e in graph.edges if e.target == "head"}
+    assert into == {"vision-layers-12-23": 2 * 1024, "text-layers-0-11": 2 * 768}
     assert [layer.id for layer in graph.layers] == [
         "vision-embedding",
         "vision-layers-0-11",
@@ -549,11 +526,7 @@ def test_costs_add_up() -> None:
             collectives=calls,
             weights=50 * scale,
             expert_weights=7 * scale,
-            kept_bytes={
-                "none": 1000 * scale,
-                "selective": 500 * scale,
-                "full": 10,
-            },
+            kept_bytes={"none": 1000 * scale, "selective": 500 * scale, "full": 10},
             repeated=("twice",),
             working_bytes=50 * scale,
         )
@@ -640,15 +613,11 @@ def test_plans_may_choose_where_sequences_are_split() -> None:
     model = architecture("gpt2")
     both, whole, split = (
         build_graph(
-            model,
-            H100,
-            choose(model, H100, 8, Request(sequence_parallel=values)),
+            model, H100, choose(model, H100, 8, Request(sequence_parallel=values))
         )
         for values in ((True, False), (False,), (True,))
     )
-    for kind, without, always in zip(
-        both.kinds, whole.kinds, split.kinds, strict=True
-    ):
+    for kind, without, always in zip(both.kinds, whole.kinds, split.kinds, strict=True):
         assert {cost.sequence_parallel for cost in kind.costs} == {False, True}
         one = [cost for cost in kind.costs if not cost.sequence_parallel]
         assert tuple(one) == without.costs
@@ -714,8 +683,7 @@ def timeless(cost: LayerCost) -> LayerCost:
         forward_host_ns=0.0,
         backward_host_ns=0.0,
         activations=tuple(
-            replace(x, extra_ns=0.0, extra_host_ns=0.0)
-            for x in cost.activations
+            replace(x, extra_ns=0.0, extra_host_ns=0.0) for x in cost.activations
         ),
         by_device=(),
     )
@@ -761,9 +729,7 @@ def test_defaults_that_depend_on_the_model() -> None:
     assert {d.ep for d in deepseek.degrees} == {1, 2, 4, 8, 16, 32, 64}
     assert choose(architecture("gpt2"), machine("v100"), 8).dtype == "fp16"
     # 25 heads of GPT-2 XL.
-    assert {
-        d.tp for d in choose(architecture("gpt2-xl"), H100, 8).degrees
-    } == {1}
+    assert {d.tp for d in choose(architecture("gpt2-xl"), H100, 8).degrees} == {1}
 
 
 def test_large_clusters_get_large_batches() -> None:
@@ -822,8 +788,7 @@ def test_named_values_join_the_defaults() -> None:
         found = choose(model, H100, 8, request, named)
         return (
             {*found.micro_batches} - {*USUAL.micro_batches},
-            {d.samples for d in found.degrees}
-            - {d.samples for d in USUAL.degrees},
+            {d.samples for d in found.degrees} - {d.samples for d in USUAL.degrees},
             {d.tp for d in found.degrees} - {d.tp for d in USUAL.degrees},
             found.virtual_stages,
             found.sequence_parallel,
@@ -931,9 +896,7 @@ def test_bad_choices(model: str, request_: Request, text: str) -> None:
         ),
     ],
 )
-def test_data_types(
-    peaks: dict[str, float], dtype: Dtype | None, text: str
-) -> None:
+def test_data_types(peaks: dict[str, float], dtype: Dtype | None, text: str) -> None:
     device = replace(H100.device, name="toy", peak_flops=peaks)
     site: Machine = replace(H100, device=device)
     with pytest.raises(InvalidOptionError) as caught:
@@ -970,9 +933,7 @@ def test_mfu_of_llama3_70b() -> None:
     per_token = 6 * matrices + 12 * 80 * 8192 * 8192
     assert per_token == 481_434_796_032
     model = architecture("llama3-70b")
-    choices = choose(
-        model, H100, 64, Request(tp=(8,), cp=(1,), micro_batches=(1,))
-    )
+    choices = choose(model, H100, 64, Request(tp=(8,), cp=(1,), micro_batches=(1,)))
     problem = build_problem(model, H100, 64, choices)
     layers = [layer.id for layer in problem.graph.layers]
     strategy = Strategy(tp=8, recompute="full")
@@ -980,9 +941,7 @@ def test_mfu_of_llama3_70b() -> None:
         replicas=1,
         micro_batch=1,
         stages=tuple(
-            Stage(
-                layers=tuple(layers[first:last]), devices=8, strategy=strategy
-            )
+            Stage(layers=tuple(layers[first:last]), devices=8, strategy=strategy)
             for first, last in pairwise((0, 11, 21, 31, 41, 51, 61, 71, 82))
         ),
     )
@@ -993,9 +952,7 @@ def test_mfu_of_llama3_70b() -> None:
     assert found.throughput_tokens_per_s_per_device == pytest.approx(
         tokens / step_s / 64
     )
-    assert found.mfu == pytest.approx(
-        per_token * tokens / (step_s * 64 * 989e12)
-    )
+    assert found.mfu == pytest.approx(per_token * tokens / (step_s * 64 * 989e12))
 
 
 def one_stage(problem: Problem, strategy: Strategy, micro_batch: int) -> Plan:
@@ -1003,9 +960,7 @@ def one_stage(problem: Problem, strategy: Strategy, micro_batch: int) -> Plan:
     return Plan(
         replicas=1,
         micro_batch=micro_batch,
-        stages=(
-            Stage(layers=layers, devices=strategy.devices, strategy=strategy),
-        ),
+        stages=(Stage(layers=layers, devices=strategy.devices, strategy=strategy),),
     )
 
 
@@ -1018,9 +973,7 @@ def test_plans_do_not_depend_on_the_grain(name: str) -> None:
     model = architecture(name)
     times = []
     for count in (1, 12):
-        request = Request(
-            global_batch=8, micro_batches=(1,), layers_per_node=count
-        )
+        request = Request(global_batch=8, micro_batches=(1,), layers_per_node=count)
         choices = choose(model, H100, 8, request)
         problem = build_problem(model, H100, 8, choices)
         verdict = score(problem, one_stage(problem, Strategy(tp=1), 1))

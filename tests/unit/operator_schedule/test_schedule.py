@@ -35,11 +35,7 @@ from nest.operator_schedule.checks import MAX_OPERATORS, MAX_TICKS
 from nest.operator_schedule.layer_file import decode_layer
 from nest.operator_schedule.pack import shortest_block
 from nest.operator_schedule.parts import JobGroup, in_series
-from nest.operator_schedule.reduce import (
-    in_pieces,
-    with_fewer_modes,
-    without_channel,
-)
+from nest.operator_schedule.reduce import in_pieces, with_fewer_modes, without_channel
 from nest.operator_schedule.search import How
 from nest.operator_schedule.timetable import Timetable, faults, length_ticks
 from nest.solvers.base import Deadline, OutOfTimeError
@@ -71,9 +67,7 @@ def test_long_operators(workers: int) -> None:
     assert length_ticks(part, table) == shortest == bound
 
 
-def only_part(
-    *operators: Operator, cores: tuple[int, int] = (2, 1)
-) -> JobGroup:
+def only_part(*operators: Operator, cores: tuple[int, int] = (2, 1)) -> JobGroup:
     ((_, part),) = in_series(operators, Cores(*cores))
     return part
 
@@ -121,8 +115,7 @@ def test_the_channel_is_looked_at_along_the_paths() -> None:
     assert found.makespan_ticks == makespan
     assert [part.proof for part in found.parts] == ["dp"]
     still = [
-        replace(x, single_channel_ticks=0, whole_channel_ticks=0)
-        for x in operators
+        replace(x, single_channel_ticks=0, whole_channel_ticks=0) for x in operators
     ]
     assert makespan_ticks(still, cores) == makespan
 
@@ -174,13 +167,11 @@ def test_a_pass_is_cut_where_everything_meets() -> None:
         fused("f", 1, after=["d", "e", "a"]),
     ]
     parts = in_series(operators[::-1], Cores(1, 1))
-    names = [
-        {operators[::-1][i].name for i in members} for members, _ in parts
-    ]
+    names = [{operators[::-1][i].name for i in members} for members, _ in parts]
     assert names == [{"a"}, {"b", "c", "d", "e"}, {"f"}]
     # What is read through others is left out.
     assert [job.after for _, part in parts for job in part.jobs] == [
-        *((), (), (), (0,), (1,), ()),
+        *((), (), (), (0,), (1,), ())
     ]
     found = schedule(operators, Cores(1, 1))
     assert found.makespan_ticks == 1 + (2 + 3) + 1
@@ -194,8 +185,7 @@ def test_free_operators_cut_as_if_they_were_not_there() -> None:
 
 def test_operators_get_the_first_free_core() -> None:
     found = schedule(
-        [tensor("a", 4), tensor("b", 4), vector("c", 4), tensor("d", 4)],
-        Cores(3, 1),
+        [tensor("a", 4), tensor("b", 4), vector("c", 4), tensor("d", 4)], Cores(3, 1)
     )
     places = found.operators
     assert {places[name].tensor_core for name in "abd"} == {0, 1, 2}
@@ -205,9 +195,7 @@ def test_operators_get_the_first_free_core() -> None:
 # Equal parts
 
 
-def test_equal_parts_are_scheduled_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_equal_parts_are_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they are called, in whichever order they are listed."""
     runs = []
     engine = search._run
@@ -399,9 +387,7 @@ def test_a_core_that_others_keep_busy_takes_no_part() -> None:
 
 def test_blocks_are_packed() -> None:
     """7 = 4 + 3 beside 5, and then 1; below 8 ticks there is no other."""
-    part = only_part(
-        tensor("a", 4), tensor("b", 3), tensor("c", 5), vector("d", 1)
-    )
+    part = only_part(tensor("a", 4), tensor("b", 3), tensor("c", 5), vector("d", 1))
     everything = (1 << len(part.jobs)) - 1
     found = shortest_block(part, everything, 100)
     assert found is not None
@@ -413,9 +399,7 @@ def test_blocks_are_packed() -> None:
     assert shortest_block(part, everything, 6) == (7, None)
 
 
-def test_too_much_work_is_left_to_an_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_much_work_is_left_to_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     operators = [
         *(tensor(f"t{i}", 7 + i, 5) for i in range(5)),
         *(vector(f"v{i}", 9 + i, after=[f"t{i}"]) for i in range(5)),
@@ -522,15 +506,11 @@ def test_without_time_what_is_at_hand_is_returned(solver: str) -> None:
     assert [part.proof for part in found.parts] == ["none"]
     # What is not proven is no makespan.
     with pytest.raises(OutOfTimeError):
-        makespan_ticks(
-            operators, Cores(3, 1), solver=solver, deadline=Deadline(0.0)
-        )
+        makespan_ticks(operators, Cores(3, 1), solver=solver, deadline=Deadline(0.0))
 
 
 def test_time_that_runs_out_ends_the_search() -> None:
-    part = only_part(
-        *(tensor(f"t{i}", 7 + i, 5) for i in range(6)), cores=(3, 1)
-    )
+    part = only_part(*(tensor(f"t{i}", 7 + i, 5) for i in range(6)), cores=(3, 1))
     with pytest.raises(OutOfTimeError):
         in_blocks(part, one_by_one(part), 0, How(Deadline(0.0)))
 
@@ -578,16 +558,12 @@ def test_engines_are_not_believed(
         "formulations.schedule.cpsat.schedule_part", lambda *rest: answer
     )
     with pytest.raises(SolverError) as caught:
-        schedule(
-            [tensor(name, 5) for name in "abc"], Cores(2, 0), solver="cpsat"
-        )
+        schedule([tensor(name, 5) for name in "abc"], Cores(2, 0), solver="cpsat")
     assert text in str(caught.value)
 
 
 def test_jobs_wait_for_what_precedes_them() -> None:
-    part = only_part(
-        tensor("a", 2), tensor("b", 2), vector("c", 1, after=["a"])
-    )
+    part = only_part(tensor("a", 2), tensor("b", 2), vector("c", 1, after=["a"]))
     assert [job.after for job in part.jobs] == [(), (), (0,)]
     table = Timetable((0, 0, 1), (False,) * 3)
     assert faults(part, table) == "job 2 starts before its input is there"
@@ -657,8 +633,7 @@ def test_operators_that_cannot_be_scheduled(
 def test_an_unknown_solver_is_refused() -> None:
     for function in (schedule, makespan_ticks):
         with pytest.raises(
-            UnknownNameError,
-            match="solver: expected one of cpsat, dp, milp; got 'x'",
+            UnknownNameError, match="solver: expected one of cpsat, dp, milp; got 'x'"
         ):
             function([], Cores(1, 1), solver="x")
 

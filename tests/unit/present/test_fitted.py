@@ -58,9 +58,7 @@ def test_what_goes_first_is_as_the_columns_say(shown) -> None:
         "─" * 49,
         "solver   1.25000 s   dp4·tp2·zero1·single   50.00",
     ]
-    assert shown(46, table)[2] == (
-        "solver  1.25000 s  dp4·tp2·zero1·single  50.00"
-    )
+    assert shown(46, table)[2] == ("solver  1.25000 s  dp4·tp2·zero1·single  50.00")
     # Texts wrap after a joint before a column goes: 6+9+9+5+6.
     assert shown(35, table) == [
         "name    step time  strategy   gap %",
@@ -70,9 +68,7 @@ def test_what_goes_first_is_as_the_columns_say(shown) -> None:
         "                   single",
     ]
     assert shown(34, table)[0] == "name    step time  strategy"
-    assert " ".join(shown(34, table)[-2:]) == (
-        f"{note}gap %; --verbose shows all"
-    )
+    assert " ".join(shown(34, table)[-2:]) == (f"{note}gap %; --verbose shows all")
     assert shown(27, table)[2] == "solver   1.25000 s"
     assert shown(10, table)[2] == "solver"
 
@@ -109,11 +105,7 @@ def test_columns_without_texts_go_without_a_word(shown) -> None:
     """7+5 cells and one gap fit into 16; the empty column would not."""
     columns = [Column("status"), Column("claimed", rank=5), Column("gap %")]
     table = terminal_table(Table(columns, [("optimal", "", "50.00")]))
-    assert shown(16, table) == [
-        "status    gap %",
-        "─" * 15,
-        "optimal   50.00",
-    ]
+    assert shown(16, table) == ["status    gap %", "─" * 15, "optimal   50.00"]
 
 
 def test_headers_wrap_before_a_column_goes(shown) -> None:
@@ -191,21 +183,12 @@ def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_narrow_pipes_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1")
     file = io.StringIO()
-    show(
-        file,
-        terminal_table(Table(COLUMNS, [ROW])),
-        "a note",
-        key_lines([("a", "b")]),
-    )
+    show(file, terminal_table(Table(COLUMNS, [ROW])), "a note", key_lines([("a", "b")]))
     assert "".join(file.getvalue().split()).endswith("anoteab")
 
 
-def test_no_colour_means_no_style_at_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table = terminal_table(
-        Table((Column("a", style=lambda _: "green"),), [("x",)])
-    )
+def test_no_colour_means_no_style_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = terminal_table(Table((Column("a", style=lambda _: "green"),), [("x",)]))
     for value, styled in (("1", False), ("", True)):
         monkeypatch.setenv("NO_COLOR", value)
         monkeypatch.setenv("TERM", "xterm-256color")
@@ -229,9 +212,7 @@ def tables(draw: st.DrawFn) -> FittedTable:
         )
         for number in range(count)
     ]
-    rows = draw(
-        st.lists(st.lists(words, min_size=count, max_size=count), min_size=1)
-    )
+    rows = draw(st.lists(st.lists(words, min_size=count, max_size=count), min_size=1))
     return FittedTable(Table(columns, rows))
 
 

@@ -66,9 +66,7 @@ def test_rows_that_are_not_known_are_left_out() -> None:
     assert "MFU" not in text
     assert "tokens" not in text
     assert re.search(
-        r"^proof      optimal among 1F1B plans without overlap; dp, \S+ s$",
-        text,
-        re.M,
+        r"^proof      optimal among 1F1B plans without overlap; dp, \S+ s$", text, re.M
     )
     assert "4 samples per step\n" in text
     assert (
@@ -85,28 +83,18 @@ OF_1F1B = "1F1B plans without overlap"
     ("bound", "limit", "line"),
     [
         (870, None, f"within 25.00 % of the best of {OF_1F1B}"),
-        (
-            870,
-            Limit.TIME,
-            f"within 25.00 % of the best of {OF_1F1B} (time limit)",
-        ),
+        (870, Limit.TIME, f"within 25.00 % of the best of {OF_1F1B} (time limit)"),
         (None, Limit.TIME, "nothing proven, feasible (time limit)"),
         (None, None, "nothing proven, feasible"),
     ],
 )
-def test_how_much_is_proven(
-    bound: int | None, limit: Limit | None, line: str
-) -> None:
+def test_how_much_is_proven(bound: int | None, limit: Limit | None, line: str) -> None:
     """The step is 4 · 290 = 1160 ns; a bound of 870 is a quarter less."""
     problem = one_layer()
     result = nest.solve(problem, "dp")
     assert result.step_quanta == 1160
     found = replace(
-        result,
-        status=Status.FEASIBLE,
-        lower_bound_quanta=bound,
-        limit=limit,
-        detail="",
+        result, status=Status.FEASIBLE, lower_bound_quanta=bound, limit=limit, detail=""
     )
     text = " ".join(screen(problem, found).split())
     assert f" proof {line}; dp, " in f" {text} "
@@ -169,9 +157,7 @@ def test_degrees_are_those_of_frameworks() -> None:
     )
     first, *others = plan.stages
     assert first.strategy is not None
-    wide = structs.replace(
-        first.strategy, dp=2, cp=2, ep=4, zero=0, recompute="none"
-    )
+    wide = structs.replace(first.strategy, dp=2, cp=2, ep=4, zero=0, recompute="none")
     stages = (structs.replace(first, strategy=wide), *others)
     mixed = structs.replace(plan, stages=stages, replicas=2, micro_batch=8)
     assert degrees(problem, mixed, 1) == (

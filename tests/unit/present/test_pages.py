@@ -110,17 +110,13 @@ def test_what_a_step_and_a_run_cost(made: Any):
 
 def test_prices_of_the_problem_count_where_none_is_given():
     device = replace(problem().cluster.device, price_usd_per_hour=3.0)
-    whole = replace(
-        problem(), cluster=replace(problem().cluster, device=device)
-    )
+    whole = replace(problem(), cluster=replace(problem().cluster, device=device))
     answer = Answer(plan(), scored(), "x")
     facts = answer_facts(whole, answer, Wish())["run"]
     assert facts["usd_per_hour"] == 24
     assert facts["days"] is None
     assert facts["usd_per_run"] is None
-    assert (
-        answer_facts(problem(), answer, Wish())["run"]["usd_per_step"] is None
-    )
+    assert answer_facts(problem(), answer, Wish())["run"]["usd_per_step"] is None
 
 
 def test_devices_of_several_types_cost_their_own_prices():
@@ -154,9 +150,7 @@ def test_stages_and_their_places(made: Any):
         assert block["memory"] == found.memory
         assert block["memory_bytes"] == sum(block["memory"].values())
         assert block["capacity_bytes"] == problem().cluster.memory_bytes()
-    for stage, found in zip(
-        made["plan"]["stages"], scored().stages, strict=True
-    ):
+    for stage, found in zip(made["plan"]["stages"], scored().stages, strict=True):
         assert stage["forward_ns"] == quanta_to_ns(found.forward, 1000)
         assert stage["memory_bytes"] == found.memory_bytes
 
@@ -165,8 +159,7 @@ def test_replicas_have_ranges_of_their_own():
     ids = tuple(layer.id for layer in problem().graph.layers)
     strategy = Strategy(tp=2, zero=0, recompute="full")
     stages = tuple(
-        Stage(layers=part, devices=2, strategy=strategy)
-        for part in (ids[:5], ids[5:])
+        Stage(layers=part, devices=2, strategy=strategy) for part in (ids[:5], ids[5:])
     )
     two = replace(plan(), replicas=2, micro_batch=1, stages=stages)
     facts = plan_facts(problem(), two, score(problem(), two))
@@ -199,9 +192,7 @@ def test_devices_are_said_with_their_nodes(
 
 def test_pages_call_nodes_what_a_terminal_does(made: Any, text: str):
     whole, terms = problem(), [{}] * len(plan().stages)
-    shown = [
-        nodes_text(whole, run.devices) for run in runs(whole, plan(), terms)
-    ]
+    shown = [nodes_text(whole, run.devices) for run in runs(whole, plan(), terms)]
     assert shown == ["0", "1"]
     assert [x["nodes"] for x in made["plan"]["blocks"]] == [["0"], ["1"]]
     assert "0–3 (node 0)" in text
@@ -229,9 +220,7 @@ def test_the_timeline_is_the_simulations(made: Any):
         for row in timeline["events"]
     ]
     low, high = timeline["windows"]
-    assert shown == [
-        row for row in expected if row[3] <= low[1] or row[2] >= high[0]
-    ]
+    assert shown == [row for row in expected if row[3] <= low[1] or row[2] >= high[0]]
     assert low[0] == 0
     assert high[1] == timeline["step_time_ns"] == simulation.step
 
@@ -322,10 +311,7 @@ def test_solvers_that_failed_and_those_that_did_not_begin_are_rows():
 
 def test_the_fastest_plan_that_fits_is_the_answer():
     slower = result(
-        solver="alpa",
-        exact=False,
-        status=Status.FEASIBLE,
-        lower_bound_quanta=None,
+        solver="alpa", exact=False, status=Status.FEASIBLE, lower_bound_quanta=None
     )
     faster = result(
         status=Status.FEASIBLE,
@@ -336,9 +322,7 @@ def test_the_fastest_plan_that_fits_is_the_answer():
         solver="bad",
         exact=False,
         status=Status.OVER_MEMORY,
-        score=dataclasses.replace(
-            scored(), step_quanta=1, violations=("too much",)
-        ),
+        score=dataclasses.replace(scored(), step_quanta=1, violations=("too much",)),
         lower_bound_quanta=None,
         over_memory_bytes=1,
     )
@@ -365,10 +349,7 @@ def test_without_a_plan_the_page_says_why():
 
 def test_a_proof_that_nothing_fits_is_said():
     nothing = result(
-        status=Status.INFEASIBLE,
-        plan=None,
-        score=None,
-        lower_bound_quanta=None,
+        status=Status.INFEASIBLE, plan=None, score=None, lower_bound_quanta=None
     )
     rows = solver_rows([nothing], problem())
     made = answer_document("solve", problem(), None, solvers=rows)
@@ -474,10 +455,7 @@ def test_further_figures_stand_in_the_same_card():
     rows = [("speed", "9 tokens/s, 3 per device"), ("speed", "2 samples/s")]
     (part,) = sections_of(document(rows=rows), {"answer"})
     (fact,) = part.facts
-    assert (fact.value, fact.remark) == (
-        "9 tokens/s",
-        "3 per device; 2 samples/s",
-    )
+    assert (fact.value, fact.remark) == ("9 tokens/s", "3 per device; 2 samples/s")
 
 
 def test_the_mark_of_an_equal_plan_is_on_the_page():
@@ -500,10 +478,7 @@ def test_charts_are_drawn_for_telephones_too(text: str):
     assert found
     assert found.count("broad") == found.count("narrow")
     values = [{"a": "a name of several words", "b": 1}]
-    axes = {
-        "x": charts.number_axis("b", "b"),
-        "y": charts.names("a", [values[0]["a"]]),
-    }
+    axes = {"x": charts.number_axis("b", "b"), "y": charts.names("a", [values[0]["a"]])}
     spec = charts.chart(
         values,
         height={"step": 20},
@@ -552,10 +527,7 @@ def test_nothing_is_fetched_and_nothing_runs(text: str):
     assert "@import" not in text
     addresses = {*re.findall(r"https?://[^\s\"'<>)]+", text)}
     # Names of languages, which nobody visits.
-    assert addresses <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
 def test_a_page_is_small(text: str):
@@ -728,9 +700,7 @@ def test_dots_of_many_families_are_told_apart():
         for n in range(20)
     ]
     _, dots = charts.scatter(runs)["layer"]
-    color, shape = (
-        dots["encoding"][channel] for channel in ("color", "shape")
-    )
+    color, shape = (dots["encoding"][channel] for channel in ("color", "shape"))
     assert color["scale"]["domain"] == shape["scale"]["domain"]
     pairs = zip(color["scale"]["range"], shape["scale"]["range"], strict=True)
     assert len(set(pairs)) == 20
@@ -767,8 +737,7 @@ def test_a_step_without_time_is_drawn():
         ("import sys; sys.exit(3)", r"exit status 3"),
         # The first chart arrives, the second one only in part.
         (
-            "print('null'); print('\"<svg', end='', flush=True); "
-            "import os; os.abort()",
+            "print('null'); print('\"<svg', end='', flush=True); import os; os.abort()",
             r"exit status -6",
         ),
     ],

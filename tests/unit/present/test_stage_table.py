@@ -14,13 +14,7 @@ from nest.present.screen import plan_rows, screen, stage_parts
 from nest.present.stages import rank_text, runs
 from nest.present.table import show
 from nest.present.verbosity import VERBOSE
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 from tests.graphs import make_graph
 
 #: Nodes of four devices.
@@ -33,8 +27,7 @@ def chain(count: int, heavy: str = "", **fields) -> Problem:
     names = "abcdefgh"[:count]
     costs = {
         kind: tuple(
-            make_cost(10 * times, 20 * times, samples=n, kept_bytes=100)
-            for n in (1, 2)
+            make_cost(10 * times, 20 * times, samples=n, kept_bytes=100) for n in (1, 2)
         )
         for kind, times in (("light", 1), ("heavy", 2))
     }
@@ -43,12 +36,10 @@ def chain(count: int, heavy: str = "", **fields) -> Problem:
     graph = msgspec.structs.replace(
         problem.graph,
         layers=tuple(
-            Layer(id=name, kind="heavy" if name in heavy else "light")
-            for name in names
+            Layer(id=name, kind="heavy" if name in heavy else "light") for name in names
         ),
         edges=tuple(
-            Edge(source=a, target=b, bytes_per_sample=1)
-            for a, b in pairwise(names)
+            Edge(source=a, target=b, bytes_per_sample=1) for a, b in pairwise(names)
         ),
     )
     return msgspec.structs.replace(problem, graph=graph)
@@ -133,9 +124,7 @@ def test_stages_of_another_strategy_or_size_are_not_equal() -> None:
 
 def test_chunks_of_a_block_sit_where_it_does() -> None:
     """Four chunks on two blocks: the third one is back on device 0."""
-    stages = tuple(
-        Stage(layers=(name,), devices=1, strategy=SINGLE) for name in "abcd"
-    )
+    stages = tuple(Stage(layers=(name,), devices=1, strategy=SINGLE) for name in "abcd")
     plan = Plan(replicas=1, micro_batch=2, stages=stages, virtual_stages=2)
     problem, terms = chain(4), [{}] * 4
     assert [run.devices for run in runs(problem, plan, terms)] == [

@@ -20,12 +20,7 @@ from nest.present import comparison
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.fitted import FittedTable
 from nest.present.screen import answer_rows, stage_parts
-from nest.present.table import (
-    percent,
-    show,
-    signed_percent,
-    terminal_table,
-)
+from nest.present.table import percent, show, signed_percent, terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult
@@ -66,9 +61,7 @@ def texts(names: Sequence[str], *rows: Sequence[str]) -> FittedTable:
         (None, 0, "0.00000 s"),
     ],
 )
-def test_time_scale(
-    reference_ns: float | None, time_ns: float, text: str
-) -> None:
+def test_time_scale(reference_ns: float | None, time_ns: float, text: str) -> None:
     assert TimeScale.fitting(reference_ns)(time_ns) == text
 
 
@@ -237,9 +230,7 @@ def test_plans_that_do_not_fit_are_set_apart() -> None:
     best, slow, *_ = make_results()
     rows = screen_of([best, over_memory_result(), slow])[3:]
     assert " fastest optimal " in rows[0]
-    assert re.fullmatch(
-        r"alpha no 160 \[120\.0000\] – over memory 2\.00", rows[1]
-    )
+    assert re.fullmatch(r"alpha no 160 \[120\.0000\] – over memory 2\.00", rows[1])
     assert " 33.3 within 50.00 % " in rows[2]
     assert "alpha: 60 bytes (60.0 %) too much memory" in rows
 
@@ -249,9 +240,7 @@ def test_a_plan_that_does_not_fit_sets_the_unit_if_it_is_alone() -> None:
     assert "[120.000]" in rows[3]
 
 
-def test_answer_of_a_planner_with_an_objective_of_its_own(
-    verbose: None,
-) -> None:
+def test_answer_of_a_planner_with_an_objective_of_its_own(verbose: None) -> None:
     rows = answer_rows(tiny_problem(), over_memory_result())
     (proof, search) = (text for label, text in rows if label == "proof")
     assert "over memory" in proof
@@ -321,10 +310,7 @@ def test_tokens_per_second_beside_the_intervals(verbose: None) -> None:
     assert plan is not None
     found = score(problem, plan)
     best = replace(
-        make_results()[0],
-        plan=plan,
-        score=found,
-        lower_bound_quanta=found.step_quanta,
+        make_results()[0], plan=plan, score=found, lower_bound_quanta=found.step_quanta
     )
     text = "\n".join(text_of(*compare_screen(problem, [best])))
     tokens = 512 * 8192 / (found.step_time_ns / 10**9)

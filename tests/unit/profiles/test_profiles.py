@@ -27,14 +27,7 @@ from nest.ir.graph import (
 from nest.ir.job import Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Degrees
 from nest.models.operators import Split
 from nest.profiles import (
@@ -148,9 +141,7 @@ def test_an_entry_without_its_time_is_refused():
 
 
 def test_a_layer_that_occurs_twice_is_refused():
-    twice = (
-        r"got 'toy decoder tp=1 samples=1 sequence_length=128' twice; remove"
-    )
+    twice = r"got 'toy decoder tp=1 samples=1 sequence_length=128' twice; remove"
     with pytest.raises(ValueError, match=twice):
         profile(entry(), entry(forward_ns=1.0))
 
@@ -185,9 +176,7 @@ def test_the_example_of_the_documentation_is_a_profile():
 def test_no_layer_is_faster_than_the_peak():
     """1e12 FLOP at 1.02 · 100 TFLOP/s take 9,803,921.57 ns."""
     flops = {"forward_flops": 1e12, "backward_flops": 2e12}
-    check_roofline(
-        entry(forward_ns=9_803_922, backward_ns=19_607_844, **flops), 1e14
-    )
+    check_roofline(entry(forward_ns=9_803_922, backward_ns=19_607_844, **flops), 1e14)
     with pytest.raises(
         InvalidProfileError,
         match=r"p.json: decoder tp=1 samples=1: forward_ns: expected >= "
@@ -195,9 +184,7 @@ def test_no_layer_is_faster_than_the_peak():
         r"units: forward_ns is in ns",
     ):
         check_roofline(
-            entry(forward_ns=9803.922, backward_ns=19_607_844, **flops),
-            1e14,
-            "p.json",
+            entry(forward_ns=9803.922, backward_ns=19_607_844, **flops), 1e14, "p.json"
         )
     with pytest.raises(InvalidProfileError, match="backward_ns: expected >= "):
         check_roofline(
@@ -219,12 +206,8 @@ def test_the_peak_is_that_of_the_data_type_or_the_highest():
 
 # Costs replaced
 
-REGION = CollectiveCall(
-    kind="all-reduce", axis="tp", phase="forward", size_bytes=100
-)
-EXCHANGE = CollectiveCall(
-    kind="all-to-all", axis="ep", phase="forward", size_bytes=100
-)
+REGION = CollectiveCall(kind="all-reduce", axis="tp", phase="forward", size_bytes=100)
+EXCHANGE = CollectiveCall(kind="all-to-all", axis="ep", phase="forward", size_bytes=100)
 
 
 def cost(tp: int, layers: int = 1, **changes: Any) -> LayerCost:
@@ -242,9 +225,7 @@ def cost(tp: int, layers: int = 1, **changes: Any) -> LayerCost:
                 extra_ns=100.0 * layers,
                 working_bytes=20,
             ),
-            Activations(
-                recompute="full", kept_bytes=10 * layers, working_bytes=50
-            ),
+            Activations(recompute="full", kept_bytes=10 * layers, working_bytes=50),
         ),
         "collectives": (REGION, EXCHANGE) if tp > 1 else (),
     }
@@ -277,13 +258,9 @@ def problem(**job: Any) -> Problem:
         cluster=Cluster(
             num_devices=2,
             device=Device(
-                name="toy-device",
-                memory_bytes=10**9,
-                peak_flops={"bf16": 1e12},
+                name="toy-device", memory_bytes=10**9, peak_flops={"bf16": 1e12}
             ),
-            topology=Hierarchy(
-                levels=(Level(fan_out=2, bandwidth_bytes_per_s=1e9),)
-            ),
+            topology=Hierarchy(levels=(Level(fan_out=2, bandwidth_bytes_per_s=1e9),)),
         ),
         job=Job(**{"global_batch": 3, "sequence_length": 128, **job}),
     )
@@ -299,9 +276,7 @@ def with_costs(
 ) -> Problem:
     """Return a problem with other costs in place of each."""
     kinds = tuple(
-        replace(
-            kind, costs=tuple(x for cost in kind.costs for x in change(cost))
-        )
+        replace(kind, costs=tuple(x for cost in kind.costs for x in change(cost)))
         for kind in result.graph.kinds
     )
     graph = replace(result.graph, kinds=kinds)
@@ -330,10 +305,7 @@ def test_a_measured_layer_replaces_the_analytic_cost():
         activations=(
             Activations(recompute="none", kept_bytes=140),
             Activations(
-                recompute="selective",
-                kept_bytes=80,
-                extra_ns=800.0,
-                working_bytes=30,
+                recompute="selective", kept_bytes=80, extra_ns=800.0, working_bytes=30
             ),
             Activations(recompute="full", kept_bytes=20, working_bytes=60),
         ),
@@ -346,16 +318,12 @@ def test_a_measured_layer_replaces_the_analytic_cost():
 
 def test_gradients_of_weights_keep_their_share_of_what_was_measured():
     """1500 of 4000 ns in two layers; 18000 were measured: 6750."""
-    before = with_costs(
-        problem(),
-        lambda x: (replace(x, weight_backward_ns=1500.0),),
-    )
+    before = with_costs(problem(), lambda x: (replace(x, weight_backward_ns=1500.0),))
     after = apply_profile(before, profile(entry()), layers_per_node=2)
     found = costs_of(after, "decoder")[1]
     assert (found.backward_ns, found.weight_backward_ns) == (18000, 6750)
     assert after.source == (
-        "analytic; 1 of 4 layer costs measured (toy on toy-device, bf16), 3 "
-        "analytic"
+        "analytic; 1 of 4 layer costs measured (toy on toy-device, bf16), 3 analytic"
     )
 
 
@@ -393,9 +361,7 @@ def test_what_was_not_measured_stays():
 
 def test_no_recompute_choice_keeps_more_than_keeping_all():
     """The layer keeps 30 bytes; selective, which keeps 40, then keeps 30."""
-    after = apply_profile(
-        problem(), profile(entry(kept_bytes=30)), layers_per_node=2
-    )
+    after = apply_profile(problem(), profile(entry(kept_bytes=30)), layers_per_node=2)
     activations = costs_of(after, "decoder")[1].activations
     assert [a.kept_bytes for a in activations] == [60, 60, 20]
     assert [a.working_bytes for a in activations] == [0, 0, 20]
@@ -430,9 +396,7 @@ def test_plans_are_scored_with_measured_times():
         micro_batch=1,
         stages=(
             Stage(
-                layers=("embedding", "a", "b", "head"),
-                devices=1,
-                strategy=Strategy(),
+                layers=("embedding", "a", "b", "head"), devices=1, strategy=Strategy()
             ),
         ),
     )
@@ -498,9 +462,7 @@ def test_where_plans_choose_only_costs_split_so_are_measured(split):
         return cost, replace(cost, sequence_parallel=True)
 
     before = with_costs(problem(sequence_parallel=(False, True)), either)
-    after = apply_profile(
-        before, profile(entry(tp=2), sequence_parallel=split)
-    )
+    after = apply_profile(before, profile(entry(tp=2), sequence_parallel=split))
     (decoder,) = (k for k in after.graph.kinds if k.name == "decoder")
     assert [
         (cost.tp, cost.sequence_parallel)
@@ -525,9 +487,7 @@ def test_weights_may_differ_by_padding():
 
 
 def test_another_sequence_length_is_refused():
-    two = profile(
-        entry(sequence_length=64), entry(sequence_length=32, kind="head")
-    )
+    two = profile(entry(sequence_length=64), entry(sequence_length=32, kind="head"))
     with pytest.raises(
         InvalidProfileError,
         match=r"p\.json: sequence_length: expected 128, as the job has, got "
@@ -539,9 +499,7 @@ def test_another_sequence_length_is_refused():
 def test_a_layer_faster_than_the_cluster_device_is_refused():
     """1e9 FLOP at 1 TFLOP/s take about 1e6 ns."""
     fast = profile(entry(forward_flops=1e9))
-    with pytest.raises(
-        InvalidProfileError, match="forward_ns: expected >= 980392 "
-    ):
+    with pytest.raises(InvalidProfileError, match="forward_ns: expected >= 980392 "):
         apply_profile(problem(), fast)
 
 
@@ -624,10 +582,7 @@ GPT = Block(
     layer_norm=True,
 )
 LLAMA = Block(
-    name="llama",
-    hidden=HIDDEN,
-    attention=ATTENTION,
-    mlp=Mlp(hidden=48, gated=True),
+    name="llama", hidden=HIDDEN, attention=ATTENTION, mlp=Mlp(hidden=48, gated=True)
 )
 GEMMA = Block(
     name="gemma",
@@ -641,9 +596,7 @@ MOE = Block(
     name="moe",
     hidden=HIDDEN,
     attention=ATTENTION,
-    mlp=Mlp(
-        hidden=16, gated=True, experts=4, experts_per_token=2, shared_hidden=16
-    ),
+    mlp=Mlp(hidden=16, gated=True, experts=4, experts_per_token=2, shared_hidden=16),
 )
 LATENT = Block(
     name="latent",
@@ -660,9 +613,7 @@ LATENT = Block(
     mlp=Mlp(hidden=48),
 )
 LATENT_PLAIN_QUERY = replace(
-    LATENT,
-    name="latent-plain-query",
-    attention=replace(LATENT.attention, query_rank=0),
+    LATENT, name="latent-plain-query", attention=replace(LATENT.attention, query_rank=0)
 )
 DECODERS = (GPT, LLAMA, GEMMA, MOE, LATENT, LATENT_PLAIN_QUERY)
 TOWER = Tower(
@@ -730,11 +681,7 @@ def test_every_kind_of_layer_occurs_once_under_the_name_of_its_node():
 def test_blocks_of_one_name_and_other_shape_are_named_after_their_tower():
     wide = replace(GPT, mlp=Mlp(hidden=96))
     towers = [
-        Tower(
-            name=name,
-            runs=(RepeatedBlock(block=block, count=1),),
-            vocabulary=300,
-        )
+        Tower(name=name, runs=(RepeatedBlock(block=block, count=1),), vocabulary=300)
         for name, block in (("decoder", GPT), ("wide", wide))
     ]
     kinds = [layer.kind for layer in layer_shapes(towers, HEAD)]
@@ -770,9 +717,7 @@ def build(torch: Any) -> Callable[..., Any]:
 
     def make(layer: LayerShape, **changes: Any) -> Any:
         torch.manual_seed(1)
-        shard = Shard(
-            split_of(layer, **changes), torch.device("cpu"), torch.float64
-        )
+        shard = Shard(split_of(layer, **changes), torch.device("cpu"), torch.float64)
         return build_part(shard, layer.shape, layer.tower)
 
     return make
@@ -781,11 +726,7 @@ def build(torch: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize("layer", all_layers(), ids=lambda x: x.kind)
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"tp": 2, "sequence_parallel": True},
-        {"tp": 2, "sequence_parallel": False},
-    ],
+    [{}, {"tp": 2, "sequence_parallel": True}, {"tp": 2, "sequence_parallel": False}],
     ids=["tp1", "tp2-sp", "tp2"],
 )
 def test_layers_have_the_weights_that_are_counted(build, layer, changes):
@@ -864,9 +805,7 @@ def test_rotary_attention_depends_on_distances_only(torch):
     """Products of rotated queries and keys are equal along diagonals."""
     from nest.profiles.torch_layers import Shard, _rotary
 
-    shard = Shard(
-        Split(sequence_length=LENGTH), torch.device("cpu"), torch.float64
-    )
+    shard = Shard(Split(sequence_length=LENGTH), torch.device("cpu"), torch.float64)
     rotate = _rotary(shard, SIZE)
     query, key = torch.randn(2, SIZE, dtype=torch.float64)
     rows = [rotate(t.expand(1, 1, LENGTH, SIZE))[0, 0] for t in (query, key)]
@@ -911,9 +850,7 @@ def test_the_loss_is_the_mean_cross_entropy(torch, build):
     logits = (x @ table.T).flatten(0, 1)
     chosen = logits.gather(1, targets[:, None])[:, 0]
     expected = (logits.logsumexp(-1) - chosen).mean()
-    torch.testing.assert_close(
-        part.forward(x).double(), expected, rtol=1e-5, atol=1e-5
-    )
+    torch.testing.assert_close(part.forward(x).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def run_profile(layers: list[LayerShape], **changes: Any) -> Profile:
@@ -945,10 +882,7 @@ def test_a_tiny_model_is_profiled_on_the_cpu(torch):
         1,
         2,
     )
-    assert lines[:2] == [
-        "embedding tp=1 samples=1",
-        "embedding tp=2 samples=1",
-    ]
+    assert lines[:2] == ["embedding tp=1 samples=1", "embedding tp=2 samples=1"]
     for e in got.entries:
         assert 0 < e.forward_ns < 1e9
         assert 0 < e.backward_ns < 1e9
@@ -977,8 +911,7 @@ def kept_by_gpt(tokens: int, outer: int, tp: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tp", "parallel", "outer"),
-    [(1, True, 32), (2, True, 16), (2, False, 32)],
+    ("tp", "parallel", "outer"), [(1, True, 32), (2, True, 16), (2, False, 32)]
 )
 def test_kept_activations_are_counted_once(torch, tp, parallel, outer):
     """Views share a storage, weights and gathered inputs do not count."""
@@ -999,10 +932,7 @@ def test_the_head_keeps_its_logits_in_fp32(torch):
     tower = replace(TOWER, runs=(RepeatedBlock(block=GPT, count=1),))
     got = run_profile([LayerShape("head", tower, Head(outputs=300))])
     tokens = SAMPLES * LENGTH
-    assert (
-        got.entries[0].kept_bytes
-        == tokens * (2 * 2 * HIDDEN + 2 * 2 + 4 * 384) + 4
-    )
+    assert got.entries[0].kept_bytes == tokens * (2 * 2 * HIDDEN + 2 * 2 + 4 * 384) + 4
 
 
 def test_weights_are_counted_in_the_data_type(torch):
@@ -1049,9 +979,7 @@ def test_what_does_not_fit_is_left_out(torch, monkeypatch):
     monkeypatch.setattr(torch_profiler, "_measure", fail)
     layers = [LayerShape("llama", TOWER, LLAMA)]
     lines: list[str] = []
-    got = run_profile(
-        layers, degrees=[Degrees(), Degrees(samples=2)], say=lines.append
-    )
+    got = run_profile(layers, degrees=[Degrees(), Degrees(samples=2)], say=lines.append)
     assert [e.samples for e in got.entries] == [1]
     assert lines[-1] == (
         "llama tp=1 samples=2: does not fit the device's memory; left out"
@@ -1151,9 +1079,7 @@ def run_import(*paths: Path, **changes: Any) -> Profile:
 
 
 def refused(message: str, *paths: Path, **changes: Any) -> None:
-    with pytest.raises(
-        (InvalidProfileError, InvalidOptionError), match=message
-    ):
+    with pytest.raises((InvalidProfileError, InvalidOptionError), match=message):
         run_import(*paths, **changes)
 
 
@@ -1192,11 +1118,7 @@ def test_operators_are_summed_to_layers(tmp_path):
     assert embedding.kept_bytes == 2**19
     assert (head.kind, head.forward_ns) == ("head", 910_000)
     assert head.kept_bytes == 101 * 2**20
-    assert (got.device, got.dtype, got.sequence_parallel) == (
-        "V100",
-        "fp16",
-        False,
-    )
+    assert (got.device, got.dtype, got.sequence_parallel) == ("V100", "fp16", False)
     assert got.source == "per-operator files of gpt_toy, algorithm 0"
 
 
@@ -1205,8 +1127,7 @@ def test_a_folder_is_read_whole_and_in_order(tmp_path):
         name = f"gpt_toy_mbs{samples}_tp1_algo{algorithm}.csv"
         lines = changed("encoder-embedding", "output_size", float(samples))
         write_lines(
-            tmp_path / name,
-            tuple((x[0], 2 * x[1], 2 * x[2], *x[3:]) for x in lines),
+            tmp_path / name, tuple((x[0], 2 * x[1], 2 * x[2], *x[3:]) for x in lines)
         )
     got = run_import(tmp_path)
     assert [(e.kind, e.samples) for e in got.entries] == [
@@ -1302,9 +1223,7 @@ def test_figures_that_cannot_be_right_are_refused(tmp_path, lines, message):
 
 
 def test_a_missing_column_is_named(tmp_path):
-    path = write_lines(
-        tmp_path / NAME, columns=("op_name", "forward", *COLUMNS[2:])
-    )
+    path = write_lines(tmp_path / NAME, columns=("op_name", "forward", *COLUMNS[2:]))
     refused(
         r"csv:1: expected column 'forward-compute', got op_name, forward, "
         r"backward-compute, .*; add it",
@@ -1323,9 +1242,7 @@ def test_empty_lines_do_not_count(tmp_path):
 def test_files_that_do_not_belong_together_are_refused(tmp_path):
     path = write_lines(tmp_path / NAME)
     other = write_lines(tmp_path / "bert_mbs1_tp2_algo0.csv")
-    refused(
-        r"bert_mbs1_tp2_algo0.csv: expected a file of gpt_toy, as", path, other
-    )
+    refused(r"bert_mbs1_tp2_algo0.csv: expected a file of gpt_toy, as", path, other)
     (tmp_path / "copy").mkdir()
     twin = write_lines(tmp_path / "copy" / NAME)
     refused(r"expected one file of tp 1 and mbs 1, got", path, twin)
@@ -1338,8 +1255,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         write_lines(tmp_path / "gpt.csv"),
     )
     refused(
-        r"tp0_algo0.csv: tp: expected >= 1, got 0",
-        tmp_path / "gpt_mbs1_tp0_algo0.csv",
+        r"tp0_algo0.csv: tp: expected >= 1, got 0", tmp_path / "gpt_mbs1_tp0_algo0.csv"
     )
     path = tmp_path / NAME
     refused("expected a readable CSV file, got", path)
@@ -1349,10 +1265,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"tower": TOWER},
-        {"head": Head(outputs=51200, tied=True, predictions=2)},
-    ],
+    [{"tower": TOWER}, {"head": Head(outputs=51200, tied=True, predictions=2)}],
 )
 def test_only_plain_models_are_imported(tmp_path, changes):
     refused(
@@ -1374,9 +1287,7 @@ GPT_13B = Tower(
             block=replace(
                 GPT_BLOCK,
                 hidden=5120,
-                attention=Attention(
-                    heads=40, kv_heads=40, head_size=128, biases=True
-                ),
+                attention=Attention(heads=40, kv_heads=40, head_size=128, biases=True),
                 mlp=Mlp(hidden=20480, biases=True),
             ),
             count=40,
@@ -1395,10 +1306,7 @@ def test_the_published_profile_of_a_13b_model(shared_data):
     """
     folder = shared_data / "profiles" / "aceso-v100-gpt"
     got = run_import(
-        folder,
-        tower=GPT_13B,
-        head=Head(outputs=50257, tied=True),
-        model="gpt3-13b",
+        folder, tower=GPT_13B, head=Head(outputs=50257, tied=True), model="gpt3-13b"
     )
     found = {(e.kind, e.tp, e.samples): e for e in got.entries}
     assert len(found) == 3 * 4 * 3
@@ -1412,10 +1320,7 @@ def test_the_published_profile_of_a_13b_model(shared_data):
     assert head.forward_ns == 116_771 + 16_199_875
     assert head.backward_ns == 936_290 + 22_757_840
     embedding = found["embedding", 1, 1]
-    assert (embedding.forward_ns, embedding.backward_ns) == (
-        419_899,
-        3_232_898,
-    )
+    assert (embedding.forward_ns, embedding.backward_ns) == (419_899, 3_232_898)
     assert not layer.includes_tp_collectives
     assert found["decoder", 2, 1].includes_tp_collectives
     for e in got.entries:

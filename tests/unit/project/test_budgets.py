@@ -36,15 +36,9 @@ SCRIPTS = {
     "an unknown variable": ('A="$B"\n' + 'A="$A$A$A$A"\n' * 30, _LONG),
     "an argument": ("f() { f $1$1$1$1; }\nA=1\nf abcdefghijklmnop\n", _LONG),
     "an array": ("A=(a b)\n" + "A=(${A[@]} ${A[@]} ${A[@]})\n" * 30, _WORK),
-    "empty elements": (
-        'A=("" "")\n' + 'A+=("${A[@]}" "${A[@]}")\n' * 30,
-        _WORK,
-    ),
+    "empty elements": ('A=("" "")\n' + 'A+=("${A[@]}" "${A[@]}")\n' * 30, _WORK),
     "an element": ("".join(f"A[{i}]=1\n" for i in range(9000)), _WORK),
-    "a function": (
-        "f() {\n" + "A=1;B=2\n" * 2000 + "}\n" + "f\n" * 900,
-        _WORK,
-    ),
+    "a function": ("f() {\n" + "A=1;B=2\n" * 2000 + "}\n" + "f\n" * 900, _WORK),
     "a shift": ("f() {\n" + "shift\n" * 9000 + "}\nf" + " 1" * 9000, _WORK),
     "a pattern": (
         f"A={'a' * 100_000}\ncase $A in {'*a' * 30_000}b) B=1;; esac\n",
@@ -148,9 +142,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_network_beyond_its_budget_is_refused(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_network_beyond_its_budget_is_refused(name: str, tmp_path: Path) -> None:
     text, expected = FILES[name]
     with pytest.raises(NestError, match=expected), limited():
         _topology(name, text, tmp_path)

@@ -33,9 +33,7 @@ def test_the_runtime_lock_has_what_nest_imports_and_no_tools(step: Any):
     assert lock.count("==") <= lock.count("--hash=")
 
 
-def test_an_interpreter_that_does_not_start_is_passed_over(
-    step: Any, tmp_path: Path
-):
+def test_an_interpreter_that_does_not_start_is_passed_over(step: Any, tmp_path: Path):
     """As pyenv's stand-ins for versions that are not chosen."""
     broken = tmp_path / "python3.13"
     broken.write_text("#!/bin/sh\nexit 127\n")
@@ -77,6 +75,5 @@ def test_a_missing_script_is_a_failure(
     monkeypatch.setattr(step, "ROOT", tmp_path)
     assert step.main() == 1
     assert capsys.readouterr().err == (
-        "other Pythons: expected bench/identity.py, got no such file; "
-        "restore it\n"
+        "other Pythons: expected bench/identity.py, got no such file; restore it\n"
     )

@@ -116,9 +116,7 @@ def test_tables() -> None:
     )
     lines = text.splitlines()
     # Of four problems, dp has run two, alpa all and ft one; others none.
-    assert lines[1].startswith(
-        "Not run: `brute` on 4 of *NEST's, small*, `dp`"
-    )
+    assert lines[1].startswith("Not run: `brute` on 4 of *NEST's, small*, `dp`")
     assert "`dp` on 2 of *NEST's, small*, `cpsat` on 4 of" in lines[1]
     assert "`alpa`" not in lines[1]
     assert "`ft` on 3 of" in lines[1]

@@ -42,9 +42,7 @@ def test_broken_files_are_read_or_refused(reader: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reader", sorted(COMMANDS))
-def test_commands_take_files_that_are_fine(
-    reader: str, tmp_path: Path
-) -> None:
+def test_commands_take_files_that_are_fine(reader: str, tmp_path: Path) -> None:
     """Or else fuzzing would break what no command looks at."""
     data, suffix = READERS[reader].examples()[0], READERS[reader].suffix
     codes = set()
@@ -72,10 +70,7 @@ def test_commands_take_files_that_are_fine(
     ],
 )
 def test_how_no_command_may_end_is_noticed(
-    act: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    act: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
 

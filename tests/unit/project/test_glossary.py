@@ -42,9 +42,7 @@ def words(text: str) -> set[str]:
 def test_every_label_is_an_entry_of_the_glossary() -> None:
     """A part of a word or of a term does not explain it."""
     labels = {*LABELS, *HEADINGS, *FITS_LABELS, *MEMORY_LABELS.values()}
-    terms = {
-        term.strip() for row in entries() for term in re.split("[,()]", row)
-    }
+    terms = {term.strip() for row in entries() for term in re.split("[,()]", row)}
     assert not labels - terms
 
 

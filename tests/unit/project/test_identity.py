@@ -52,9 +52,7 @@ def refusing(items: Iterable[Any], /, start: Any = 0) -> Any:
 @pytest.mark.parametrize("name", builtin.names())
 @pytest.mark.parametrize("summation", [naive, compensated, refusing])
 def test_a_built_in_problem_is_the_stored_one_however_floats_are_summed(
-    monkeypatch: pytest.MonkeyPatch,
-    summation: Callable[..., Any],
-    name: str,
+    monkeypatch: pytest.MonkeyPatch, summation: Callable[..., Any], name: str
 ):
     monkeypatch.setattr(builtins, "sum", summation)
     assert problem_hash(builtin.load(name)) == VALUES[f"hash of {name}"]

@@ -130,9 +130,7 @@ def _asks_for_a_network(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="isinstance" | "issubclass")):
             classes: list[ast.AST] = [*node.args[1:]]
-        case ast.Compare(
-            left=ast.Call(func=ast.Name(id="type")), comparators=classes
-        ):
+        case ast.Compare(left=ast.Call(func=ast.Name(id="type")), comparators=classes):
             pass
         case ast.MatchClass(cls=kind):
             classes = [kind]

@@ -13,9 +13,7 @@ def test_vague_names_get_fewer() -> None:
         if count > allowed.get(name, 0)
     }
     assert not more, "name variables by what they hold (CONTRIBUTING.md)"
-    fewer = {
-        name for name, most in allowed.items() if counts.get(name, 0) < most
-    }
+    fewer = {name for name, most in allowed.items() if counts.get(name, 0) < most}
     assert not fewer, "well done: store it with python -m tests.names"
 
 

@@ -81,9 +81,7 @@ def test_a_small_question_loads_little_and_starts_no_process() -> None:
         "except SystemExit as error: assert not error.code\n"
         "print(*sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nproof      optimal among " in done.stdout
     assert not UNNEEDED & {*done.stdout.splitlines()[-1].split()}
@@ -142,13 +140,9 @@ def test_dependencies_flow_one_way() -> None:
 
 def test_the_page_of_dependencies_has_their_bounds() -> None:
     """Those of the core and of the extras, as the project file has them."""
-    page = (ROOT.parent / "docs" / "dependencies.md").read_text(
-        encoding="utf-8"
-    )
+    page = (ROOT.parent / "docs" / "dependencies.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| (?:`\w+` \| )?([\w-]+) \| `(\S+)` \|", page, re.M)
-    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())[
-        "project"
-    ]
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     stated = [
         *project["dependencies"],
         *(

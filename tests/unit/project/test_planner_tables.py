@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from bench import aceso, every_cell, instances, launchability, planners
-from bench.planners import (
-    DETAILED,
-    PIPELINED,
-    REFERENCE,
-    SOLVERS,
-    details,
-    markdown,
-)
+from bench.planners import DETAILED, PIPELINED, REFERENCE, SOLVERS, details, markdown
 from bench.result_files import page_path, read_rows
 from nest.models import builtin
 from nest.solvers.base import SolveOptions
@@ -80,12 +73,9 @@ def test_tables() -> None:
         "uniap": "out of time",
         PIPELINED: "skipped",
     }
-    assert summary(text, REFERENCE) == ["1.000 (2)"] * 2 + [
-        "–",
-        "1.2, 1.2",
-    ]
+    assert summary(text, REFERENCE) == ["1.000 (2)"] * 2 + ["–", "1.2, 1.2"]
     assert summary(text, "alpa") == [
-        *("3.000 (2)", "3.000 (2)", "0.75 to 0.75", "1.2, 1.2"),
+        *("3.000 (2)", "3.000 (2)", "0.75 to 0.75", "1.2, 1.2")
     ]
     assert summary(text, "piper") == ["–", "2.000 (1)", "–", "1.2, 1.2"]
     assert summary(text, "phaze")[2] == "0.50 to 0.50"
@@ -156,8 +146,7 @@ def test_rows_are_of_the_problems_as_they_are_built() -> None:
     bench/every_cell.py``.
     """
     rows = {
-        (row["problem_hash"], row["solver"]): row
-        for row in read_rows("every_cell")
+        (row["problem_hash"], row["solver"]): row for row in read_rows("every_cell")
     }
     for one in planners.instances():
         best = rows[one.hash, REFERENCE]

@@ -23,11 +23,7 @@ def stored(name: str) -> Any:
 
 def accuracy() -> str:
     found, fits = stored("validation"), stored("calibration")
-    return validation.accuracy(
-        found["files"],
-        fits["fitted"],
-        fits["held_out"],
-    )
+    return validation.accuracy(found["files"], fits["fitted"], fits["held_out"])
 
 
 def facts() -> str:
@@ -48,11 +44,7 @@ def of_study(name: str) -> list[dict[str, Any]]:
 TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ("accuracy", "validation", accuracy),
     ("bundled-runs", "facts", facts),
-    (
-        "own-runs",
-        "own runs",
-        lambda: own_runs.table(stored("own_runs")["sources"]),
-    ),
+    ("own-runs", "own runs", lambda: own_runs.table(stored("own_runs")["sources"])),
     (
         "published-plans",
         "best plans",
@@ -61,9 +53,7 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
     (
         "published-plans",
         "published",
-        lambda: script(
-            "published_plans", "markdown", stored("published_plans")
-        ),
+        lambda: script("published_plans", "markdown", stored("published_plans")),
     ),
     (
         "intervals",
@@ -83,9 +73,7 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
     (
         "frontier",
         "tracking",
-        lambda: script(
-            "frontier_tracking", "markdown", read_rows("frontier_tracking")
-        ),
+        lambda: script("frontier_tracking", "markdown", read_rows("frontier_tracking")),
     ),
     (
         "networks",
@@ -104,10 +92,7 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ("page", "mark", "made"), TABLES, ids=[mark for _, mark, _ in TABLES]
 )
 def test_pages_show_what_is_stored(
-    page: str,
-    mark: str,
-    made: Callable[[], str],
-    monkeypatch: pytest.MonkeyPatch,
+    page: str, mark: str, made: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     text = page_path(page).read_text(encoding="utf-8")
@@ -129,8 +114,7 @@ def test_commits_that_pages_name_are_in_the_history() -> None:
     if (ROOT / ".git" / "shallow").exists():
         pytest.skip("the history of this clone is cut")
     text = " ".join(
-        path.read_text(encoding="utf-8")
-        for path in (ROOT / "docs").rglob("*.md")
+        path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")
     )
     named = re.findall(r"\bcommits?\s+([0-9a-f]{7,})\b", text)
     named += re.findall(r"\b(?:to|of)\s+([0-9a-f]{7,})\b", text)

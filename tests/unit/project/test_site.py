@@ -65,9 +65,7 @@ def test_links_that_lead_somewhere_are_fine(site: Path) -> None:
         ('<a href="#no">', "expected a place on the page, got none"),
     ],
 )
-def test_links_that_lead_nowhere_are_named(
-    site: Path, link: str, reason: str
-) -> None:
+def test_links_that_lead_nowhere_are_named(site: Path, link: str, reason: str) -> None:
     page = site / "c-d.html"
     page.write_text(link)
     (line,) = load("check_links").broken(site)
@@ -135,17 +133,13 @@ def test_pictures_in_the_repository_are_those_that_the_build_takes() -> None:
     pictures = load("pictures")
     files = {each.file for each in pictures.REPORT}
     assert files == {path.name for path in (DOCS / "images").iterdir()}
-    named = re.findall(
-        r"images/([\w-]+\.png)", (DOCS / "report.md").read_text()
-    )
+    named = re.findall(r"images/([\w-]+\.png)", (DOCS / "report.md").read_text())
     assert set(named) == files
     assert "docs/images/report.png" in (ROOT / "README.md").read_text()
 
 
 def test_without_a_browser_no_picture_is_taken_and_it_says_so(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pictures = load("pictures")
     monkeypatch.setattr(pictures, "why_not", lambda: "there is no Chromium")
@@ -159,9 +153,7 @@ def test_without_a_browser_no_picture_is_taken_and_it_says_so(
     assert pictures.shown(tmp_path, "x.html") == ""
 
 
-def test_pictures_are_taken_without_sphinx(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_pictures_are_taken_without_sphinx(monkeypatch: pytest.MonkeyPatch) -> None:
     """``make pictures`` runs in the environment of nest."""
     monkeypatch.setitem(sys.modules, "docutils", None)
     pages, pictures = load("gallery_pages"), load("pictures")
@@ -232,8 +224,7 @@ def test_a_page_of_the_gallery_has_to_say_what_it_shows(
     assert "would do: 4 such devices" in text
     # What somebody would type, not where it was built.
     assert (
-        "nest solve --model llama3-8b --cluster a100-40gbx2 --html "
-        "infeasible.html\n"
+        "nest solve --model llama3-8b --cluster a100-40gbx2 --html infeasible.html\n"
     ) in text.replace("<", "\n")
     for place in (tmp_path, ROOT, Path(tempfile.gettempdir())):
         assert f"{place}/" not in text

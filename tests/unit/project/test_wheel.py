@@ -56,9 +56,7 @@ def test_it_ships_every_file_of_them(wheel: Path) -> None:
                 assert path.relative_to(ROOT).as_posix() in names
 
 
-def test_it_compares_solvers_where_it_is_installed(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_it_compares_solvers_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own; the dependencies are those of this one."""
     home = tmp_path / "environment"
     venv.create(home, with_pip=False, symlinks=True)

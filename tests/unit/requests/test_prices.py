@@ -30,9 +30,7 @@ def two_types() -> nest.Problem:
         ("device=2", None),
     ],
 )
-def test_the_mean_price_of_a_device(
-    text: str | None, price: float | None
-) -> None:
+def test_the_mean_price_of_a_device(text: str | None, price: float | None) -> None:
     assert mean_price(two_types(), text) == price
 
 

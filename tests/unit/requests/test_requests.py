@@ -26,12 +26,7 @@ from nest.models.choices import Request as Choice
 from nest.requests import problems, values
 from nest.requests import settings as settings_module
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS, ProblemRequest
-from nest.requests.settings import (
-    Request,
-    in_python,
-    option_name,
-    settings_of,
-)
+from nest.requests.settings import Request, in_python, option_name, settings_of
 from nest.requests.solving import CompareRequest, SolveRequest
 from tests.loopback import tiny_problem
 
@@ -147,8 +142,7 @@ def test_signatures_and_help_show_every_argument(name: str) -> None:
     doc = pydoc.render_doc(function, renderer=pydoc.plaintext)
     parameters = inspect.signature(function).parameters
     assert not any(
-        x.kind in (x.VAR_KEYWORD, x.VAR_POSITIONAL)
-        for x in parameters.values()
+        x.kind in (x.VAR_KEYWORD, x.VAR_POSITIONAL) for x in parameters.values()
     )
     assert parameters
     for parameter in parameters:
@@ -217,9 +211,7 @@ READERS: list[tuple[Any, dict[Any, Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("read", "accepted", "refused"), READERS)
-def test_readers(
-    read: Any, accepted: dict[Any, Any], refused: list[Any]
-) -> None:
+def test_readers(read: Any, accepted: dict[Any, Any], refused: list[Any]) -> None:
     for value, result in accepted.items():
         assert read(value) == result
         assert read(result) == result
@@ -303,9 +295,7 @@ def test_a_command_and_its_function_read_the_same_settings(
     nest.write(path, tiny_problem())
     words = line.format(path).split()
     python = settings_read(lambda: function(str(path)), monkeypatch)
-    command = settings_read(
-        lambda: CliRunner().invoke(cli, words), monkeypatch
-    )
+    command = settings_read(lambda: CliRunner().invoke(cli, words), monkeypatch)
     settings = {
         name
         for name, declared in settings_of(kind).items()
@@ -325,9 +315,7 @@ def test_a_command_and_its_function_read_the_same_settings(
         (2.5, Fraction(5, 2)),
     ],
 )
-def test_amounts_are_read_as_people_write_them(
-    text: Any, number: Fraction
-) -> None:
+def test_amounts_are_read_as_people_write_them(text: Any, number: Fraction) -> None:
     assert values.amount(text) == number
 
 
@@ -341,9 +329,7 @@ def test_a_network_without_the_nodes_of_a_machine_is_told() -> None:
     """A user who names a network may not know that it replaces NVLink."""
 
     def assumed(topology: str) -> str:
-        request = SolveRequest(
-            model="llama2-7b", cluster="2x8xh100", topology=topology
-        )
+        request = SolveRequest(model="llama2-7b", cluster="2x8xh100", topology=topology)
         return request.default_notes(request.restricted())
 
     told = "no NVLink or other links in nodes of 8"

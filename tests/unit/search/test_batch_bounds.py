@@ -76,18 +76,14 @@ def counted(sizes: list[float], most: int, single: int = -1) -> Any:
         ([1 / 3], 3, ([1.0], 3)),
     ],
 )
-def test_whole_layers_of_a_block(
-    sizes: list[float], most: int, expected: Any
-) -> None:
+def test_whole_layers_of_a_block(sizes: list[float], most: int, expected: Any) -> None:
     assert counted(sizes, most) == expected
 
 
 @pytest.mark.parametrize(
     ("single", "parts"), [(0.1, 0.0), (0.15, 1.0), (0.5, 2.0), (0.75, 3.0)]
 )
-def test_a_single_layer_leaves_room_for_the_others(
-    single: float, parts: float
-) -> None:
+def test_a_single_layer_leaves_room_for_the_others(single: float, parts: float) -> None:
     """Three layers of 0.3 fit alone."""
     assert counted([0.3, single], 3, single=1) == ([1.0, parts], 3)
 
@@ -106,11 +102,7 @@ def choices(*rows: dict[str, float], count: int) -> LayerChoices:
     """Build choices from passes of one micro-batch."""
     table = []
     for row in rows:
-        full = {
-            **dict.fromkeys(LayerChoices._fields, 0.0),
-            "devices": 1.0,
-            **row,
-        }
+        full = {**dict.fromkeys(LayerChoices._fields, 0.0), "devices": 1.0, **row}
         for name in ("forward", "inputs", "weights"):
             full[name] *= count
         full["load"] += full["forward"] + full["inputs"] + full["weights"]
@@ -129,11 +121,7 @@ def least(
 ) -> int:
     """Return the first step time that is not ruled out, in thousandths."""
     bound = BatchBound(
-        choices(*rows, count=count),
-        np.array(layers),
-        devices,
-        count,
-        ordered,
+        choices(*rows, count=count), np.array(layers), devices, count, ordered
     )
     low, high = 0, 10_000_000
     while low < high:
@@ -162,9 +150,7 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
             160,
             id="work of whole layers",
         ),
-        pytest.param(
-            [layer((0, 0, 10), load=3000)], {}, 83, id="work and sync"
-        ),
+        pytest.param([layer((0, 0, 10), load=3000)], {}, 83, id="work and sync"),
         pytest.param(
             [layer((0, 0, 10), static=0.3, kept_share=0.2, working=0.1)],
             {"layers": (5,)},
@@ -173,20 +159,14 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
             id="bytes of whole layers",
         ),
         pytest.param(
-            [
-                layer((0, 0, 10)),
-                layer((0, 0, 3), kind=1),
-            ],
+            [layer((0, 0, 10)), layer((0, 0, 3), kind=1)],
             {"layers": (4, 1)},
             # the one layer of 24 is beside one of 80
             104,
             id="a single layer",
         ),
         pytest.param(
-            [
-                layer((0, 0, 10)),
-                layer((0, 0, 1), kind=1, devices=2),
-            ],
+            [layer((0, 0, 10)), layer((0, 0, 1), kind=1, devices=2)],
             {"layers": (3, 1)},
             # three devices and two are more than four
             160,
@@ -201,10 +181,7 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
             id="forward passes in front",
         ),
         pytest.param(
-            [layer((10, 10, 0))],
-            {},
-            160 + 15 + 15,
-            id="gradients of inputs behind",
+            [layer((10, 10, 0))], {}, 160 + 15 + 15, id="gradients of inputs behind"
         ),
         pytest.param(
             [layer((10, 10, 100))],
@@ -254,16 +231,11 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
             id="fast passes count where they are taken",
         ),
         pytest.param(
-            [layer((10, 10, 10))],
-            {"ordered": False},
-            240,
-            id="passes in pairs",
+            [layer((10, 10, 10))], {"ordered": False}, 240, id="passes in pairs"
         ),
     ],
 )
-def test_the_least_step(
-    rows: Any, fields: dict[str, Any], expected: float
-) -> None:
+def test_the_least_step(rows: Any, fields: dict[str, Any], expected: float) -> None:
     """In thousands of quanta, to a part in a thousand."""
     found = least(*rows, **fields)
     assert 1000 * expected * 0.998 <= found <= 1000 * expected
@@ -300,27 +272,20 @@ def test_plans_with_long_trips_are_not_ruled_out() -> None:
 
 
 def test_layers_that_fit_nowhere_are_in_no_plan() -> None:
-    bound = BatchBound(
-        choices({"forward": 10.0}, count=1), np.array([1, 1]), 4, 1
-    )
+    bound = BatchBound(choices({"forward": 10.0}, count=1), np.array([1, 1]), 4, 1)
     assert bound.rules_out(10**6)
 
 
 def test_nothing_is_ruled_out_once_it_is_told_to_stop() -> None:
     bound = BatchBound(
-        choices({"forward": 10.0, "inputs": 20.0}, count=4),
-        np.array([4]),
-        2,
-        4,
+        choices({"forward": 10.0, "inputs": 20.0}, count=4), np.array([4]), 2, 4
     )
     assert bound.rules_out(60)
     assert not bound.rules_out(60, lambda: True)
 
 
 def test_a_bound_rises_until_it_is_known_or_enough() -> None:
-    bound = BatchBound(
-        choices({"weights": 1000.0}, count=4), np.array([4]), 2, 4
-    )
+    bound = BatchBound(choices({"weights": 1000.0}, count=4), np.array([4]), 2, 4)
     rising = RisingBound(bound, 10)
     rising.climb(5000, lambda: False)
     assert rising.bound == 5000
@@ -334,10 +299,7 @@ def test_the_least_bound_of_several_batches() -> None:
     """Batches of four layers on two devices, of 8,000 and 12,000."""
     batches = [
         RisingBound(
-            BatchBound(
-                choices({"weights": weights}, count=4), np.array([4]), 2, 4
-            ),
-            10,
+            BatchBound(choices({"weights": weights}, count=4), np.array([4]), 2, 4), 10
         )
         for weights in (1500.0, 1000.0)
     ]

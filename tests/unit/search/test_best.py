@@ -25,9 +25,7 @@ def pair_options(*rows: tuple[int, ...]) -> PairOptions:
         [(*row, 0)[:6] for row in rows], dtype=np.int64
     ).T
     size = np.ones_like(level)
-    return PairOptions(
-        level, span, pair, strategy, size, size, size, size, first, last
-    )
+    return PairOptions(level, span, pair, strategy, size, size, size, size, first, last)
 
 
 def test_options_of_several_parts_are_merged_at_all_their_offsets():
@@ -58,9 +56,7 @@ def test_options_of_several_parts_are_merged_at_all_their_offsets():
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-def test_the_plan_does_not_depend_on_which_task_is_done_first(
-    monkeypatch, granularity
-):
+def test_the_plan_does_not_depend_on_which_task_is_done_first(monkeypatch, granularity):
     """Two micro-batches of 30 ns, or one of 60: the smaller ``B`` wins."""
     problem = make_problem(
         {"a": (make_cost(10, 20), make_cost(20, 40, samples=2))},
@@ -96,10 +92,7 @@ def test_the_search_ends_within_the_gap():
         return make_cost(*one, tp=2), make_cost(*other, cp=2)
 
     problem = make_problem(
-        {
-            "a": either((40, 0), (0, 60)),
-            "b": either((10, 50), (30, 31)),
-        },
+        {"a": either((40, 0), (0, 60)), "b": either((10, 50), (30, 31))},
         edges=(("a", "b", 0),),
         global_batch=2,
         replicas=(1,),
@@ -155,10 +148,7 @@ def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
     output = optima.search(problem)
     assert output.status is Status.OPTIMAL
     weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
-    assert groups == [
-        {weights | gradients, weights},
-        {gradients, frozenset()},
-    ]
+    assert groups == [{weights | gradients, weights}, {gradients, frozenset()}]
 
 
 def test_families_of_a_split_have_bounds_of_their_own():

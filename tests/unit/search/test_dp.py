@@ -18,9 +18,7 @@ def graph(names: str, *edges: str) -> Graph:
     return Graph(
         kinds=(KIND,),
         layers=tuple(Layer(id=name, kind="k") for name in names),
-        edges=tuple(
-            Edge(source=a, target=b, bytes_per_sample=0) for a, b in edges
-        ),
+        edges=tuple(Edge(source=a, target=b, bytes_per_sample=0) for a, b in edges),
     )
 
 
@@ -66,9 +64,7 @@ def test_too_many_closed_sets_are_counted(num_layers, count):
 
 def test_the_limit_is_an_option():
     options = SolveOptions(extra={"max_closed_sets": "31"})
-    with pytest.raises(
-        UnsupportedProblemError, match=r"at most 31 .* got 32;"
-    ):
+    with pytest.raises(UnsupportedProblemError, match=r"at most 31 .* got 32;"):
         DpSolver().solve(wide(5), options)
     options = SolveOptions(extra={"max_closed_sets": "32"})
     assert DpSolver().solve(wide(5), options).plan is not None
@@ -81,9 +77,7 @@ def test_the_limit_is_a_number(value):
         match=rf"dp\.max_closed_sets: expected a whole number >= 1, got "
         rf"'{value}'",
     ):
-        DpSolver().solve(
-            wide(2), SolveOptions(extra={"max_closed_sets": value})
-        )
+        DpSolver().solve(wide(2), SolveOptions(extra={"max_closed_sets": value}))
 
 
 def test_an_unknown_option_is_refused():

@@ -27,13 +27,7 @@ from nest.search.interleaved import OPEN, interleave
 from nest.search.options import BatchTerms
 from nest.search.solver import DpSolver
 from nest.search.task import SearchTask
-from nest.solvers.base import (
-    Deadline,
-    Limit,
-    SolveOptions,
-    SolverOutput,
-    Status,
-)
+from nest.solvers.base import Deadline, Limit, SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
@@ -93,9 +87,7 @@ def solve(problem, **options):
 
 def task_of(problem, deadline=None):
     return SearchTask(
-        CostModel(problem),
-        closed_sets(problem.graph),
-        deadline or Deadline(None),
+        CostModel(problem), closed_sets(problem.graph), deadline or Deadline(None)
     )
 
 
@@ -248,9 +240,7 @@ def test_one_chunk_may_keep_less_than_another():
     assert (tight.claimed_quanta, tight.plan.virtual_stages) == (450, 1)
 
 
-@pytest.mark.parametrize(
-    ("memory_bytes", "step"), [(160, 270), (100, 270), (79, None)]
-)
+@pytest.mark.parametrize(("memory_bytes", "step"), [(160, 270), (100, 270), (79, None)])
 def test_cuts_move_until_the_plan_fits(memory_bytes, step):
     """Four layers of 30 ns; the last one has 80 bytes, so has one before it.
 
@@ -282,9 +272,7 @@ def ways_to_cut(draw):
             weight_bytes=draw(numbers),
             kept_bytes=draw(numbers),
             working_bytes=draw(numbers),
-            collectives=(
-                call("all-reduce", "tp", "forward", 10 + draw(numbers)),
-            ),
+            collectives=(call("all-reduce", "tp", "forward", 10 + draw(numbers)),),
         )
         for _ in range(blocks * virtual + draw(st.integers(0, 4)))
     ]
@@ -305,9 +293,7 @@ def ways_to_cut(draw):
         sequence_parallel=draw(st.booleans()),
         global_batch=micro_batches * replicas,
         virtual_stages=(1, 2, 3),
-        memory_bytes=draw(
-            st.one_of(st.integers(1, 1_000), st.integers(1, 10_000))
-        ),
+        memory_bytes=draw(st.one_of(st.integers(1, 1_000), st.integers(1, 10_000))),
     )
     inner = draw(
         st.sets(
@@ -356,9 +342,7 @@ def test_even_chunks_take_the_step_time_that_orders_ways():
     """
     problem = equal(4, make_cost(10, 20, weight_bytes=10), devices=2, hbm=1e9)
     shapes = chunks.prefix_shapes(CostModel(problem))
-    uniform = chunks.Uniform(
-        BatchTerms(shapes, 1), 0, make_split(problem, 1, 1)
-    )
+    uniform = chunks.Uniform(BatchTerms(shapes, 1), 0, make_split(problem, 1, 1))
     found = chunks.Chunks(uniform, chunks.Shape(2, 2))
     prices = found.price(np.arange(5)[None])
     assert prices.step.tolist() == [4 * 60 + 60 // 2 + 2 * 150]
@@ -373,9 +357,7 @@ def test_a_later_chunk_may_hold_the_most_of_a_block():
     costs = [make_cost(10, 20, kept_bytes=100 * (i == 2)) for i in range(4)]
     problem = chain(costs, memory_bytes=150)
     shapes = chunks.prefix_shapes(CostModel(problem))
-    uniform = chunks.Uniform(
-        BatchTerms(shapes, 1), 0, make_split(problem, 1, 1)
-    )
+    uniform = chunks.Uniform(BatchTerms(shapes, 1), 0, make_split(problem, 1, 1))
     found = chunks.Chunks(uniform, chunks.Shape(2, 2))
     prices = found.price(np.arange(5)[None])
     assert prices.excess.tolist() == [[50, 0]]
@@ -397,9 +379,7 @@ def test_a_plan_that_fits_is_considered_and_no_faster_than_its_bounds(way):
         if item.number == uniform.number
     )
     (refined,) = (
-        item.bound
-        for item in interleaved.shapes(uniform)
-        if item.shape == shape
+        item.bound for item in interleaved.shapes(uniform) if item.shape == shape
     )
     assert bound <= verdict.step_quanta
     assert refined <= verdict.step_quanta
@@ -410,9 +390,7 @@ def test_bounds_of_equal_layers():
 
     The first estimate takes v = 4.
     """
-    shapes = chunks.prefix_shapes(
-        CostModel(equal(8, virtual_stages=(1, 2, 4)))
-    )
+    shapes = chunks.prefix_shapes(CostModel(equal(8, virtual_stages=(1, 2, 4))))
     (first,) = interleaved.uniform_choices(shapes)
     assert (first.bound, first.estimate, first.shape) == (480, 510, None)
     found = {x.shape: x for x in interleaved.shapes(first.uniform)}
@@ -454,9 +432,7 @@ def test_a_way_that_fits_comes_before_a_faster_one():
 )
 @pytest.mark.parametrize("blocks", [2, 3, 4])
 @pytest.mark.parametrize("groups", [1, 2, 3, 4, 9])
-def test_passes_in_flight_are_those_of_the_schedule(
-    name, blocks, virtual, groups
-):
+def test_passes_in_flight_are_those_of_the_schedule(name, blocks, virtual, groups):
     """Of many micro-batches the first three groups say it all."""
     rng = np.random.default_rng(groups)
     schedule = schedule_of(name, virtual)
@@ -464,9 +440,7 @@ def test_passes_in_flight_are_those_of_the_schedule(
         assert (name, groups) == ("dualpipe-v", 1)
         return
     for block in range(blocks):
-        counts = chunks.passes_in_flight(
-            schedule, blocks, block, groups * blocks
-        )
+        counts = chunks.passes_in_flight(schedule, blocks, block, groups * blocks)
         for kept in rng.integers(0, 100, (20, virtual)).tolist():
             peak = schedule.kept(kept, block, blocks, groups * blocks)
             assert (counts @ np.array(kept)).max() == peak.kept_bytes
@@ -486,9 +460,7 @@ def test_passes_in_flight_by_hand():
 
 def test_an_uneven_plan_is_not_faster_than_its_passes():
     """Six micro-batches on four blocks are refused, as by Megatron."""
-    problem = equal(
-        8, devices=4, global_batch=6, virtual_stages=(1, 2), replicas=(1,)
-    )
+    problem = equal(8, devices=4, global_batch=6, virtual_stages=(1, 2), replicas=(1,))
     output = solve(problem)
     assert output.plan.virtual_stages == 1
     assert output.claimed_quanta == 60 * (6 + 3)
@@ -609,12 +581,7 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
 @pytest.mark.parametrize(
     ("fields", "step", "status", "bound"),
     [
-        (
-            {},
-            540,
-            Status.FEASIBLE,
-            480,
-        ),
+        ({}, 540, Status.FEASIBLE, 480),
         ({"global_batch": 1}, 240, Status.OPTIMAL, 240),
         ({"memory_bytes": 1}, None, Status.INFEASIBLE, None),
     ],
@@ -629,9 +596,7 @@ def test_the_answer_claims_no_more_than_was_done(fields, step, status, bound):
 
 def interleaved_plan(problem):
     names = [layer.id for layer in problem.graph.layers]
-    plan = make_plan(
-        *((" ".join(names[i : i + 2]), SINGLE) for i in range(0, 8, 2))
-    )
+    plan = make_plan(*((" ".join(names[i : i + 2]), SINGLE) for i in range(0, 8, 2)))
     return replace(plan, virtual_stages=2)
 
 

@@ -105,9 +105,7 @@ def test_a_bound_counts_devices_and_memory(monkeypatch):
             replace(cost.activations[0], recompute="full", kept_bytes=0),
         ),
     )
-    tight = solve(
-        chain([both] * 8, memory_bytes=30, recompute=("none", "full"))
-    )
+    tight = solve(chain([both] * 8, memory_bytes=30, recompute=("none", "full")))
     assert tight.lower_bound_quanta == 520
 
 

@@ -20,12 +20,7 @@ def test_stages_alike_ask_for_what_any_of_them_does(swapped):
         one, other = other, one
     one.widen(other)
     assert one == Demand(
-        min_inflight=1,
-        max_inflight=6,
-        sync_floor=10,
-        wait=3,
-        joint=30,
-        budget=600,
+        min_inflight=1, max_inflight=6, sync_floor=10, wait=3, joint=30, budget=600
     )
 
 

@@ -56,17 +56,11 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
         # The work of one block: 3 (1 + 2 + 3).
         pytest.param(scope_of([(1, 2, 3)], 3, (9,)), 18, id="work"),
         # Block 2 waits 2, then works 2 (10 + 10 + 10).
-        pytest.param(
-            scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="head"
-        ),
+        pytest.param(scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="head"),
         # 2 + 2 (10 + 10), and then the 3 of block 1; 2 W of 1 fit in them.
-        pytest.param(
-            scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 45, id="front"
-        ),
+        pytest.param(scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 45, id="front"),
         # The trip: 1 + 10 forward, 10 back, then I and W of block 1.
-        pytest.param(
-            scope_of([(1, 1, 1), (10, 10, 0)], 1, (9, 9)), 23, id="trip"
-        ),
+        pytest.param(scope_of([(1, 1, 1), (10, 10, 0)], 1, (9, 9)), 23, id="trip"),
         # Block 2 of a V: 1 + 5 + 5 + 1 forward and 1 back, until it goes back
         # 5 + 5; then the 1 of chunk 1.
         pytest.param(
@@ -81,21 +75,15 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
         # A trip of 10 + 3 · 5 forward and 3 · 5 back; of 4 F on block 1 at
         # most 3 are in flight then: 10, and 4 I of 10.
         pytest.param(
-            scope_of([(10, 10, 0), *[(5, 5, 0)] * 3], 4, (3, 9, 9, 9)),
-            90,
-            id="ahead",
+            scope_of([(10, 10, 0), *[(5, 5, 0)] * 3], 4, (3, 9, 9, 9)), 90, id="ahead"
         ),
         # Block 3: 2 until it starts, 2 F and 2 I; of 2 W one comes before
         # the last I, as one fits. Then the 10 of blocks 1 and 2.
         pytest.param(
-            scope_of([(1, 5, 0), (1, 5, 0), (1, 1, 4)], 2, (9, 9, 1)),
-            20,
-            id="late",
+            scope_of([(1, 5, 0), (1, 5, 0), (1, 1, 4)], 2, (9, 9, 1)), 20, id="late"
         ),
         # One at a time on block 1: 1 + 1 forward, 1 + 1 back, W: 3 · 5.
-        pytest.param(
-            scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="memory"
-        ),
+        pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="memory"),
         # 3 bytes hold one micro-batch of 2.
         pytest.param(
             scope_of([(1, 1, 1), (1, 1, 1)], 3, (3, 3), (2, 2)),
@@ -103,9 +91,7 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
             id="whole micro-batches",
         ),
         # Block 2 waits 1; then 3 (2 + 2 + 1) one at a time.
-        pytest.param(
-            scope_of([(1, 1, 1)] * 3, 3, (9, 1, 9)), 16, id="behind head"
-        ),
+        pytest.param(scope_of([(1, 1, 1)] * 3, 3, (9, 1, 9)), 16, id="behind head"),
         # Two micro-batches through chunks of 1 + 3 + 1 and 1 + 2 + 1.
         pytest.param(
             scope_of(
@@ -120,32 +106,22 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
         # Block 1 of a V of 3 blocks: chunk 1 keeps 2 bytes for 6 + 6 + 1,
         # chunk 6 keeps 1 for 3. 4 (2 · 13 + 3) / 3 is 38.7.
         pytest.param(
-            scope_of(
-                [(1, 1, 1)] * 6, 4, (3, 9, 9), (2, *[1] * 5), placement="v"
-            ),
+            scope_of([(1, 1, 1)] * 6, 4, (3, 9, 9), (2, *[1] * 5), placement="v"),
             39,
             id="memory of chunks",
         ),
         # A whole backward pass of block 2 has to end: 1 + 1 + 10, then 2.
         pytest.param(
-            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)),
-            14,
-            id="whole",
+            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)), 14, id="whole"
         ),
         # 2 + 4, then 2; block 2: 1 + 1 + 4 + 6.
-        pytest.param(
-            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9)), 12, id="split"
-        ),
+        pytest.param(scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9)), 12, id="split"),
         # Nothing is kept: all fit, as in the third case.
         pytest.param(
-            scope_of([(2, 3, 4), (10, 10, 1)], 2, (0, 0), (0, 0)),
-            45,
-            id="nothing kept",
+            scope_of([(2, 3, 4), (10, 10, 1)], 2, (0, 0), (0, 0)), 45, id="nothing kept"
         ),
         # In 1 byte not even one micro-batch fits: no order is shorter.
-        pytest.param(
-            scope_of([(1, 2, 3)], 3, (1,), (2,)), 19, id="nothing fits"
-        ),
+        pytest.param(scope_of([(1, 2, 3)], 3, (1,), (2,)), 19, id="nothing fits"),
     ],
 )
 def test_bounds_of_orders(scope: OrderScope, bound: int) -> None:
@@ -160,10 +136,7 @@ def test_the_pass_that_can_start_first_runs_next() -> None:
     """Two equal blocks: W fills what is idle, I goes before F."""
     scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (9, 9))
     order = list_order(scope, plain(scope))
-    assert texts(order) == [
-        "0F0 0F1 0I0 0W0 0I1 0W1",
-        "1F0 1I0 1F1 1I1 1W0 1W1",
-    ]
+    assert texts(order) == ["0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1I0 1F1 1I1 1W0 1W1"]
     assert order is not None
     assert order.end == 7
     assert order_bound(scope) == 7
@@ -232,9 +205,7 @@ def test_what_returns_leaves_its_room_to_others() -> None:
     When the first micro-batch has left chunk 6, the second enters chunk 1: it
     needs chunk 6 after the first is back.
     """
-    scope = scope_of(
-        [(1, 1, 0)] * 6, 2, (2, 9, 9), placement="v", whole=range(6)
-    )
+    scope = scope_of([(1, 1, 0)] * 6, 2, (2, 9, 9), placement="v", whole=range(6))
     order = list_order(scope, plain(scope, forward_first=True))
     assert texts(order)[0] == "0F0 5F0 5B0 0F1 0B0 5F1 5B1 0B1"
 
@@ -266,9 +237,7 @@ def test_first_delays_are_of_gradients_of_weights() -> None:
     assert delays[0] == Delays(True, (0, 0), (0, 0), (2, 0), (4, 4), True)
     assert delays[1] == delays[0]._replace(forward_first=False)
     assert {x.max_in_flight for x in delays} == {(4, 4), balanced(scope)}
-    assert {x.weights[0] for x in delays} == {
-        *(0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 40)
-    }
+    assert {x.weights[0] for x in delays} == {*(0, 1, 2, 3, 4, 5, 7, 10, 15, 20, 40)}
 
 
 # The search for better ones

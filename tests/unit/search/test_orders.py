@@ -49,10 +49,7 @@ def chain(num_layers: int = 4, **job: Any) -> Problem:
         ("any", (1,), ("none",), {"1f1b": (1,), "gpipe": (1,), "zb-h1": (1,)}),
         ("any", (2, 3), ("none",), {"1f1b": (2, 3), "zb-v": (1,)}),
         ("any", (1,), ("full",), {"1f1b": (1,), "gpipe": (1,)}),
-        (
-            *(("zb-v", "1f1b"), (1,), ("none", "full")),
-            {"zb-v": (1,), "1f1b": (1,)},
-        ),
+        (*(("zb-v", "1f1b"), (1,), ("none", "full")), {"zb-v": (1,), "1f1b": (1,)}),
     ],
 )
 def test_each_name_has_a_problem_of_its_own(
@@ -61,19 +58,13 @@ def test_each_name_has_a_problem_of_its_own(
     recompute: Any,
     expected: dict[str, tuple[int, ...]],
 ) -> None:
-    problem = chain(
-        schedule=schedule, virtual_stages=virtual, recompute=recompute
-    )
+    problem = chain(schedule=schedule, virtual_stages=virtual, recompute=recompute)
     named = dict(orders._named(problem))
-    assert {
-        name: one.job.virtual_stages for name, one in named.items()
-    } == expected
+    assert {name: one.job.virtual_stages for name, one in named.items()} == expected
     for name, one in named.items():
         assert one.job.schedule == name
         split = name in ("zb-h1", "zb-v")
-        assert ("full" in one.job.recompute) == (
-            "full" in recompute and not split
-        )
+        assert ("full" in one.job.recompute) == ("full" in recompute and not split)
 
 
 def test_any_order_of_two_chunks_may_be_a_v() -> None:
@@ -201,14 +192,10 @@ def test_more_passes_are_bounded_by_work_and_memory(
         monkeypatch.setattr(registry, "_ORDER_ENGINE", "no_such_engine")
     output = DpSolver().solve(FEW, SolveOptions())
     assert output.claimed_quanta == 170
-    assert output.detail.endswith(
-        "; no order of it is more than 11.77 % faster"
-    )
+    assert output.detail.endswith("; no order of it is more than 11.77 % faster")
 
 
-def test_what_an_engine_finds_is_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_an_engine_finds_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five micro-batches the first two lists take 230."""
     for name in ("FEW_ORDERS", "FIRST_ORDERS", "ROUND", "MAX_ORDERS"):
         monkeypatch.setattr(orders, name, 1)
@@ -228,11 +215,7 @@ def test_an_engine_looks_for_what_is_as_good_as_the_best_plan(
     calls: list[tuple[OrderScope, ListOrder, int]] = []
 
     def prove(
-        scope: OrderScope,
-        known: ListOrder,
-        floor: int,
-        upper: int,
-        deadline: Deadline,
+        scope: OrderScope, known: ListOrder, floor: int, upper: int, deadline: Deadline
     ) -> tuple[ListOrder, int]:
         assert floor < upper
         calls.append((scope, known, upper))

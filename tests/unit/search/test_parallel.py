@@ -21,14 +21,7 @@ from tests.children import children, is_alive, wait_until
 
 def run_all(run, num_tasks=4, workers=2):
     found, results, begun = [], {}, []
-    share(
-        num_tasks,
-        workers,
-        run,
-        found.append,
-        results.__setitem__,
-        begun.append,
-    )
+    share(num_tasks, workers, run, found.append, results.__setitem__, begun.append)
     return found, results, begun
 
 
@@ -72,13 +65,7 @@ def test_a_process_stops_when_its_time_is_up(workers, begun):
         raise OutOfTimeError(f"the rest of {number}")
 
     with pytest.raises(OutOfTimeError):
-        share(
-            4,
-            workers,
-            run,
-            lambda finding: None,
-            results.__setitem__,
-        )
+        share(4, workers, run, lambda finding: None, results.__setitem__)
     assert results == {n: f"the rest of {n}" for n in begun}
 
 
@@ -122,9 +109,7 @@ def test_frontiers_are_the_same(limit_s):
     sets = closed_sets(problem.graph)
     curves = []
     for workers in (1, 2):
-        points, gaps = frontier.search(
-            model, sets, Deadline(limit_s), workers=workers
-        )
+        points, gaps = frontier.search(model, sets, Deadline(limit_s), workers=workers)
         pairs = [(p.memory_bytes, p.step_quanta) for p in points]
         curves.append((pairs, gaps))
     assert curves[0] == curves[1]

@@ -16,12 +16,7 @@ from nest.search import dominance
 from nest.search.dominance import non_dominated_sorted
 from nest.search.layer_growth import Demand, StageLayers, StageWays
 from nest.search.layer_options import LayerOptions
-from nest.search.stage_frontiers import (
-    Allowance,
-    Cost,
-    TooManyWaysError,
-    grow_frontier,
-)
+from nest.search.stage_frontiers import Allowance, Cost, TooManyWaysError, grow_frontier
 from nest.solvers.base import Deadline
 from tests.properties.profiles import examples
 
@@ -189,8 +184,7 @@ def beaten(rows: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         row
         for i, row in enumerate(rows)
         if not any(
-            other[0] == row[0]
-            and all(x <= y for x, y in zip(other, row, strict=True))
+            other[0] == row[0] and all(x <= y for x, y in zip(other, row, strict=True))
             for other in rows[:i]
         )
     ]

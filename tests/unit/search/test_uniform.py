@@ -25,9 +25,7 @@ def three_blocks(memory_bytes: int = 10**9, kept: int = 0) -> Problem:
         {
             "in": make_cost(4, 8),
             "block": make_cost(
-                10,
-                20,
-                activations=(Activations(kept_bytes=kept, static_bytes=5),),
+                10, 20, activations=(Activations(kept_bytes=kept, static_bytes=5),)
             ),
         },
         devices=4,

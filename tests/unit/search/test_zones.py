@@ -65,9 +65,7 @@ def test_stages_of_a_span_stand_where_the_window_says(text, replicas, starts):
                 offset
                 for offset in range(pitch - size + 1)
                 if zones.starts[span.first] <= offset < zones.ends[span.first]
-                and zones.starts[span.last]
-                < offset + size
-                <= zones.ends[span.last]
+                and zones.starts[span.last] < offset + size <= zones.ends[span.last]
             ]
             assert list(range(low[0], high[0] + 1)) == there
             for offset in there:
@@ -93,9 +91,7 @@ def test_a_type_is_alone_only_where_a_replica_has_no_other():
     ]
 
 
-@pytest.mark.parametrize(
-    "prices", [(0, 0, 0), (5, 1, 3), (2, 7, 9), (4, 0, 0)]
-)
+@pytest.mark.parametrize("prices", [(0, 0, 0), (5, 1, 3), (2, 7, 9), (4, 0, 0)])
 def test_a_stage_pays_for_its_devices_at_the_cheapest_place(prices):
     text = "aabbbc"
     zones = zones_of(text, 1)
@@ -124,9 +120,7 @@ def test_many_zones_are_taken_for_one_of_any_type():
 
 def test_a_stage_is_as_small_as_its_smallest_device():
     cluster = cluster_of("zyx")
-    cluster = replace(
-        cluster, device=replace(cluster.device, memory_bytes=200)
-    )
+    cluster = replace(cluster, device=replace(cluster.device, memory_bytes=200))
     assert min_memory_bytes(cluster, (0, 1)) == ord("y")
     assert min_memory_bytes(cluster, (0, 1, 2)) == ord("x")
     assert min_memory_bytes(cluster, None) == 200

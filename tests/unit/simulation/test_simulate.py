@@ -123,9 +123,7 @@ def test_chunks_of_an_interleaved_plan_share_their_block():
         global_batch=2,
         virtual_stages=(2,),
     )
-    stages = tuple(
-        Stage(layers=(name,), devices=1, strategy=SINGLE) for name in "abcd"
-    )
+    stages = tuple(Stage(layers=(name,), devices=1, strategy=SINGLE) for name in "abcd")
     plan = Plan(replicas=1, micro_batch=1, stages=stages, virtual_stages=2)
     simulation = Simulation(problem, plan)
     # M τ_b + (S-1) τ_b / v = 2 · 60 + 30

@@ -25,13 +25,7 @@ from nest.search.best import work_bound
 from nest.search.options import StageOptions
 from nest.search.staircase import Gap, Point
 from nest.solvers import challenge, registry
-from nest.solvers.base import (
-    Capabilities,
-    Deadline,
-    SolveOptions,
-    SolverOutput,
-    Status,
-)
+from nest.solvers.base import Capabilities, Deadline, SolveOptions, SolverOutput, Status
 from nest.solvers.challenge import challengers
 from nest.solvers.judge import judge
 from nest.solvers.registry import get_solver
@@ -48,10 +42,7 @@ TWO_REPLICAS = make_plan(("a b", SINGLE), replicas=2)
 
 
 def problem(memory_bytes: int = 8) -> Problem:
-    costs = {
-        "a": make_cost(10, 20, kept_bytes=4),
-        "b": make_cost(30, 40, kept_bytes=4),
-    }
+    costs = {"a": make_cost(10, 20, kept_bytes=4), "b": make_cost(30, 40, kept_bytes=4)}
     return make_problem(
         costs,
         edges=(("a", "b", 0),),
@@ -73,9 +64,7 @@ def claim(
 
 
 def judged(output: SolverOutput) -> Verdict:
-    return judge(
-        problem(), output, capabilities=EXACT, challenge=Deadline(None)
-    )
+    return judge(problem(), output, capabilities=EXACT, challenge=Deadline(None))
 
 
 def test_plans_of_every_split_are_priced() -> None:
@@ -160,9 +149,7 @@ def test_exact_solvers_say_what_discarded_a_split(name: str) -> None:
 def test_the_least_family_bounds_a_split() -> None:
     """On one rank a step takes 10 + 20 ns, on two, listed last, 100 + 100."""
     costs = make_cost(10, 20), make_cost(100, 100, tp=2)
-    some = make_problem(
-        {"a": costs}, devices=2, replicas=(1,), uniform=("tp",)
-    )
+    some = make_problem({"a": costs}, devices=2, replicas=(1,), uniform=("tp",))
     output = get_solver("dp")().solve(some, SolveOptions())
     assert output.split_bounds == ((1, 1, 30),)
 
@@ -205,9 +192,7 @@ def test_what_a_solver_does_not_search_refutes_nothing() -> None:
     costs = (
         make_cost(100, 100),
         make_cost(
-            *(50, 50),
-            tp=2,
-            collectives=(call("all-reduce", "tp", "forward", 50),),
+            *(50, 50), tp=2, collectives=(call("all-reduce", "tp", "forward", 50),)
         ),
     )
     some = make_problem({"a": costs}, devices=2, overlap={"tp": 1.0})
@@ -215,9 +200,7 @@ def test_what_a_solver_does_not_search_refutes_nothing() -> None:
     plans = [*challengers(model, None, Deadline(None), EXACT)]
     assert plans
     assert not any(x.plan.overlap for x in plans)
-    searched = Capabilities(
-        exact=True, method="none", searches=frozenset(["overlap"])
-    )
+    searched = Capabilities(exact=True, method="none", searches=frozenset(["overlap"]))
     plans = [*challengers(model, None, Deadline(None), searched)]
     assert any(x.plan.overlap for x in plans)
 
@@ -241,9 +224,7 @@ def test_interleaved_plans_have_two_blocks() -> None:
         virtual_stages=(2,),
     )
     plans = [*challengers(CostModel(some), None, Deadline(None))]
-    assert {(x.plan.num_blocks, x.plan.virtual_stages) for x in plans} == {
-        (2, 2)
-    }
+    assert {(x.plan.num_blocks, x.plan.virtual_stages) for x in plans} == {(2, 2)}
 
 
 def test_the_runner_stores_the_problem(

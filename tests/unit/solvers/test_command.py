@@ -22,13 +22,7 @@ from nest.ir import read_problem, write
 from nest.solvers import registry
 from nest.solvers.base import Limit, SolveOptions, SolverOutput, Status
 from nest.solvers.cell import GRACE_S, Running
-from nest.solvers.command import (
-    Planner,
-    planner_of,
-    read_planner,
-    solver_of,
-    target_of,
-)
+from nest.solvers.command import Planner, planner_of, read_planner, solver_of, target_of
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
 from tests.children import HANG_S, is_alive, wait_until
@@ -150,9 +144,7 @@ def test_a_command_gets_all_options(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_broken_answers(
-    script: str, error: type[Exception], text: str
-) -> None:
+def test_broken_answers(script: str, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text) as caught:
         ask(script)
     assert "\n" not in str(caught.value)
@@ -254,9 +246,7 @@ def test_the_judge_believes_no_command(good: str, tmp_path: Path) -> None:
     finally:
         for name in expected:
             registry.unregister_solver(name)
-    for result, (_, _, outcome, detail) in zip(
-        results, expected.values(), strict=True
-    ):
+    for result, (_, _, outcome, detail) in zip(results, expected.values(), strict=True):
         assert result.outcome == outcome
         assert result.detail.startswith(detail)
     assert results[0].step_time_ns == GOOD_NS
@@ -305,8 +295,7 @@ def test_a_description_is_all_that_is_needed_elsewhere() -> None:
             "searches: expected some of virtual_stages, .*, got 'all'",
         ),
         (
-            "{schema: nest-planner/1, name: Mine, "
-            "command: '{problem} {plan}'}",
+            "{schema: nest-planner/1, name: Mine, command: '{problem} {plan}'}",
             "name: solver 'Mine': expected a name of lower-case letters",
         ),
         (

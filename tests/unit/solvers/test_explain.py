@@ -11,13 +11,7 @@ from nest.constraints.pins import parse
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir import Plan, Problem
 from nest.solvers.base import Limit, SolveOptions, Status
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 from tests.clock import spending
 from tests.inside import run_inside
 
@@ -36,10 +30,7 @@ def chain(**fields: object) -> Problem:
     cost = make_cost(10, 20, kept_bytes=10)
     fields.setdefault("global_batch", 4)
     return make_problem(
-        {"a": cost, "b": cost},
-        edges=(("a", "b", 10),),
-        devices=2,
-        **fields,
+        {"a": cost, "b": cost}, edges=(("a", "b", 10),), devices=2, **fields
     )
 
 

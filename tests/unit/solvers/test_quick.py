@@ -14,13 +14,7 @@ from nest.cost.rules import get_rules
 from nest.ir import Problem
 from nest.search.solver import DpSolver, is_quick
 from nest.solvers import cell, registry
-from nest.solvers.base import (
-    Capabilities,
-    Progress,
-    SolveOptions,
-    SolverOutput,
-    Status,
-)
+from nest.solvers.base import Capabilities, Progress, SolveOptions, SolverOutput, Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.solvers.run import CellInterrupted, run_solver
 from tests.builders import make_cost, make_problem
@@ -39,9 +33,7 @@ def solved(**more: Any) -> SolveResult:
     return run_solver(tiny_problem(), "dp", SolveOptions(**more), alone=True)
 
 
-def test_the_answer_is_that_of_a_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_answer_is_that_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = run_solver(tiny_problem(), "dp", SolveOptions())
     monkeypatch.setattr(cell, "Worker", None)
     here = solved()
@@ -102,10 +94,7 @@ def test_what_a_quick_search_says_is_shown_as_it_comes(
     ],
 )
 def test_however_a_quick_search_ends_there_is_a_result(
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    outcome: Outcome,
-    detail: str,
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, outcome: Outcome, detail: str
 ) -> None:
     def solve(_: Any, problem: Problem, options: Any, report: Any) -> Any:
         report(Progress(plan=good_plan(), claimed_quanta=GOOD_NS))
@@ -127,19 +116,14 @@ def test_without_time_a_quick_search_does_not_begin() -> None:
     assert result.status is Status.NO_SOLUTION
 
 
-def test_few_stages_of_a_chain_are_quick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_few_stages_of_a_chain_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers are three stages, of which two strategies are six.
 
     On two devices they have 12 places, with an overlap 24.
     """
     two = make_cost(10, 20), make_cost(5, 10, tp=2)
     chain = make_problem(
-        {"a": two, "b": two},
-        edges=(("a", "b", 0),),
-        devices=2,
-        replicas=(1,),
+        {"a": two, "b": two}, edges=(("a", "b", 0),), devices=2, replicas=(1,)
     )
     for size, quick in ((11, False), (12, True)):
         monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", size)
@@ -154,12 +138,8 @@ def replace_job(problem: Problem, **fields: Any) -> Problem:
     return structs.replace(problem, job=structs.replace(problem.job, **fields))
 
 
-@pytest.mark.parametrize(
-    "fields", [{"virtual_stages": (1, 2)}, {"schedule": "zb-v"}]
-)
-def test_plans_timed_pass_by_pass_are_not_quick(
-    fields: dict[str, Any],
-) -> None:
+@pytest.mark.parametrize("fields", [{"virtual_stages": (1, 2)}, {"schedule": "zb-v"}])
+def test_plans_timed_pass_by_pass_are_not_quick(fields: dict[str, Any]) -> None:
     assert not is_quick(replace_job(tiny_problem(), **fields))
 
 

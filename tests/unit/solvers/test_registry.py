@@ -13,11 +13,7 @@ from typing import Any
 
 import pytest
 
-from nest.errors import (
-    InvalidOptionError,
-    SolverNotInstalledError,
-    UnknownSolverError,
-)
+from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownSolverError
 from nest.solvers import registry
 from tests.loopback import TARGET, Loopback
 
@@ -74,9 +70,7 @@ def test_malformed_registration(name: str, target: str, text: str) -> None:
         registry.register_solver(name, target)
 
 
-def test_missing_engine_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.register_solver("engine", "tests.loopback:NeedsEngine")
     with pytest.raises(
         SolverNotInstalledError,
@@ -84,9 +78,7 @@ def test_missing_engine_says_what_to_install(
         r"install it with: pip install no_such_engine.api$",
     ):
         registry.get_solver("engine")
-    monkeypatch.setitem(
-        registry._BUILT_IN, "engine", "tests.loopback:NeedsEngine"
-    )
+    monkeypatch.setitem(registry._BUILT_IN, "engine", "tests.loopback:NeedsEngine")
     assert registry.availability("engine") == (
         "expected package 'no_such_engine.api', got none; "
         "install it with: pip install 'nest-planner[engine]'"
@@ -152,9 +144,7 @@ def test_listing_imports_no_engine() -> None:
         "bad = {'ortools', 'pulp', 'highspy'} & set(sys.modules)\n"
         "sys.exit(', '.join(bad) or 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

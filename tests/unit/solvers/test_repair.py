@@ -33,17 +33,11 @@ def layer(
     activations = [Activations(kept_bytes=kept)]
     if full is not None:
         activations += [
-            Activations(
-                recompute="selective", kept_bytes=kept // 2, extra_ns=5.0
-            ),
+            Activations(recompute="selective", kept_bytes=kept // 2, extra_ns=5.0),
             Activations(recompute="full", kept_bytes=full),
         ]
     return make_cost(
-        10,
-        20,
-        samples=samples,
-        weight_bytes=weight,
-        activations=tuple(activations),
+        10, 20, samples=samples, weight_bytes=weight, activations=tuple(activations)
     )
 
 
@@ -76,8 +70,7 @@ def test_recompute_only_where_it_does_not_fit() -> None:
     assert fixed.over_memory_bytes is None
     assert fixed.extra["repair"] == ["recompute selective"]
     assert fixed.detail == (
-        "repaired: recompute selective "
-        "(was 36 bytes (60.0 %) too much memory; a plan)"
+        "repaired: recompute selective (was 36 bytes (60.0 %) too much memory; a plan)"
     )
     assert fixed.score is not None
     # 30 + 5 for the recomputed part, 30, and the longer one once more.
@@ -156,9 +149,7 @@ def test_zero_shards_more_until_it_fits() -> None:
 
 def test_single_ranks_have_nothing_to_shard() -> None:
     problem = make_problem({"a": layer(40)}, memory_bytes=50, zero=(0, 3))
-    left = repair(
-        problem, broken(problem, make_plan(("a", Strategy()))), REMEDIES
-    )
+    left = repair(problem, broken(problem, make_plan(("a", Strategy()))), REMEDIES)
     assert left.detail.endswith("no remedy helps")
 
 
@@ -169,10 +160,7 @@ def test_smaller_micro_batch() -> None:
     """
     costs = tuple(layer(30 * n, samples=n) for n in (1, 2, 3, 4))
     problem = make_problem(
-        {"a": costs},
-        memory_bytes=80,
-        micro_batches=(1, 2, 3, 4),
-        global_batch=8,
+        {"a": costs}, memory_bytes=80, micro_batches=(1, 2, 3, 4), global_batch=8
     )
     plan = make_plan(("a", Strategy()), micro_batch=4)
     fixed = repair(problem, broken(problem, plan), REMEDIES)
@@ -195,10 +183,7 @@ def test_micro_batch_that_the_ranks_do_not_divide_is_left_out() -> None:
     """Two data ranks cannot share one sample."""
     costs = tuple(layer(60 * n, samples=n) for n in (1, 2))
     problem = make_problem(
-        {"a": costs},
-        memory_bytes=100,
-        micro_batches=(1, 2, 4),
-        global_batch=4,
+        {"a": costs}, memory_bytes=100, micro_batches=(1, 2, 4), global_batch=4
     )
     plan = make_plan(("a", Strategy(dp=2)), micro_batch=4)
     fixed = repair(problem, broken(problem, plan), REMEDIES)
@@ -252,12 +237,7 @@ def test_remedies_add_up() -> None:
 
 def test_strategies_that_have_to_be_alike_change_together() -> None:
     """Under nest-artifact one stage cannot recompute without the other."""
-    cost = make_cost(
-        10,
-        20,
-        weight_bytes=2,
-        activations=kept_or_full(60, 10),
-    )
+    cost = make_cost(10, 20, weight_bytes=2, activations=kept_or_full(60, 10))
     problem = make_problem(
         {"a": cost, "b": cost},
         preset="nest-artifact",

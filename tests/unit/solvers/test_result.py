@@ -32,11 +32,7 @@ def make_result(**changes: Any) -> SolveResult:
     return SolveResult(**(fields | changes))
 
 
-NO_PLAN: dict[str, Any] = {
-    "plan": None,
-    "score": None,
-    "lower_bound_quanta": None,
-}
+NO_PLAN: dict[str, Any] = {"plan": None, "score": None, "lower_bound_quanta": None}
 
 
 def test_consistent_results_exist() -> None:
@@ -44,9 +40,7 @@ def test_consistent_results_exist() -> None:
     assert make_result(status=Status.INFEASIBLE, **NO_PLAN).gap is None
     make_result(status=Status.NO_SOLUTION, limit=Limit.TIME, **NO_PLAN)
     make_result(status=Status.NO_SOLUTION, detail="gave up", **NO_PLAN)
-    make_result(
-        outcome=Outcome.SKIPPED, status=None, detail="too big", **NO_PLAN
-    )
+    make_result(outcome=Outcome.SKIPPED, status=None, detail="too big", **NO_PLAN)
 
 
 @pytest.mark.parametrize(
@@ -77,10 +71,7 @@ def test_consistent_results_exist() -> None:
             {"outcome": Outcome.MISMATCH, "detail": "lies"},
             "expected no proof with outcome mismatch",
         ),
-        (
-            {"exact": False},
-            "expected no proof .* not exact, got status optimal",
-        ),
+        ({"exact": False}, "expected no proof .* not exact, got status optimal"),
         (
             {"exact": False, "status": Status.FEASIBLE},
             "expected no proof .* exact, got a bound of 90",
@@ -118,9 +109,7 @@ def test_consistent_results_exist() -> None:
         ),
     ],
 )
-def test_contradictions_are_refused(
-    changes: dict[str, Any], text: str
-) -> None:
+def test_contradictions_are_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^result of solver 'dp': {text}"):
         make_result(**changes)
 
@@ -188,10 +177,7 @@ def test_json_has_the_promised_keys_and_the_whole_plan() -> None:
 
 def test_json_of_a_cell_without_a_plan() -> None:
     cell = make_result(
-        outcome=Outcome.NOT_INSTALLED,
-        status=None,
-        detail="no engine",
-        **NO_PLAN,
+        outcome=Outcome.NOT_INSTALLED, status=None, detail="no engine", **NO_PLAN
     ).to_json()
     for key in ("status", "plan", "score", "step_time_ns", "gap"):
         assert cell[key] is None

@@ -64,10 +64,7 @@ def _solvers() -> Iterator[None]:
     registry.register_solver("overrunner", OVERRUNNER)
     registry.register_solver("exact-overrunner", EXACT_OVERRUNNER)
     yield
-    for name in (
-        *("loopback", "baseline", "overrunner", "exact-overrunner"),
-        "engine",
-    ):
+    for name in (*("loopback", "baseline", "overrunner", "exact-overrunner"), "engine"):
         registry.unregister_solver(name)
 
 
@@ -154,9 +151,7 @@ def test_optimum() -> None:
 def test_plan_is_stamped() -> None:
     plan = solve("optimal").plan
     assert plan == msgspec.structs.replace(
-        good_plan(),
-        problem_hash=problem_hash(tiny_problem()),
-        solver="loopback",
+        good_plan(), problem_hash=problem_hash(tiny_problem()), solver="loopback"
     )
 
 
@@ -257,9 +252,7 @@ def test_options_reach_the_solver() -> None:
     }
 
 
-def test_noise_of_engines_is_kept_out(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_noise_of_engines_is_kept_out(capfd: pytest.CaptureFixture[str]) -> None:
     assert solve("print").outcome is Outcome.SOLVED
     assert capfd.readouterr() == ("", "")
 
@@ -441,9 +434,7 @@ def test_only_the_judge_says_over_memory() -> None:
 
 
 def test_report_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = solve_late(
-        monkeypatch, "hang", solver="overrunner", report="infeasible"
-    )
+    result = solve_late(monkeypatch, "hang", solver="overrunner", report="infeasible")
     assert result.outcome is Outcome.SOLVED
     assert (result.status, result.limit) == ("over-memory", "time")
     assert result.over_memory_bytes == 60
@@ -459,8 +450,7 @@ def test_repair_is_part_of_the_run() -> None:
     assert result.own_objective_ns == 75.5
     assert result.extra["repair"] == ["recompute full"]
     assert result.detail == (
-        "repaired: recompute full (was 12 bytes (12.0 %) too much memory; "
-        "best of 7)"
+        "repaired: recompute full (was 12 bytes (12.0 %) too much memory; best of 7)"
     )
     assert result.plan is not None
     assert result.plan.stages[0].layer_strategies[0].recompute == "full"
@@ -480,13 +470,10 @@ def test_repair_leaves_other_plans_alone() -> None:
 
 def test_mixed_strategies_need_granularity_layer() -> None:
     mixed = Stage(
-        layers=(0, 1),
-        devices=1,
-        strategies=(Strategy(), Strategy(recompute="full")),
+        layers=(0, 1), devices=1, strategies=(Strategy(), Strategy(recompute="full"))
     )
     claim = SolverOutput(
-        status=Status.FEASIBLE,
-        plan=Plan(replicas=1, micro_batch=1, stages=(mixed,)),
+        status=Status.FEASIBLE, plan=Plan(replicas=1, micro_batch=1, stages=(mixed,))
     )
     problem = crowded_problem()
     capabilities = Capabilities(exact=False, method="none")
@@ -612,17 +599,11 @@ def test_bad_options(options: SolveOptions, text: str) -> None:
 
 def test_bad_warm_start() -> None:
     with pytest.raises(InvalidPlanError, match=r"^warm start: stage 2: "):
-        run_solver(
-            tiny_problem(),
-            "loopback",
-            SolveOptions(warm_start=foreign_plan()),
-        )
+        run_solver(tiny_problem(), "loopback", SolveOptions(warm_start=foreign_plan()))
     with pytest.raises(
         InvalidPlanError, match=r"^warm start: expected a feasible plan"
     ):
-        run_solver(
-            tiny_problem(), "loopback", SolveOptions(warm_start=big_plan())
-        )
+        run_solver(tiny_problem(), "loopback", SolveOptions(warm_start=big_plan()))
 
 
 def test_unknown_and_missing_solvers() -> None:
@@ -679,8 +660,7 @@ def test_solver_that_ignores_its_limit(
 
 
 @pytest.mark.parametrize(
-    ("report", "outcome"),
-    [("lie", "mismatch"), ("infeasible", "invalid-plan")],
+    ("report", "outcome"), [("lie", "mismatch"), ("infeasible", "invalid-plan")]
 )
 def test_reports_are_checked_too(
     report: str, outcome: str, monkeypatch: pytest.MonkeyPatch
@@ -703,9 +683,7 @@ def test_a_search_begins_when_its_options_are_checked(
 ) -> None:
     """By the solver itself, so at the latest when it reports something."""
     options = SolveOptions(extra=extra)
-    one = Cell(
-        *("loopback", TARGET, tiny_problem(), options, Deadline(None)),
-    )
+    one = Cell(*("loopback", TARGET, tiny_problem(), options, Deadline(None)))
     one.start()
     try:
         while not one.listen(HANG_S):
@@ -887,12 +865,8 @@ def test_what_no_plan_takes_is_no_bound() -> None:
     assert (result.status, result.lower_bound_quanta) == ("infeasible", None)
     assert {running.lower_bound_quanta for running in heard} <= {None}
     # At its limit it is all that is known.
-    output = SolverOutput(
-        status=Status.NO_SOLUTION, lower_bound_quanta=2**61 + 1
-    )
-    verdict = judge(
-        tiny_problem(), output, capabilities=Capabilities(True, "none")
-    )
+    output = SolverOutput(status=Status.NO_SOLUTION, lower_bound_quanta=2**61 + 1)
+    verdict = judge(tiny_problem(), output, capabilities=Capabilities(True, "none"))
     assert verdict.lower_bound_quanta is None
 
 
@@ -910,10 +884,7 @@ def _heard() -> Iterator[None]:
     [(subprocess, "Popen"), (process.os, "wait4"), (process.shutil, "rmtree")],
 )
 def test_an_interrupt_of_a_start_or_an_end_is_not_lost(
-    module: ModuleType,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What was begun is done first, so that nothing is left behind."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -950,9 +921,7 @@ def test_an_interrupt_before_the_process_is_a_result(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_survives_its_parent(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_no_process_survives_its_parent(tmp_path: Path, number: signal.Signals) -> None:
     pids = tmp_path / "pids"
     code = (
         "from nest.solvers.registry import register_solver\n"
@@ -993,9 +962,7 @@ def test_runner_works_in_a_thread() -> None:
 
 
 def acts(**names: str) -> Mapping[str, SolveOptions]:
-    return {
-        name: SolveOptions(extra={"act": act}) for name, act in names.items()
-    }
+    return {name: SolveOptions(extra={"act": act}) for name, act in names.items()}
 
 
 def test_compare_runs_in_order_and_reports_cells() -> None:
@@ -1011,24 +978,17 @@ def test_compare_runs_in_order_and_reports_cells() -> None:
 
 
 def test_compare_holds_proofs_against_plans() -> None:
-    results = compare(
-        tiny_problem(),
-        acts(loopback="infeasible", baseline="heuristic"),
-    )
+    results = compare(tiny_problem(), acts(loopback="infeasible", baseline="heuristic"))
     assert results[0].outcome is Outcome.MISMATCH
     assert results[0].status is Status.NO_SOLUTION
-    assert results[0].detail == (
-        "claims infeasible, but the plan of baseline takes 90"
-    )
+    assert results[0].detail == ("claims infeasible, but the plan of baseline takes 90")
     assert results[1].outcome is Outcome.SOLVED
 
 
 def test_cross_check_of_bounds() -> None:
     good = solve("optimal")
     assert cross_check([good, good]) == [good, good]
-    bound = replace(
-        solve("no-solution"), solver="other", lower_bound_quanta=91
-    )
+    bound = replace(solve("no-solution"), solver="other", lower_bound_quanta=91)
     checked = cross_check([bound, good])
     assert checked[0].outcome is Outcome.MISMATCH
     assert "claims a lower bound of 91 quanta" in checked[0].detail

@@ -6,13 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bench.codesign import (
-    LIMITED,
-    attention_markdown,
-    figures,
-    markdown,
-    spec_of,
-)
+from bench.codesign import LIMITED, attention_markdown, figures, markdown, spec_of
 from bench.codesign_operators import (
     A100,
     APPLICATIONS,
@@ -102,9 +96,7 @@ def test_regrets_of_other_searches():
             "base_step_ps": 2 * step_ps,
             "chip": f"chip {factor}",
         }
-        for (density, attention), factor in zip(
-            LIMITED, (1, 4, 5), strict=True
-        )
+        for (density, attention), factor in zip(LIMITED, (1, 4, 5), strict=True)
     ]
     of_gpt2 = {
         "model": "gpt2",
@@ -117,8 +109,7 @@ def test_regrets_of_other_searches():
     more = {**of_gpt2, "devices": 8}
     (line,) = markdown([of_gpt2, more]).splitlines()[2:]
     assert line == (
-        "| gpt2 | 2.00, not proven | 7.8 | "
-        "8, 0.00 to 25.00 % | 9, 1.00 to 10.00 % |"
+        "| gpt2 | 2.00, not proven | 7.8 | 8, 0.00 to 25.00 % | 9, 1.00 to 10.00 % |"
     )
     (line,) = attention_markdown([of_gpt2]).splitlines()[2:]
     assert line == ("| gpt2 | chip 1: 2.00 | chip 5: 0.40 |")

@@ -12,10 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.audits.nest_artifact.evaluate import named_plans, printed_time
-from nest.audits.nest_artifact.importer import (
-    import_nest_artifact,
-    read_artifact_file,
-)
+from nest.audits.nest_artifact.importer import import_nest_artifact, read_artifact_file
 from nest.benchmarks.instances import Instance
 from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError, NestError, SolverError
@@ -35,12 +32,7 @@ from nest.studies import (
     study_names,
 )
 from nest.studies.contention import Alone
-from nest.studies.solving import (
-    geometric_mean,
-    optimum,
-    step_quanta,
-    step_units,
-)
+from nest.studies.solving import geometric_mean, optimum, step_quanta, step_units
 from nest.studies.study import (
     Findings,
     Plot,
@@ -105,9 +97,7 @@ def chain(**changes: Any) -> dict[str, Any]:
         "cp_degree": 1,
         "activationRecomputation": True,
         "optimizerAlgorithm": "SGD",
-        "baselines": {
-            "Manual": {"num_transformer_layers": 2, "p": 2, "d": 1, "t": 1}
-        },
+        "baselines": {"Manual": {"num_transformer_layers": 2, "p": 2, "d": 1, "t": 1}},
         **changes,
     }
 
@@ -138,10 +128,7 @@ RECEIVE = 64 / 900 + 0.001
     ],
 )
 def test_a_printed_time(
-    tmp_path: Path,
-    replicas: int,
-    stages: list[list[int]],
-    expected: float | None,
+    tmp_path: Path, replicas: int, stages: list[list[int]], expected: float | None
 ) -> None:
     file = read_artifact_file(written(tmp_path))
     found = printed_time(file, 1, replicas, stages)
@@ -163,9 +150,7 @@ def test_baselines_count_the_embedding_as_a_layer(tmp_path: Path) -> None:
 
 
 def test_other_baselines_are_refused(tmp_path: Path) -> None:
-    file = read_artifact_file(
-        written(tmp_path, baselines={"Manual": {"p": 0}})
-    )
+    file = read_artifact_file(written(tmp_path, baselines={"Manual": {"p": 0}}))
     with pytest.raises(
         InvalidProblemError,
         match=r"chain: baselines: expected plans with p, d, t and num_",
@@ -228,9 +213,7 @@ def test_the_artifact_study(artifact_data: Path) -> None:
     )
 
 
-def test_a_network_that_takes_no_time_is_worth_nothing(
-    tmp_path: Path,
-) -> None:
+def test_a_network_that_takes_no_time_is_worth_nothing(tmp_path: Path) -> None:
     """As on a fat tree fast enough; a slow spine costs, more the slower.
 
     Eight replicas need the spine, four do not: 4 * 3.75 and two rounds
@@ -256,10 +239,7 @@ def test_a_network_that_takes_no_time_is_worth_nothing(
     assert (share, loss) == (pytest.approx(4 / 7.5), 0)
     # A thousandth of the computation: four replicas without the spine win.
     share, loss = rows["slow"]["in seconds", 1]
-    assert (share, loss) == (
-        pytest.approx(1),
-        pytest.approx(1.0075 / 0.015 - 1),
-    )
+    assert (share, loss) == (pytest.approx(1), pytest.approx(1.0075 / 0.015 - 1))
 
 
 # Piper
@@ -287,10 +267,7 @@ def piper_data(tmp_path: Path) -> Path:
                         "syncTimeBw": {},
                     }
                     for name, time, size in zip(
-                        ("vanilla", "activation recomp"),
-                        times,
-                        mib,
-                        strict=True,
+                        ("vanilla", "activation recomp"), times, mib, strict=True
                     )
                 ]
             },
@@ -335,9 +312,7 @@ def piper_data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_piper_study(
-    piper_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_piper_study(piper_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy saves 60 MiB for 6, where 10 for 2 would do."""
     sweep = ("resnet.json", 1, 1, (1,), (0.25, 345 / 1024, 1))
     monkeypatch.setattr(piper, "_QUICK_SWEEPS", (sweep,))
@@ -397,10 +372,7 @@ def test_a_plan_that_beats_the_optimum_is_no_finding(tree: Problem) -> None:
 
 def test_one_switch_joins_all_devices(tree: Problem) -> None:
     inner, outer = tree.cluster.topology.levels
-    for view, level in (
-        (blindness.flat_fast, inner),
-        (blindness.flat_slow, outer),
-    ):
+    for view, level in ((blindness.flat_fast, inner), (blindness.flat_slow, outer)):
         (found,) = view(tree).cluster.topology.levels
         assert found.fan_out == tree.cluster.num_devices
         assert found.bandwidth_bytes_per_s == level.bandwidth_bytes_per_s
@@ -458,9 +430,7 @@ def test_rankings_and_effort_of_a_tiny_problem() -> None:
     (row,) = cells(found, "again")
     assert (row["1F1B_mean"], row["GPipe_rank"]) == (1, 1)
     assert "0 of 0 pairs change their order" in found.answers[0]
-    assert [row["ratio"] for row in cells(found, "plans")] == [1] * 3 + [
-        None
-    ] * 2
+    assert [row["ratio"] for row in cells(found, "plans")] == [1] * 3 + [None] * 2
     found = effort.STUDY.run(StudySetting(quick=True))
     (row,) = cells(found, "solvers")
     assert (row["usable"], row["ratio"]) == (1, 1)
@@ -473,11 +443,7 @@ def test_pairs_that_swap() -> None:
     after = {"a": 1.0, "b": 1.4, "c": 1.3}
     assert rankings.ranks(after) == {"a": 1, "c": 2, "b": 3}
     assert rankings.swaps(before, after) == [("b", "c")]
-    assert rankings.ranks({"a": 1.0, "b": 1.0, "c": 2.0}) == {
-        "a": 1,
-        "b": 1,
-        "c": 3,
-    }
+    assert rankings.ranks({"a": 1.0, "b": 1.0, "c": 2.0}) == {"a": 1, "b": 1, "c": 3}
 
 
 def test_only_instances_that_all_answer_are_ranked() -> None:
@@ -492,9 +458,8 @@ def test_only_instances_that_all_answer_are_ranked() -> None:
         "b": [pytest.approx(1), pytest.approx(3)],
     }
     found = rankings.report(ratios, ratios, ratios)
-    assert (
-        "Planned again, GPipe: 1 of 1 pairs change their order: a and b."
-        in (found.answers)
+    assert "Planned again, GPipe: 1 of 1 pairs change their order: a and b." in (
+        found.answers
     )
     assert cells(found, "missing")[1] == {
         "planner": "b",
@@ -553,10 +518,7 @@ def page_of(**changes: Any) -> tuple[Study, Findings]:
                 key="things",
                 title="Things",
                 text="Counted.",
-                columns=(
-                    Column("name", "name"),
-                    Column("share", "share", ".1%"),
-                ),
+                columns=(Column("name", "name"), Column("share", "share", ".1%")),
                 rows=[("a|b", 0.5), ("c", None)],
             ),
         ),
@@ -589,9 +551,7 @@ def test_the_files_of_a_study() -> None:
     assert files(*page_of(), quick=False)["plot.svg"] == found["plot.svg"]
 
 
-def test_without_matplotlib_the_page_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_matplotlib_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nest.present.pages.study.can_draw", lambda: False)
     found = files(*page_of(), quick=False)
     assert list(found) == ["audit.md", "audit.json"]
@@ -619,9 +579,7 @@ def test_every_study_says_what_it_does() -> None:
         ("", r"expected the columns a, c, got none called 'a'"),
     ],
 )
-def test_damaged_rows_are_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_damaged_rows_are_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(NestError, match=message):
@@ -662,9 +620,7 @@ def test_damaged_figures_are_refused(
         ("[{}]", r"recorded_plans.json: expected a list of recorded plans"),
     ],
 )
-def test_damaged_plans_are_refused(
-    piper_data: Path, text: str, message: str
-) -> None:
+def test_damaged_plans_are_refused(piper_data: Path, text: str, message: str) -> None:
     (piper_data / "piper" / "recorded_plans.json").write_text(text)
     with pytest.raises(NestError, match=message):
         piper.STUDY.run(StudySetting(quick=True, data=piper_data))
@@ -688,9 +644,7 @@ def test_the_mean_of_nothing() -> None:
 
 
 @pytest.mark.parametrize("study", [artifact.STUDY, piper.STUDY])
-def test_the_package_has_the_published_data(
-    study: Study, shared_data: Path
-) -> None:
+def test_the_package_has_the_published_data(study: Study, shared_data: Path) -> None:
     """With the license of each, and removed again at the end."""
     with published_data(study) as folder:
         study.check(StudySetting(data=folder))

@@ -182,15 +182,11 @@ def test_tasks_are_prepared_when_they_are_handed_out() -> None:
 
         output: list[bytes] = []
         tasks = [Asked(str(number)) for number in range(6)]
-        for data in parallel.answers(
-            tasks, tells, died, jobs=jobs, prepared=prepared
-        ):
+        for data in parallel.answers(tasks, tells, died, jobs=jobs, prepared=prepared):
             output.append(data)
             # A pool goes on while this process works.
             assert jobs == 2 or len(handed_out) == len(output)
-        told = sorted(
-            [int(x) for x in data.split(b" after ")] for data in output
-        )
+        told = sorted([int(x) for x in data.split(b" after ")] for data in output)
         assert [number for number, _ in told] == [*range(6)]
         # A pool that is broken runs what it had once more.
         assert all(before >= number for number, before in told)

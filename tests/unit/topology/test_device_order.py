@@ -8,12 +8,7 @@ import random
 
 import pytest
 
-from bench.best_order import (
-    BestOrder,
-    OrderLoss,
-    best_order,
-    order_loss,
-)
+from bench.best_order import BestOrder, OrderLoss, best_order, order_loss
 from nest.errors import InvalidProblemError
 from nest.topology.generators import generate
 from nest.topology.order import Group, OrderCosts, auto_order
@@ -50,8 +45,7 @@ def test_the_model_finds_the_best_of_all_permutations(text, seed):
     groups = random_groups(random.Random(seed), 6)
     costs = OrderCosts(graph, groups)
     least = min(
-        costs.order_ns(order)
-        for order in itertools.permutations(costs.devices)
+        costs.order_ns(order) for order in itertools.permutations(costs.devices)
     )
     found = best_order(graph, groups)
     assert found.cost_ns == found.bound_ns == least
@@ -108,7 +102,5 @@ def test_bad_orders_and_groups():
     graph = generate("ring:3")
     with pytest.raises(InvalidProblemError, match="expected all 3 devices"):
         order_loss(graph, ["dev0"], [Group((0, 1))])
-    with pytest.raises(
-        InvalidProblemError, match=r"expected positions 0\.\.2"
-    ):
+    with pytest.raises(InvalidProblemError, match=r"expected positions 0\.\.2"):
         best_order(graph, [Group((0, 3))])

@@ -49,10 +49,7 @@ def test_what_every_network_has(name):
     assert graph.graph["name"] == GENERATORS[name].example
     assert sorted(order) == sorted(devices(graph))
     assert len(set(order)) == len(order) > 1
-    assert set(nx.get_node_attributes(graph, "kind").values()) <= {
-        "device",
-        "switch",
-    }
+    assert set(nx.get_node_attributes(graph, "kind").values()) <= {"device", "switch"}
     assert nx.is_connected(graph)
     for one, other, link in graph.edges(data=True):
         assert one != other
@@ -82,8 +79,7 @@ def test_devices_without_forwarding_need_none(name):
 
 
 @pytest.mark.parametrize(
-    ("text", "num_devices", "num_switches", "num_links"),
-    rows("generators", "counts"),
+    ("text", "num_devices", "num_switches", "num_links"), rows("generators", "counts")
 )
 def test_numbers_counted_by_hand(text, num_devices, num_switches, num_links):
     graph = generate(text)
@@ -103,27 +99,18 @@ def test_bandwidths_may_have_units():
     assert list(plain.edges(data=True)) == list(with_unit.edges(data=True))
 
 
-@pytest.mark.parametrize(
-    ("text", "bytes_per_s"),
-    rows("generators", "bisections"),
-)
+@pytest.mark.parametrize(("text", "bytes_per_s"), rows("generators", "bisections"))
 def test_bisection_between_the_halves(text, bytes_per_s):
     graph = generate(text)
     assert cut(graph, half(graph)) == pytest.approx(bytes_per_s * GB)
 
 
-@pytest.mark.parametrize(
-    ("text", "degrees"),
-    rows("generators", "degrees"),
-)
+@pytest.mark.parametrize(("text", "degrees"), rows("generators", "degrees"))
 def test_degrees(text, degrees):
     assert Counter(dict(generate(text).degree).values()) == degrees
 
 
-@pytest.mark.parametrize(
-    ("text", "hops"),
-    rows("generators", "diameters"),
-)
+@pytest.mark.parametrize(("text", "hops"), rows("generators", "diameters"))
 def test_diameters(text, hops):
     assert nx.diameter(generate(text)) == hops
 
@@ -142,9 +129,7 @@ def test_oversubscription(text, port, up, up_ports):
     ups = [n for n in graph["leaf0"] if n.startswith("spine")]
     downs = [n for n in graph["leaf0"] if not n.startswith("spine")]
     assert {graph["leaf0"][n]["bandwidth"] for n in downs} == {port * GB}
-    assert [graph["leaf0"][n]["bandwidth"] for n in ups] == [
-        up * GB
-    ] * up_ports
+    assert [graph["leaf0"][n]["bandwidth"] for n in ups] == [up * GB] * up_ports
 
 
 def test_a_fat_tree_joins_pods_by_the_formula():
@@ -152,10 +137,7 @@ def test_a_fat_tree_joins_pods_by_the_formula():
     graph = generate("fat-tree:k=4")
     for pod, aggregation in itertools.product(range(4), range(2)):
         above = [n for n in graph[f"pod{pod}.agg{aggregation}"] if "core" in n]
-        assert above == [
-            f"core{2 * aggregation}",
-            f"core{2 * aggregation + 1}",
-        ]
+        assert above == [f"core{2 * aggregation}", f"core{2 * aggregation + 1}"]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +152,7 @@ def test_a_dragonfly_is_wired_by_the_formula(a, h, g):
             to = k if k < i else k + 1
             back = i if i < to else i - 1
             expected.add(
-                frozenset(
-                    {
-                        f"group{i}.router{k // h}",
-                        f"group{to}.router{back // h}",
-                    }
-                )
+                frozenset({f"group{i}.router{k // h}", f"group{to}.router{back // h}"})
             )
     routers = [n for n, kind in graph.nodes(data="kind") if kind == "switch"]
     found = {
@@ -190,10 +167,7 @@ def test_a_dragonfly_is_wired_by_the_formula(a, h, g):
         assert len(others) <= a - 1 + h
 
 
-@pytest.mark.parametrize(
-    ("shape", "wrap"),
-    rows("generators", "wraps"),
-)
+@pytest.mark.parametrize(("shape", "wrap"), rows("generators", "wraps"))
 def test_the_wrap_around_rules_of_tpus(shape, wrap):
     graph = generate(f"tpu-{shape}")
     assert graph.graph["wrap"] == wrap
@@ -204,9 +178,7 @@ def test_the_wrap_around_rules_of_tpus(shape, wrap):
         far = [0] * len(sizes)
         far[axis] = length - 1
         first = at[(0,) * len(sizes)]
-        assert graph.has_edge(first, at[tuple(far)]) == (
-            wrap[axis] or length == 2
-        )
+        assert graph.has_edge(first, at[tuple(far)]) == (wrap[axis] or length == 2)
 
 
 def test_ranks_of_a_torus_count_along_the_first_axis_first():
@@ -232,9 +204,7 @@ def test_an_axis_of_two_has_two_cables():
     assert {bw for _, _, bw in mesh.edges(data="bandwidth")} == {10.0}
 
 
-@pytest.mark.parametrize(
-    "shape", ["4x4x8", "4x8x4", "8x4x4", "4x8x8", "8x8x4"]
-)
+@pytest.mark.parametrize("shape", ["4x4x8", "4x8x4", "8x4x4", "4x8x8", "8x8x4"])
 def test_a_twisted_torus_makes_all_axes_alike(shape):
     """All-to-all traffic loads all links alike, and less than the torus.
 
@@ -243,9 +213,7 @@ def test_a_twisted_torus_makes_all_axes_alike(shape):
     plain, twisted = (
         generate(f"tpu-v4:{shape}{more}") for more in ("", ",twisted=yes")
     )
-    loads = [
-        nx.edge_betweenness_centrality(graph) for graph in (plain, twisted)
-    ]
+    loads = [nx.edge_betweenness_centrality(graph) for graph in (plain, twisted)]
     assert max(loads[0].values()) > 1.2 * min(loads[0].values())
     assert max(loads[1].values()) == pytest.approx(min(loads[1].values()))
     assert max(loads[1].values()) < max(loads[0].values())
@@ -297,9 +265,7 @@ def test_ports_of_a_node(ports, alone, together):
 def test_routes_of_least_latency_stay_in_a_node():
     for text in ("dgx:nodes=2", "dgx:nodes=2,ports=pooled", "rail:nodes=2"):
         graph = generate(text)
-        route = nx.shortest_path(
-            graph, "node0.gpu0", "node0.gpu1", weight="latency_ns"
-        )
+        route = nx.shortest_path(graph, "node0.gpu0", "node0.gpu1", weight="latency_ns")
         assert route == ["node0.gpu0", "node0.nvswitch", "node0.gpu1"]
 
 
@@ -307,9 +273,7 @@ def test_a_rail_joins_the_same_device_of_all_nodes():
     graph = generate("rail:nodes=4,segment=2,devices=3")
     for segment, rail in itertools.product(range(2), range(3)):
         below = [
-            n
-            for n in graph[f"segment{segment}.rail{rail}"]
-            if n.startswith("node")
+            n for n in graph[f"segment{segment}.rail{rail}"] if n.startswith("node")
         ]
         assert below == [f"node{2 * segment + i}.gpu{rail}" for i in range(2)]
 
@@ -379,8 +343,7 @@ def test_blanks_case_and_names_do_not_matter():
         nx.Graph(one.edges(data=True)), nx.Graph(other.edges(data=True))
     )
     assert nx.utils.graphs_equal(
-        nx.Graph(generate("fat-tree:4").edges),
-        nx.Graph(generate("fat-tree:k=4").edges),
+        nx.Graph(generate("fat-tree:4").edges), nx.Graph(generate("fat-tree:k=4").edges)
     )
 
 
@@ -399,10 +362,7 @@ def test_unknown_names(text, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    rows("generators", "names"),
-)
+@pytest.mark.parametrize(("text", "message"), rows("generators", "names"))
 def test_bad_input(text, message):
     with pytest.raises(InvalidOptionError, match=message) as error:
         generate(text)
@@ -486,14 +446,8 @@ def test_links_that_no_problem_may_have_are_refused(text, message):
         ("dgx:nodes=1,oversubscription=2", "one for all nodes; raise nodes"),
         ("dgx:nodes=7,spines=2", "one for all nodes; write nodes_per_leaf=1"),
         ("nvl72:racks=1,up_latency_ns=9", "one for all racks; raise racks"),
-        (
-            "leaf-spine:leaves=1,hosts=4,spines=4",
-            "one for all leaves; raise leaves",
-        ),
-        (
-            "rail:nodes=4,spines=0,oversubscription=2",
-            "none; remove spines=0",
-        ),
+        ("leaf-spine:leaves=1,hosts=4,spines=4", "one for all leaves; raise leaves"),
+        ("rail:nodes=4,spines=0,oversubscription=2", "none; remove spines=0"),
     ],
 )
 def test_figures_of_spines_without_spines_are_refused(text, got):
@@ -508,10 +462,7 @@ def test_the_example_of_every_remedy_is_a_network():
         ("dgx1", "dgx1:nodes=16"),
     ):
         remedy = enlarged(text, 128)
-        assert remedy.split()[:2] == [
-            "write",
-            larger.split(":")[1].split(",")[-1],
-        ]
+        assert remedy.split()[:2] == ["write", larger.split(":")[1].split(",")[-1]]
         assert len(generate(larger).graph["order"]) >= 128
     assert enlarged("torus:4x4", 128) == ""
     assert enlarged("fat-tree:k=4", 128) == ""

@@ -41,9 +41,7 @@ def torus() -> GraphTopology:
         map(str, range(9)),
         around(rows + columns),
         forward=True,
-        coordinates={
-            str(3 * i + j): (i, j) for i in range(3) for j in range(3)
-        },
+        coordinates={str(3 * i + j): (i, j) for i in range(3) for j in range(3)},
     )
 
 
@@ -233,9 +231,7 @@ def test_blocks_use_the_devices_in_their_order():
     """Devices 0, 2, 1, 3 in this order: neighbors are on different leaves."""
     clos = NETWORKS["clos"]
     turned = GraphNetwork(
-        GraphTopology(
-            nodes=clos.nodes, links=clos.links, order=("0", "2", "1", "3")
-        )
+        GraphTopology(nodes=clos.nodes, links=clos.links, order=("0", "2", "1", "3"))
     )
     assert turned.offered_ns("all-reduce", [[0, 1]], 100)["ring"] == 140
     assert turned.offered_ns("all-reduce", [[0, 2]], 100)["ring"] == 120
@@ -246,9 +242,7 @@ def test_latencies_of_any_size_are_exact():
     n = 100
     names = [str(i) for i in range(n)]
     topology = make_graph(
-        names,
-        [(a, b, 1e9, 1e9) for a, b in itertools.pairwise(names)],
-        forward=True,
+        names, [(a, b, 1e9, 1e9) for a, b in itertools.pairwise(names)], forward=True
     )
     times = GraphNetwork(topology).offered_ns("all-gather", [range(n)], n)
     # The first one sends to all, one after the other.
@@ -283,9 +277,7 @@ def test_replicas_receive_at_the_same_time():
             nodes=shared.nodes, links=shared.links, order=("0", "2", "1", "3")
         )
     )
-    both, one = (
-        turned.route(Block(n, 2, 1, 1), Block(n, 2, 0, 1)) for n in (2, 1)
-    )
+    both, one = (turned.route(Block(n, 2, 1, 1), Block(n, 2, 0, 1)) for n in (2, 1))
     assert both == {Link(20, 5e8)}
     assert one == {Link(20, 1e9)}
 
@@ -303,9 +295,7 @@ def test_links_enclose_all_routes(name):
     network = network_of(NETWORKS[name])
     n = NETWORKS[name].max_devices
     fast, slow = network.links
-    blocks = [
-        Block(1, n, k, size) for size in (1, 2, n) for k in range(n - size + 1)
-    ]
+    blocks = [Block(1, n, k, size) for size in (1, 2, n) for k in range(n - size + 1)]
     found = [network.inside(block) for block in blocks if block.devices > 1]
     found += [
         network.route(a, b)
@@ -420,9 +410,7 @@ BOUNDS = [
 @pytest.mark.parametrize(("name", "groups", "kind", "slope"), BOUNDS)
 def test_bound(name, groups, kind, slope):
     network = GraphNetwork(NETWORKS[name])
-    found = bound_ns(
-        network.routes, kind, read_groups(groups), 1000, network.places
-    )
+    found = bound_ns(network.routes, kind, read_groups(groups), 1000, network.places)
     assert found == pytest.approx(1000 * slope, rel=1e-11)
 
 
@@ -451,9 +439,7 @@ def test_cuts_do_not_bound_large_networks(monkeypatch):
 def test_trees_whose_links_are_out_of_range_have_no_graph(
     bandwidth, latency_ns, message
 ):
-    level = Level(
-        fan_out=2, bandwidth_bytes_per_s=bandwidth, latency_ns=latency_ns
-    )
+    level = Level(fan_out=2, bandwidth_bytes_per_s=bandwidth, latency_ns=latency_ns)
     with pytest.raises(InvalidProblemError, match=message):
         graph_of(Hierarchy(levels=(level, level)))
 

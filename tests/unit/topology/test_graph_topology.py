@@ -9,11 +9,7 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.ir import Cluster, Device, GraphTopology, encode, problem_hash
 from nest.ir.io import decode_problem
-from nest.topology.graph.convert import (
-    networkx_of,
-    read_node_link,
-    topology_of,
-)
+from nest.topology.graph.convert import networkx_of, read_node_link, topology_of
 from tests.builders import make_cost, make_problem
 from tests.graphs import make_graph
 from tests.rows import rows
@@ -65,9 +61,7 @@ def test_two_switches_that_a_device_joins_do_not_connect_others():
 
 
 def test_more_devices_than_the_graph_has():
-    with pytest.raises(
-        ValueError, match=r"num_devices: expected <= 2 \(the d"
-    ):
+    with pytest.raises(ValueError, match=r"num_devices: expected <= 2 \(the d"):
         Cluster(num_devices=3, device=Device(memory_bytes=1), topology=PAIR)
 
 
@@ -154,15 +148,11 @@ def test_numbers_as_names_become_text():
 def test_parallel_links_add_up():
     link = {"source": "s", "target": "a", "bandwidth": 2e9, "latency_ns": 4}
     edges = [*node_link()["edges"], link]
-    graph = topology_of(
-        read_node_link(node_link(edges=edges, multigraph=True))
-    )
+    graph = topology_of(read_node_link(node_link(edges=edges, multigraph=True)))
     assert len(graph.links) == 2
     assert graph.links[0].bandwidth_bytes_per_s == 3e9
     assert graph.links[0].latency_ns == 4
-    with pytest.raises(
-        InvalidProblemError, match=r"edges\[2\]: expected one l"
-    ):
+    with pytest.raises(InvalidProblemError, match=r"edges\[2\]: expected one l"):
         read_node_link(node_link(edges=edges))
 
 

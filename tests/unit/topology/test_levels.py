@@ -11,12 +11,7 @@ import pytest
 from nest.errors import InvalidProblemError
 from nest.topology import levels
 from nest.topology.generators import GENERATORS, generate
-from nest.topology.levels import (
-    PartitionFacts,
-    Range,
-    diameter,
-    network_facts,
-)
+from nest.topology.levels import PartitionFacts, Range, diameter, network_facts
 from nest.topology.routes import Routes
 
 GB = 1e9
@@ -82,8 +77,7 @@ def test_partitions_of_nodes_and_racks(ports, out):
     as much as those outside.
     """
     graph = generate(
-        f"dgx:nodes=6,nodes_per_leaf=2,ports={ports},spines=1,"
-        f"oversubscription=4"
+        f"dgx:nodes=6,nodes_per_leaf=2,ports={ports},spines=1,oversubscription=4"
     )
     port = {"device": 50, "pooled": 400, "shared": 50}[ports]
     nodes, racks = network_facts(graph).partitions
@@ -101,9 +95,7 @@ def test_partitions_of_nodes_and_racks(ports, out):
 
 def test_uneven_units_have_a_range():
     graph = generate("leaf-spine:leaves=2,hosts=3,spines=1")
-    graph.graph["units"] = [
-        dict(zip(graph.graph["order"], "abbbbb", strict=True))
-    ]
+    graph.graph["units"] = [dict(zip(graph.graph["order"], "abbbbb", strict=True))]
     (facts,) = network_facts(graph).partitions
     assert facts.devices == Range(1, 5)
     assert facts.out_bytes_per_s == same(50 * GB)
@@ -121,9 +113,7 @@ def test_a_torus_has_no_partitions_but_a_bisection():
 
 def test_the_bisection_is_that_of_the_order():
     graph = generate("torus:4x8")
-    order = sorted(
-        graph.graph["order"], key=lambda d: sum(graph.graph["coord"][d]) % 2
-    )
+    order = sorted(graph.graph["order"], key=lambda d: sum(graph.graph["coord"][d]) % 2)
     # Black and white: all 64 links cross.
     assert network_facts(graph, order).bisection_bytes_per_s == 64 * 45 * GB
     with pytest.raises(InvalidProblemError, match="expected all 32 devices"):
@@ -217,10 +207,7 @@ def test_diameters_are_those_of_all_pairs(text, seed):
     devices = graph.graph["order"]
     random.Random(seed).shuffle(devices)
     found = Routes(graph).distances(devices, devices)
-    assert diameter(graph, devices) == (
-        found.hops.max(),
-        found.latency_ns.max(),
-    )
+    assert diameter(graph, devices) == (found.hops.max(), found.latency_ns.max())
 
 
 def test_a_torus_with_an_odd_link_is_looked_at_from_everywhere():

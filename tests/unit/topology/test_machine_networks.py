@@ -85,11 +85,7 @@ def test_leaves_and_spines_are_levels():
         (8, PORT, 8270),
         (4, PORT / 2, 8270),
     ]
-    assert levels("fat-tree:4") == [
-        (1, PORT, 8270),
-        (2, PORT, 8270),
-        (8, PORT, 8270),
-    ]
+    assert levels("fat-tree:4") == [(1, PORT, 8270), (2, PORT, 8270), (8, PORT, 8270)]
     assert [x[0] for x in levels("nvl72:racks=2", "gb200")] == [72, 1, 2]
 
 

@@ -88,9 +88,7 @@ def test_auto_makes_boxes_of_tori(shape, size, box):
     found = auto_order(graph)
     for first in range(0, len(found), size):
         places = [coord[device] for device in found[first : first + size]]
-        assert (
-            tuple(len(set(axis)) for axis in zip(*places, strict=True)) == box
-        )
+        assert tuple(len(set(axis)) for axis in zip(*places, strict=True)) == box
 
 
 def test_auto_keeps_the_order_of_devices_that_are_alike():
@@ -260,9 +258,7 @@ def test_orders_by_name_or_listed():
     assert find_order(graph, "given") == given
     assert find_order(graph, "auto") == auto_order(graph) != given
     assert find_order(graph, given[::-1]) == given[::-1]
-    with pytest.raises(
-        UnknownNameError, match=r"order: .* did you mean 'auto'"
-    ):
+    with pytest.raises(UnknownNameError, match=r"order: .* did you mean 'auto'"):
         find_order(graph, "atuo")
     with pytest.raises(InvalidProblemError, match="expected all 16 devices"):
         find_order(graph, given[:-1])

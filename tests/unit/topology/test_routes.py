@@ -32,10 +32,7 @@ def test_the_worse_direction_counts():
     graph.add_nodes_from("ab", kind="device")
     graph.add_edge("a", "b", bandwidth=1e9, latency_ns=1.0)
     graph.add_edge("b", "a", bandwidth=1e9, latency_ns=5.0)
-    assert message_costs_ns(graph, ["a", "b"], 10).tolist() == [
-        [0, 15],
-        [15, 0],
-    ]
+    assert message_costs_ns(graph, ["a", "b"], 10).tolist() == [[0, 15], [15, 0]]
 
 
 def test_many_devices_are_worked_on_in_parts():
@@ -44,9 +41,7 @@ def test_many_devices_are_worked_on_in_parts():
     devices = graph.graph["order"]
     hops = Routes(graph).distances(devices, devices).hops
     expected = dict(nx.all_pairs_shortest_path_length(graph))
-    assert [
-        [expected[s][t] for t in devices] for s in devices
-    ] == hops.tolist()
+    assert [[expected[s][t] for t in devices] for s in devices] == hops.tolist()
 
 
 def test_costs_of_groups_are_those_of_pairs():
@@ -133,7 +128,5 @@ def test_where_there_are_no_gates():
     graph = generate("leaf-spine:leaves=1,hosts=4")
     graph.add_node("x", kind="device")
     graph.graph["order"].append("x")
-    with pytest.raises(
-        InvalidProblemError, match=r"from 'leaf0\.dev0' to 'x'"
-    ):
+    with pytest.raises(InvalidProblemError, match=r"from 'leaf0\.dev0' to 'x'"):
         message_costs_ns(graph, graph.graph["order"], 1.0)

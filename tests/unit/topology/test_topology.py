@@ -49,11 +49,7 @@ FLAT = {alpha: make_levels((9, alpha, 1e9)) for alpha in (10.0, 1000.0)}
 #: Links to peers: 3e9 bytes/s in all, 1e9 to each of three peers.
 MESH = Hierarchy(
     levels=(
-        Level(
-            fan_out=4,
-            bandwidth_bytes_per_s=3e9,
-            peer_bandwidth_bytes_per_s=1e9,
-        ),
+        Level(fan_out=4, bandwidth_bytes_per_s=3e9, peer_bandwidth_bytes_per_s=1e9),
         Level(fan_out=2, bandwidth_bytes_per_s=2e9),
     )
 )
@@ -70,9 +66,7 @@ FOURS = make_levels((4, 100.0, 1e9), (2, 100.0, 2e8))
 THREES = with_launches(make_levels((3, 10.0, 1e9), (3, 100.0, 1e8)), 7.0, 70.0)
 
 #: Pairs at 1e9 bytes/s and 10 ns, two pairs at 4e8 and 100 ns.
-NCCL = with_launches(
-    nccl(make_levels((2, 10.0, 1e9), (2, 100.0, 4e8))), 7.0, 70.0
-)
+NCCL = with_launches(nccl(make_levels((2, 10.0, 1e9), (2, 100.0, 4e8))), 7.0, 70.0)
 EIGHT_PAIRS = nccl(make_levels((2, 10.0, 1e9), (8, 100.0, 4e8)))
 
 LAUNCHED = with_launches(PAIRS, 7.0, 70.0)
@@ -127,10 +121,7 @@ BY_HAND = [
     # 5, or with latencies swapped 2*100.5 + 2*10 + 5. Whatever the other
     # latency is, one message of each rank stays below.
     (PAIRS, "all-reduce", range(4), 1, 226),
-    (
-        make_levels((2, 100.0, 1e9), (2, 10.0, 1e8)),
-        *("all-reduce", range(4), 1, 226),
-    ),
+    (make_levels((2, 100.0, 1e9), (2, 10.0, 1e8)), *("all-reduce", range(4), 1, 226)),
     # A ring runs on all levels at once: 5 and 10 ns/byte, of which it moves
     # 3/4 of 1000 at 5 on both: 210 + 3750; level by level 110 + 2500 + 2500,
     # direct 210 + 1/2*10000.
@@ -244,16 +235,12 @@ BY_HAND = [
 
 def collective_ns(tree, kind, devices, size_bytes):
     network = HierarchyNetwork(tree)
-    time_ns = network.collective_ns(
-        kind, [network.shape(list(devices))], size_bytes
-    )
+    time_ns = network.collective_ns(kind, [network.shape(list(devices))], size_bytes)
     assert time_ns <= network.longest_ns(size_bytes, len(devices))
     return time_ns
 
 
-@pytest.mark.parametrize(
-    ("tree", "kind", "devices", "size", "expected"), BY_HAND
-)
+@pytest.mark.parametrize(("tree", "kind", "devices", "size", "expected"), BY_HAND)
 def test_a_collective_by_hand(tree, kind, devices, size, expected):
     assert collective_ns(tree, kind, devices, size) == pytest.approx(
         expected, rel=1e-11
@@ -267,9 +254,7 @@ def test_level_is_the_lowest_common_subtree():
 
 
 def test_level_refuses_devices_outside_the_cluster():
-    with pytest.raises(
-        ValueError, match="devices 7 and 8 are not in the cluster"
-    ):
+    with pytest.raises(ValueError, match="devices 7 and 8 are not in the cluster"):
         HierarchyNetwork(TREE).level(7, 8)
 
 
@@ -278,11 +263,7 @@ def test_a_path_is_as_fast_as_its_slowest_link():
     network = HierarchyNetwork(TREE)
     assert [link.beta for link in network.links] == [1e9, 1e8, 1e8]
     assert network.raw_bandwidths == (1e9, 1e8, 4e8)
-    assert [transfer_ns(network, level, 500) for level in range(3)] == [
-        510,
-        5100,
-        6000,
-    ]
+    assert [transfer_ns(network, level, 500) for level in range(3)] == [510, 5100, 6000]
 
 
 def test_groups_are_no_slower_than_more_of_them():
@@ -297,16 +278,10 @@ def test_groups_are_no_slower_than_more_of_them():
 
 def test_the_slowest_link_may_be_any_level_below():
     """1e8, 1e9 and 1e9 bytes/s: 500 bytes take 5000 ns on every path."""
-    network = HierarchyNetwork(
-        make_levels((2, 0.0, 1e8), (2, 0.0, 1e9), (2, 0.0, 1e9))
-    )
-    assert [transfer_ns(network, level, 500) for level in range(3)] == [
-        5000
-    ] * 3
+    network = HierarchyNetwork(make_levels((2, 0.0, 1e8), (2, 0.0, 1e9), (2, 0.0, 1e9)))
+    assert [transfer_ns(network, level, 500) for level in range(3)] == [5000] * 3
     uneven = network.shape((0, 1, 4))
-    assert network.collective_ns("all-gather", [uneven], 300) == (
-        pytest.approx(2000)
-    )
+    assert network.collective_ns("all-gather", [uneven], 300) == (pytest.approx(2000))
 
 
 @pytest.mark.parametrize(
@@ -353,9 +328,7 @@ def test_flat_collectives_and_messages_are_launched_once():
 
 @pytest.mark.parametrize("algorithms", ["best", "nccl"])
 def test_nothing_to_do_is_not_launched(algorithms):
-    network = HierarchyNetwork(
-        with_launches(PAIRS, 7.0, 70.0, algorithms=algorithms)
-    )
+    network = HierarchyNetwork(with_launches(PAIRS, 7.0, 70.0, algorithms=algorithms))
     pair = network.shape((0, 1))
     one = network.shape((3,))
     assert network.collective_ns("all-reduce", [pair], 0) == 0
@@ -416,9 +389,7 @@ def test_a_mesh_on_the_way_up():
             "halving-doubling-far": 600,
         }
     )
-    assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(
-        300
-    )
+    assert network.collective_ns("all-gather", [shape], 1200) == pytest.approx(300)
 
 
 # What groups reach of a bandwidth
@@ -442,9 +413,7 @@ def test_small_groups_reach_less(algorithms, devices, expected):
     )
     top = Level(fan_out=2, bandwidth_bytes_per_s=1e9)
     tree = Hierarchy(levels=(level, top), algorithms=algorithms)
-    assert collective_ns(tree, "all-gather", devices, 600) == pytest.approx(
-        expected
-    )
+    assert collective_ns(tree, "all-gather", devices, 600) == pytest.approx(expected)
     assert transfer_ns(HierarchyNetwork(tree), 0, 600) == 600
     assert HierarchyNetwork(tree).longest_ns(600, len(devices)) >= expected
 

@@ -99,10 +99,7 @@ def test_every_file_is_recognised_and_sound(path: Path) -> None:
     assert recognise(read_source(path)).name == name
     graph = read_topology(path, **options)
     assert sorted(graph.graph["order"]) == sorted(of_kind(graph, "device"))
-    assert {*graph.nodes} == {
-        *of_kind(graph, "device"),
-        *of_kind(graph, "switch"),
-    }
+    assert {*graph.nodes} == {*of_kind(graph, "device"), *of_kind(graph, "switch")}
     for _, _, kept in graph.edges(data=True):
         assert kept.keys() == {"bandwidth", "latency_ns"}
         assert kept["bandwidth"] > 0
@@ -147,10 +144,7 @@ class TestAstraSim:
         columns = ["0 - 2", "2 - 4", "0 - 4", "1 - 3", "3 - 5", "1 - 5"]
 
         def npus(pairs: list[str]) -> list[str]:
-            return [
-                f"npu{a} - npu{b}"
-                for a, _, b in (pair.split() for pair in pairs)
-            ]
+            return [f"npu{a} - npu{b}" for a, _, b in (pair.split() for pair in pairs)]
 
         assert links(graph) == {
             **linked(*npus(rows), by=row),
@@ -187,12 +181,7 @@ class TestAstraSim:
         ],
     )
     def test_one_dimension(
-        self,
-        tmp_path: Path,
-        word: str,
-        count: int,
-        num_links: int,
-        forward: bool,
+        self, tmp_path: Path, word: str, count: int, num_links: int, forward: bool
     ) -> None:
         path = tmp_path / "net.yml"
         path.write_text(
@@ -227,23 +216,14 @@ class TestSlurm:
         expected |= linked("edge - spine", by=(1e11, 700))
         expected |= linked("pod - spine", by=(2e11, 800))
         assert links(graph) == expected
-        assert graph.graph["order"][:3] == [
-            "gpu08/gpu0",
-            "gpu08/gpu1",
-            "gpu09/gpu0",
-        ]
+        assert graph.graph["order"][:3] == ["gpu08/gpu0", "gpu08/gpu1", "gpu09/gpu0"]
         units = [unit["gpu09/gpu1"] for unit in graph.graph["units"]]
         assert units == ["gpu09", "leaf0", "pod"]
         assert graph.graph["units"][2]["c/gpu0"] == "edge"
 
     def test_a_part_of_a_forest(self) -> None:
         graph = read("slurm-no-root.conf")
-        assert graph.graph["order"] == [
-            "b1/gpu0",
-            "b1/gpu1",
-            "b2/gpu0",
-            "b2/gpu1",
-        ]
+        assert graph.graph["order"] == ["b1/gpu0", "b1/gpu1", "b2/gpu0", "b2/gpu1"]
         assert "west" not in graph
 
     def test_blocks_pair_up_and_spares_are_nodes(self) -> None:
@@ -259,16 +239,10 @@ class TestSlurm:
                 "rack3 - blocks1/1",
                 by=(1e11, 700),
             ),
-            **linked(
-                "blocks1/0 - blocks2/0",
-                "blocks1/1 - blocks2/0",
-                by=(2e11, 800),
-            ),
+            **linked("blocks1/0 - blocks2/0", "blocks1/1 - blocks2/0", by=(2e11, 800)),
         }
 
-    def test_blocks_without_sizes_are_below_one_switch(
-        self, tmp_path: Path
-    ) -> None:
+    def test_blocks_without_sizes_are_below_one_switch(self, tmp_path: Path) -> None:
         path = tmp_path / "net.conf"
         path.write_text("BlockName=a Nodes=n1\nBlockName=b Nodes=n2,n3\n")
         options = {
@@ -281,9 +255,7 @@ class TestSlurm:
             **linked("a - blocks1/0", "b - blocks1/0", by=(1e11, 700)),
         }
 
-    def test_sizes_that_reach_all_blocks_need_no_more(
-        self, tmp_path: Path
-    ) -> None:
+    def test_sizes_that_reach_all_blocks_need_no_more(self, tmp_path: Path) -> None:
         # 1, 2 and 8 nodes: pairs of blocks, and four pairs.
         path = tmp_path / "net.conf"
         path.write_text(
@@ -294,12 +266,8 @@ class TestSlurm:
         del options["node_bandwidth_bytes_per_s"], options["node_latency_ns"]
         assert links(read_topology(path, **options)) == {
             **linked(*(f"n{i} - b{i}" for i in range(8)), by=PORT),
-            **linked(
-                *(f"b{i} - blocks1/{i // 2}" for i in range(8)), by=(1e11, 700)
-            ),
-            **linked(
-                *(f"blocks1/{i} - blocks2/0" for i in range(4)), by=(2e11, 800)
-            ),
+            **linked(*(f"b{i} - blocks1/{i // 2}" for i in range(8)), by=(1e11, 700)),
+            **linked(*(f"blocks1/{i} - blocks2/0" for i in range(4)), by=(2e11, 800)),
         }
 
     def test_a_ring_in_the_order_of_its_list(self) -> None:
@@ -354,18 +322,11 @@ class TestSlurm:
         hubs = [f"n0{i}/switch" for i in (1, 2, 3, 4)]
         assert links(graph) == {
             **linked(
-                *(
-                    f"{a} - {b}"
-                    for a, b in zip(hubs, hubs[1:] + hubs[:1], strict=True)
-                ),
+                *(f"{a} - {b}" for a, b in zip(hubs, hubs[1:] + hubs[:1], strict=True)),
                 by=PORT,
             ),
             **linked(
-                *(
-                    f"n0{i}/gpu{j} - n0{i}/switch"
-                    for i in (1, 2, 3, 4)
-                    for j in (0, 1)
-                ),
+                *(f"n0{i}/gpu{j} - n0{i}/switch" for i in (1, 2, 3, 4) for j in (0, 1)),
                 by=INSIDE,
             ),
         }
@@ -379,13 +340,9 @@ class TestSlurm:
             uplink_bandwidths_bytes_per_s=None,
             uplink_latencies_ns=None,
         )
-        assert links(graph) == linked(
-            *(f"node{i} - switch" for i in range(3)), by=PORT
-        )
+        assert links(graph) == linked(*(f"node{i} - switch" for i in range(3)), by=PORT)
 
-    def test_yaml_beside_a_conf_is_what_slurm_reads(
-        self, tmp_path: Path
-    ) -> None:
+    def test_yaml_beside_a_conf_is_what_slurm_reads(self, tmp_path: Path) -> None:
         conf = tmp_path / "topology.conf"
         conf.write_bytes((DATA / "slurm-tree.conf").read_bytes())
         assert read_topology(conf, **HOSTS)
@@ -398,29 +355,20 @@ class TestUnits:
 
     def test_hosts_of_one_device_have_its_name(self, tmp_path: Path) -> None:
         nodes = [
-            {
-                "id": name,
-                "network_layers": [leaf, "s"],
-                "labels": {KEY: clique},
-            }
+            {"id": name, "network_layers": [leaf, "s"], "labels": {KEY: clique}}
             for name, leaf, clique in (("a", "l", "x"), ("b", "m", "y"))
         ]
         path = tmp_path / "graph.json"
         path.write_text(dumps({"instances": nodes}))
         options = {**HOSTS, **ONE_DEVICE}
-        for option in (
-            "uplink_bandwidths_bytes_per_s",
-            "uplink_latencies_ns",
-        ):
+        for option in ("uplink_bandwidths_bytes_per_s", "uplink_latencies_ns"):
             options[option] = options[option][:1]
         graph = read_topology(path, **options)
         assert "units" not in graph.graph
         write_hostfile(tmp_path / "hosts", graph)
         assert (tmp_path / "hosts").read_text() == "a\nb\n"
 
-    def test_servers_of_one_device_have_another_name(
-        self, tmp_path: Path
-    ) -> None:
+    def test_servers_of_one_device_have_another_name(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"
         path.write_text("2 1 0 0 1 A100\n0 1 8Gbps 1us 0\n")
         write_hostfile(tmp_path / "hosts", read_topology(path))
@@ -438,9 +386,7 @@ class TestPorts:
         assert links(graph)["gpu08/nic0", "leaf0"] == (5e10, 0)
         assert links(graph)["gpu08/gpu0", "gpu08/nic0"] == PORT
         # The way over the port is as long as that over the leaf.
-        path = nx.shortest_path(
-            graph, "gpu08/gpu0", "gpu08/gpu1", weight="latency_ns"
-        )
+        path = nx.shortest_path(graph, "gpu08/gpu0", "gpu08/gpu1", weight="latency_ns")
         assert path[1] == "gpu08/nvlink"
 
     def test_neighbours_share_a_port(self) -> None:
@@ -464,12 +410,9 @@ class TestTopograph:
         assert graph.graph["order"] == devices
         assert links(graph) == {
             **linked(
-                *(f"{one} - {domain[one[:3]]}/nvlink" for one in devices),
-                by=INSIDE,
+                *(f"{one} - {domain[one[:3]]}/nvlink" for one in devices), by=INSIDE
             ),
-            **linked(
-                *(f"{one} - {leaf[one[:3]]}" for one in devices), by=PORT
-            ),
+            **linked(*(f"{one} - {leaf[one[:3]]}" for one in devices), by=PORT),
             **linked("leaf-a - spine", "leaf-b - spine", by=(1e11, 700)),
         }
         units = graph.graph["units"]
@@ -480,10 +423,7 @@ class TestTopograph:
         assert links(graph)["core", "spine"] == (2e11, 800)
         assert links(graph)["leaf2", "spine"] == (1e11, 700)
         assert links(graph)["n3/gpu0", "nvl2/nvlink"] == INSIDE
-        assert [unit["n2/gpu0"] for unit in graph.graph["units"]] == [
-            "n2",
-            "nvl1",
-        ]
+        assert [unit["n2/gpu0"] for unit in graph.graph["units"]] == ["n2", "nvl1"]
 
     def test_an_older_model(self) -> None:
         # 0103 is a name, not a number in base 8.
@@ -496,9 +436,7 @@ class TestTopograph:
         assert graph.graph["units"][1]["0103/gpu0"] == "CB3"
         assert links(graph)["102/gpu1", "CB2/nvlink"] == INSIDE
 
-    def test_the_capacity_block_may_stand_at_either_side(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_capacity_block_may_stand_at_either_side(self, tmp_path: Path) -> None:
         path = tmp_path / "model.yaml"
         path.write_text(
             "switches: {s: {nodes: [a, b]}}\n"
@@ -506,10 +444,7 @@ class TestTopograph:
             "capacity_blocks: {cb: {nodes: [a]}}\n"
         )
         graph = read_topology(
-            path,
-            **ONE_DEVICE,
-            node_bandwidth_bytes_per_s=9e11,
-            node_latency_ns=100,
+            path, **ONE_DEVICE, node_bandwidth_bytes_per_s=9e11, node_latency_ns=100
         )
         assert links(graph) == {
             **linked("a - s", "b - s", by=PORT),
@@ -548,10 +483,7 @@ class TestKubernetes:
         "keys",
         [
             ["fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"],
-            [
-                "network.topology.nvidia.com/leaf",
-                "network.topology.nvidia.com/spine",
-            ],
+            ["network.topology.nvidia.com/leaf", "network.topology.nvidia.com/spine"],
             [
                 "topology.k8s.aws/network-node-layer-3",
                 "topology.k8s.aws/network-node-layer-2",
@@ -616,9 +548,7 @@ class TestNvidiaSmi:
         for node in ("node0", "node1"):
             for i in range(3):
                 device, nic = f"{node}/gpu{i}", f"{node}/nic{i}"
-                expected |= linked(
-                    f"{device} - {node}/nvswitch", by=(4.5e11, 100)
-                )
+                expected |= linked(f"{device} - {node}/nvswitch", by=(4.5e11, 100))
                 expected |= linked(f"{device} - {nic}", by=PORT)
                 expected |= linked(f"{nic} - network", by=(5e10, 0))
         assert links(graph) == expected
@@ -626,10 +556,7 @@ class TestNvidiaSmi:
     def test_the_mesh_of_a_dgx_1(self) -> None:
         # Rows add up to 6 links: a mesh.
         graph = read("nvidia-smi-mesh.txt", **ALONE)
-        nvlinks = {
-            1: "01 02 13 26 37 45 46 57",
-            2: "03 04 12 15 23 47 56 67",
-        }
+        nvlinks = {1: "01 02 13 26 37 45 46 57", 2: "03 04 12 15 23 47 56 67"}
         expected: Links = {}
         for count, pairs in nvlinks.items():
             for a, b in pairs.split():
@@ -682,8 +609,7 @@ class TestNvidiaSmi:
         }
         assert links(graph) == {
             **linked(
-                *(f"node0/{a} - node0/{b}" for a, b in pcie.items()),
-                by=(1e10, 300),
+                *(f"node0/{a} - node0/{b}" for a, b in pcie.items()), by=(1e10, 300)
             ),
             **linked("node0/cpu0 - node0/cpu1", by=(2e10, 300)),
         }
@@ -716,8 +642,7 @@ class TestNvidiaSmi:
             )
         else:
             assert links(graph) == linked(
-                *(f"{a} - {b}" for a, b in combinations(names, 2)),
-                by=(speed, 100),
+                *(f"{a} - {b}" for a, b in combinations(names, 2)), by=(speed, 100)
             )
 
     def test_affinity_tells_processors_where_nvlink_hides_them(
@@ -731,20 +656,10 @@ class TestNvidiaSmi:
             "GPU2  NV2  SYS  X    NV2  10-19\n"
             "GPU3  SYS  NV2  NV2  X    10-19\n"
         )
-        graph = read_topology(
-            path, **{**HOW["nvidia-smi-mesh.txt"][1], **ALONE}
-        )
-        pairs = (
-            "0 - node0/gpu1",
-            "0 - node0/gpu2",
-            "1 - node0/gpu3",
-            "2 - node0/gpu3",
-        )
+        graph = read_topology(path, **{**HOW["nvidia-smi-mesh.txt"][1], **ALONE})
+        pairs = ("0 - node0/gpu1", "0 - node0/gpu2", "1 - node0/gpu3", "2 - node0/gpu3")
         assert links(graph) == {
-            **linked(
-                *("node0/gpu" + pair for pair in pairs),
-                by=(5e10, 100),
-            ),
+            **linked(*("node0/gpu" + pair for pair in pairs), by=(5e10, 100)),
             **linked(
                 "node0/gpu0 - node0/cpu0",
                 "node0/gpu1 - node0/cpu0",
@@ -772,29 +687,20 @@ class TestNvidiaSmi:
                 assert links(graph)["network", f"{node}/gpu{i}"] == PORT
         assert links(graph)["node0/gpu0", "node0/gpu1"] == (3e11, 100)
 
-    def test_one_processor_has_no_other_to_be_linked_to(
-        self, tmp_path: Path
-    ) -> None:
+    def test_one_processor_has_no_other_to_be_linked_to(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"
         path.write_text(uniform(2, "PHB"))
         graph = read_topology(
-            path,
-            num_nodes=1,
-            pcie_bandwidth_bytes_per_s=1e10,
-            pcie_latency_ns=300,
+            path, num_nodes=1, pcie_bandwidth_bytes_per_s=1e10, pcie_latency_ns=300
         )
         assert links(graph) == linked(
-            "node0/gpu0 - node0/cpu0",
-            "node0/gpu1 - node0/cpu0",
-            by=(1e10, 300),
+            "node0/gpu0 - node0/cpu0", "node0/gpu1 - node0/cpu0", by=(1e10, 300)
         )
 
     def test_one_device(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"
         path.write_text("\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n")
-        assert read_topology(path, num_nodes=1).graph["order"] == [
-            "node0/gpu0"
-        ]
+        assert read_topology(path, num_nodes=1).graph["order"] == ["node0/gpu0"]
 
 
 def uniform(count: int, code: str) -> str:
@@ -824,13 +730,10 @@ class TestNccl:
                 f"{node}/0000:10:00.0 - {node}/0000:12:00.0", by=(12e9, 300)
             )
             expected |= linked(f"{node}/cpu0 - {node}/cpu1", by=(2e10, 300))
-            expected |= linked(
-                f"{node}/0000:12:00.0 - network", by=(5e10, 600)
-            )
+            expected |= linked(f"{node}/0000:12:00.0 - network", by=(5e10, 600))
             for i in range(2):
                 expected |= linked(
-                    f"{node}/gpu{i} - {node}/nvswitch",
-                    by=(pytest.approx(370.8e9), 100),
+                    f"{node}/gpu{i} - {node}/nvswitch", by=(pytest.approx(370.8e9), 100)
                 )
         assert links(graph) == expected
         assert graph.graph["order"] == [
@@ -871,9 +774,7 @@ class TestNccl:
         text = (DATA / "nccl-mesh.xml").read_text()
         path = tmp_path / "topo.xml"
         one = r'\1count="1"\2'
-        path.write_text(
-            re.sub(r'(<nvlink [^>]*)count="2"([^>]*/>)', one + one, text)
-        )
+        path.write_text(re.sub(r'(<nvlink [^>]*)count="2"([^>]*/>)', one + one, text))
         graph = read_topology(path, **HOW["nccl-mesh.xml"][1])
         assert links(graph)["node0/gpu0", "node0/gpu1"] == (40e9, 100)
 
@@ -900,9 +801,7 @@ class TestNccl:
         speed, _ = links(graph)["node0/gpu0", "node0/gpu1"]
         assert speed == pytest.approx(2 * gb_per_s * 1e9)
 
-    def test_a_card_of_unknown_speed_is_asked_for(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_card_of_unknown_speed_is_asked_for(self, tmp_path: Path) -> None:
         text = (DATA / "nccl-dump.xml").read_text()
         path = tmp_path / "topo.xml"
         path.write_text(text.replace('speed="400000"', 'speed="0"'))
@@ -939,9 +838,7 @@ class TestNccl:
         text = (DATA / "nccl-dump.xml").read_text()
         path = tmp_path / "topo.xml"
         path.write_text(
-            text.replace(
-                "<nic>", '<nic><net name="mlx5_9" dev="9" speed="100000"/>'
-            )
+            text.replace("<nic>", '<nic><net name="mlx5_9" dev="9" speed="100000"/>')
         )
         graph = read_topology(path, **HOW["nccl-dump.xml"][1])
         speed, _ = links(graph)["network", "node0/0000:12:00.0"]
@@ -953,9 +850,7 @@ class TestSimAi:
         # 2880 Gb/s are 360 GB/s; 0.000025 ms are 25 ns.
         graph = read("simai.txt")
         assert links(graph) == {
-            **linked(
-                "0 - 4", "1 - 4", "2 - 5", "3 - 5", by=(360e9, approx(25))
-            ),
+            **linked("0 - 4", "1 - 4", "2 - 5", "3 - 5", by=(360e9, approx(25))),
             **linked(
                 "0 - 6",
                 "1 - 7",
@@ -972,8 +867,7 @@ class TestSimAi:
     def test_parallel_links_add_up(self, tmp_path: Path) -> None:
         path = tmp_path / "topo.txt"
         path.write_text(
-            "3 2 0 1 3 A100\n2\n0 2 8Mbps 1us 0\n2 0 8Mbps 2us 0\n"
-            "1 2 8000Kbps 3ns 0\n"
+            "3 2 0 1 3 A100\n2\n0 2 8Mbps 1us 0\n2 0 8Mbps 2us 0\n1 2 8000Kbps 3ns 0\n"
         )
         assert links(read_topology(path)) == {
             ("0", "2"): (2e6, 2000),
@@ -1003,10 +897,7 @@ class TestGraphs:
         assert graph.graph["name"] == "pair"
         assert graph.nodes["s"] == {"kind": "switch", "forward": True}
         assert graph.graph["units"] == [{"2": "h", "1": "h"}]
-        assert read("graph.graphml").nodes["1"] == {
-            "kind": "device",
-            "forward": True,
-        }
+        assert read("graph.graphml").nodes["1"] == {"kind": "device", "forward": True}
 
     @pytest.mark.parametrize("back", [1e9, 2e9])
     def test_directions_that_differ(self, tmp_path: Path, back: float) -> None:
@@ -1014,18 +905,8 @@ class TestGraphs:
             "directed": True,
             "nodes": [{"id": i, "kind": "device"} for i in "ab"],
             "edges": [
-                {
-                    "source": "a",
-                    "target": "b",
-                    "bandwidth": 1e9,
-                    "latency_ns": 1,
-                },
-                {
-                    "source": "b",
-                    "target": "a",
-                    "bandwidth": back,
-                    "latency_ns": 1,
-                },
+                {"source": "a", "target": "b", "bandwidth": 1e9, "latency_ns": 1},
+                {"source": "b", "target": "a", "bandwidth": back, "latency_ns": 1},
             ],
         }
         path = tmp_path / "graph.json"
@@ -1077,14 +958,10 @@ class TestRanks:
 
     @pytest.fixture
     def graph(self) -> nx.Graph:
-        graph = nx.Graph(
-            order=["n01/gpu0", "n01/gpu1", "n02/gpu0", "n02/gpu1"]
-        )
+        graph = nx.Graph(order=["n01/gpu0", "n01/gpu1", "n02/gpu0", "n02/gpu1"])
         graph.add_nodes_from(graph.graph["order"], kind="device")
         graph.add_node("s", kind="switch")
-        graph.graph["units"] = [
-            {device: device[:3] for device in graph.graph["order"]}
-        ]
+        graph.graph["units"] = [{device: device[:3] for device in graph.graph["order"]}]
         return graph
 
     def test_a_host_per_rank(self, tmp_path: Path, graph: nx.Graph) -> None:
@@ -1095,8 +972,7 @@ class TestRanks:
         assert path.read_text() == "n02\nn01\nn02\nn01\n"
 
     @pytest.mark.parametrize(
-        "host",
-        ["-oProxyCommand=x", "a b", "a;b", "$(a)", "`a`", "#a", "a\nb", "'a'"],
+        "host", ["-oProxyCommand=x", "a b", "a;b", "$(a)", "`a`", "#a", "a\nb", "'a'"]
     )
     @pytest.mark.parametrize("write", [write_hostfile, write_rankfile])
     def test_a_host_is_a_word_that_is_no_option(

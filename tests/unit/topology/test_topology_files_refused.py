@@ -27,13 +27,7 @@ from nest.topology.files import (
     write_rankfile,
 )
 from tests.rows import rows
-from tests.unit.topology.test_topology_files import (
-    DATA,
-    FILES,
-    HOSTS,
-    HOW,
-    uniform,
-)
+from tests.unit.topology.test_topology_files import DATA, FILES, HOSTS, HOW, uniform
 
 Change = tuple[str, str]
 
@@ -69,9 +63,7 @@ class TestAnyFile:
     def test_empty(self, tmp_path: Path, form: str | None) -> None:
         path = tmp_path / "net"
         path.write_text(" \n\n")
-        refused(
-            path, "net: expected a topology, got an empty file", format=form
-        )
+        refused(path, "net: expected a topology, got an empty file", format=form)
 
     @pytest.mark.parametrize(
         ("data", "got"),
@@ -91,9 +83,7 @@ class TestAnyFile:
     def test_a_directory(self, tmp_path: Path) -> None:
         refused(tmp_path, "expected a topology file, got a directory")
 
-    def test_too_large(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_too_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("nest.ir.documents.MAX_FILE_BYTES", 3)
         path = tmp_path / "net.conf"
         path.write_text("four")
@@ -118,9 +108,7 @@ class TestAnyFile:
         other = path.rename(tmp_path / "net.txt")
         refused(other, message)
 
-    def test_the_suffix_tells_several_formats_apart(
-        self, tmp_path: Path
-    ) -> None:
+    def test_the_suffix_tells_several_formats_apart(self, tmp_path: Path) -> None:
         path = tmp_path / "net.yaml"
         path.write_text("switches: {}\nx: |\n  SwitchName=a\n")
         refused(path, "expected keys switches or blocks")
@@ -137,9 +125,7 @@ class TestAnyFile:
 
     def test_another_format(self) -> None:
         refused(
-            DATA / "simai.txt",
-            "expected a header that begins",
-            format="nvidia-smi",
+            DATA / "simai.txt", "expected a header that begins", format="nvidia-smi"
         )
 
     def test_a_file_that_slurm_ignores(self, tmp_path: Path) -> None:
@@ -157,20 +143,12 @@ class TestAnyFile:
 
 class TestOptions:
     def test_an_unknown_option(self) -> None:
-        refused(
-            FILES[0],
-            "did you mean 'num_nodes'?",
-            UnknownNameError,
-            num_node=3,
-        )
+        refused(FILES[0], "did you mean 'num_nodes'?", UnknownNameError, num_node=3)
 
     @pytest.mark.parametrize(
-        ("name", "value", "expected"),
-        rows("topologies", "options"),
+        ("name", "value", "expected"), rows("topologies", "options")
     )
-    def test_out_of_range(
-        self, name: str, value: object, expected: str
-    ) -> None:
+    def test_out_of_range(self, name: str, value: object, expected: str) -> None:
         refused(
             DATA / "slurm.yaml",
             f"{name}: expected {expected}",
@@ -188,15 +166,11 @@ class TestOptions:
             less = {**options, option: None}
             with pytest.raises(NestError, match=rf"\b{option}\b|as part"):
                 read_topology(path, **less)
-        extra = next(
-            one for one in MEANING if one not in FORMATS[name].options
-        )
+        extra = next(one for one in MEANING if one not in FORMATS[name].options)
         value = "x" if extra in ("part", "topology") else 1
         if extra.startswith("uplink"):
             value = (1,)  # type: ignore[assignment]
-        with pytest.raises(
-            InvalidOptionError, match=f"got {extra}; leave it out"
-        ):
+        with pytest.raises(InvalidOptionError, match=f"got {extra}; leave it out"):
             read_topology(path, **{**options, extra: value})
 
     def test_lists_of_hosts_ask_for_all_at_once(self) -> None:
@@ -249,11 +223,7 @@ class TestMore:
         ("topology", "changes", "message"), rows("topologies", "slurm-yaml")
     )
     def test_parts_of_topology_yaml(
-        self,
-        tmp_path: Path,
-        topology: str,
-        changes: list[Change],
-        message: str,
+        self, tmp_path: Path, topology: str, changes: list[Change], message: str
     ) -> None:
         path = changed(tmp_path, "slurm.yaml", *changes)
         options = {**HOW["slurm.yaml"][1], "topology": topology}
@@ -266,9 +236,7 @@ class TestMore:
             (
                 "nccl",
                 '<system version="1"><cpu numaid="0">'
-                + "".join(
-                    f'<pci busid="{i}" class="0x0604">' for i in range(40)
-                )
+                + "".join(f'<pci busid="{i}" class="0x0604">' for i in range(40))
                 + "</pci>" * 40
                 + "</cpu></system>",
                 "<pci 31>: expected at most 32 levels, got more",
@@ -296,15 +264,13 @@ class TestMore:
             path.write_text(uniform(count, code))
             refused(
                 path,
-                "expected nvlinks_per_device (the NVLinks that one device "
-                "has)",
+                "expected nvlinks_per_device (the NVLinks that one device has)",
                 InvalidOptionError,
                 **options,
             )
         refused(
             path,
-            "GPU0: expected at most nvlinks_per_device = 3 NVLinks to one "
-            "other, got 4",
+            "GPU0: expected at most nvlinks_per_device = 3 NVLinks to one other, got 4",
             nvlinks_per_device=3,
             **options,
         )
@@ -340,9 +306,7 @@ class TestMore:
             f"second one from",
         )
 
-    def test_devices_that_do_not_forward_are_no_path(
-        self, tmp_path: Path
-    ) -> None:
+    def test_devices_that_do_not_forward_are_no_path(self, tmp_path: Path) -> None:
         # A chain a - b - c of devices: b is next to both, but no way through.
         record: dict[str, Any] = {
             "nodes": [{"id": name, "kind": "device"} for name in "abc"],
@@ -362,9 +326,7 @@ class TestMore:
         path.write_text(json.dumps(record))
         assert read_topology(path).graph["order"] == ["a", "b", "c"]
 
-    def test_devices_around_one_that_does_not_forward(
-        self, tmp_path: Path
-    ) -> None:
+    def test_devices_around_one_that_does_not_forward(self, tmp_path: Path) -> None:
         record = {
             "nodes": [
                 *({"id": name, "kind": "device"} for name in "abc"),
@@ -381,13 +343,8 @@ class TestMore:
 
     def test_only_the_first_of_many_are_named(self, tmp_path: Path) -> None:
         path = tmp_path / "net.conf"
-        path.write_text(
-            "".join(f"SwitchName=s{i} Nodes=n{i}\n" for i in range(9))
-        )
-        refused(
-            path,
-            "trees without a common root: s0, s1, s2, s3, s4 and 4 more; add",
-        )
+        path.write_text("".join(f"SwitchName=s{i} Nodes=n{i}\n" for i in range(9)))
+        refused(path, "trees without a common root: s0, s1, s2, s3, s4 and 4 more; add")
 
 
 class TestRankFiles:
@@ -427,15 +384,12 @@ class TestRankFiles:
     ) -> None:
         path = tmp_path / "ranks"
         with pytest.raises(
-            InvalidProblemError,
-            match=r"order: expected all 4 devices, got 3; add '3'",
+            InvalidProblemError, match=r"order: expected all 4 devices, got 3; add '3'"
         ):
             write(path, graph, ["2", "1", "0"])
         assert not path.exists()
 
-    @pytest.mark.parametrize(
-        "write", [write_hostfile, write_rankfile, write_node_link]
-    )
+    @pytest.mark.parametrize("write", [write_hostfile, write_rankfile, write_node_link])
     def test_a_file_that_cannot_be_written(
         self, tmp_path: Path, graph: nx.Graph, write: Any
     ) -> None:

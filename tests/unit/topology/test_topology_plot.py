@@ -46,9 +46,7 @@ def test_every_node_and_link_once(name):
     assert titles(drawn(text, "device")) == [
         f"rank {rank}: {device}" for rank, device in enumerate(order)
     ]
-    assert sorted(titles(drawn(text, "switch"))) == sorted(
-        set(graph) - set(order)
-    )
+    assert sorted(titles(drawn(text, "switch"))) == sorted(set(graph) - set(order))
     (links,) = drawn(text, "links")
     assert len(links) == graph.size()
     assert text == network_svg(generate(GENERATORS[name].example))
@@ -59,15 +57,10 @@ def test_every_node_and_link_once(name):
 @pytest.mark.parametrize("name", GENERATORS)
 def test_nothing_overlaps_or_leaves_the_picture(name):
     text = network_svg(generate(GENERATORS[name].example))
-    _, _, width, height = map(
-        float, ET.fromstring(text).get("viewBox").split()
-    )
+    _, _, width, height = map(float, ET.fromstring(text).get("viewBox").split())
     places = [
-        (float(s.get("x")) + 9, float(s.get("y")) + 9)
-        for s in drawn(text, "device")
-    ] + [
-        (float(s.get("cx")), float(s.get("cy"))) for s in drawn(text, "switch")
-    ]
+        (float(s.get("x")) + 9, float(s.get("y")) + 9) for s in drawn(text, "device")
+    ] + [(float(s.get("cx")), float(s.get("cy"))) for s in drawn(text, "switch")]
     assert all(0 < x < width and 0 < y < height for x, y in places)
     for row in {y for _, y in places}:
         along = sorted(x for x, y in places if y == row)
@@ -122,12 +115,9 @@ def test_without_a_plan_there_is_no_legend():
 
 def test_chunks_on_one_block_share_a_colour():
     stage = Stage(layers=("a",), devices=1, strategy=Strategy())
-    plan = Plan(
-        replicas=1, micro_batch=1, virtual_stages=2, stages=(stage,) * 4
-    )
+    plan = Plan(replicas=1, micro_batch=1, virtual_stages=2, stages=(stage,) * 4)
     assert plan_stages(plan, 3) == StageColors(
-        ("stages 1, 3: 2 layers, single", "stages 2, 4: 2 layers, single"),
-        (0, 1, None),
+        ("stages 1, 3: 2 layers, single", "stages 2, 4: 2 layers, single"), (0, 1, None)
     )
 
 

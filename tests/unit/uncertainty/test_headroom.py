@@ -26,9 +26,7 @@ from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 def on(memory_bytes: int, other_bytes: int):
     """Two devices of one type, one of another."""
-    problem = make_problem(
-        {"a": make_cost(1, 1)}, devices=3, memory_bytes=memory_bytes
-    )
+    problem = make_problem({"a": make_cost(1, 1)}, devices=3, memory_bytes=memory_bytes)
     second = Device(name="second", memory_bytes=other_bytes)
     others = (DeviceRange(first=2, count=1, device=second),)
     cluster = replace(problem.cluster, others=others)
@@ -100,9 +98,7 @@ def test_the_reserve_is_nothing_that_plans_may_use():
     device = replace(problem.cluster.device, reserve_bytes=3 * 2**30)
     cluster = replace(problem.cluster, device=device, others=())
     problem = replace(problem, cluster=cluster)
-    assert (
-        with_headroom(problem, "6GiB").cluster.device.memory_bytes == 4 << 30
-    )
+    assert with_headroom(problem, "6GiB").cluster.device.memory_bytes == 4 << 30
     with pytest.raises(
         InvalidOptionError,
         match=r"--headroom 8GiB: expected less than the 7\.00 GiB that plans "
@@ -141,9 +137,7 @@ def test_the_fullest_device_has_its_own_numbers():
         "a": make_cost(1, 1, kept_bytes=1000),
         "b": make_cost(1, 1, kept_bytes=400),
     }
-    problem = make_problem(
-        costs, edges=(("a", "b", 0),), devices=2, memory_bytes=2000
-    )
+    problem = make_problem(costs, edges=(("a", "b", 0),), devices=2, memory_bytes=2000)
     second = Device(name="second", memory_bytes=420, headroom_bytes=30)
     others = (DeviceRange(first=1, count=1, device=second),)
     problem = replace(problem, cluster=replace(problem.cluster, others=others))

@@ -19,9 +19,7 @@ def fit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("intervals")
 
 
-def test_the_order_at_the_margin_is_right_nine_times_of_ten(
-    fit: ModuleType,
-) -> None:
+def test_the_order_at_the_margin_is_right_nine_times_of_ten(fit: ModuleType) -> None:
     """The logarithm of 10 / 9 if it is, of 10 if it is not."""
     for right, expected in ((True, 10 / 9), (False, 10)):
         found = fit.misorder(np.ones(1), np.array([right]), np.ones(1))
@@ -30,9 +28,7 @@ def test_the_order_at_the_margin_is_right_nine_times_of_ten(
     assert found == pytest.approx(3 * np.log(2))
 
 
-def test_the_margin_that_is_found_is_the_one_that_was_drawn(
-    fit: ModuleType,
-) -> None:
+def test_the_margin_that_is_found_is_the_one_that_was_drawn(fit: ModuleType) -> None:
     """Ratios around 0.1, nine of ten of which there are in order."""
     random = np.random.default_rng(1)
     ratios = random.uniform(0, 0.4, 4000)
@@ -72,9 +68,7 @@ def test_a_fifth_more_is_not_equal_where_plans_differ_little() -> None:
     assert np.sqrt(2) * numbers.plan_noise < np.log(1.2)
 
 
-def test_intervals_of_own_runs_are_of_what_these_tell(
-    fit: ModuleType,
-) -> None:
+def test_intervals_of_own_runs_are_of_what_these_tell(fit: ModuleType) -> None:
     """All rows take e^0.2 of what is predicted, and scatter by 0.01.
 
     Twenty of them tell it to 0.01 / √20, and the noise is the root of

@@ -32,13 +32,7 @@ from nest.uncertainty.intervals import (
     stored_deviations,
     why_none,
 )
-from tests.builders import (
-    SINGLE,
-    make_cost,
-    make_levels,
-    make_plan,
-    make_problem,
-)
+from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
 
 #: Numbers to reckon with.
 NUMBERS = Deviations(
@@ -72,9 +66,7 @@ def pipeline(**fields: object) -> Problem:
     """
     cost = make_cost(1.1e6, 2.2e6, **fields)
     return make_problem(
-        {"a": cost, "b": cost},
-        edges=(("a", "b", 1_099_990),),
-        sequence_length=1,
+        {"a": cost, "b": cost}, edges=(("a", "b", 1_099_990),), sequence_length=1
     )
 
 
@@ -82,10 +74,7 @@ def named(problem: Problem, *names: str) -> Problem:
     """Return the problem on devices of the first name."""
     cluster = problem.cluster
     return replace(
-        problem,
-        cluster=replace(
-            cluster, device=replace(cluster.device, name=names[0])
-        ),
+        problem, cluster=replace(cluster, device=replace(cluster.device, name=names[0]))
     )
 
 
@@ -106,16 +95,11 @@ def test_a_pass_waits_for_twice_what_its_host_takes() -> None:
         backward_host_ns=150,
         activations=(
             Activations(
-                recompute="selective",
-                kept_bytes=0,
-                extra_ns=10,
-                extra_host_ns=1,
+                recompute="selective", kept_bytes=0, extra_ns=10, extra_host_ns=1
             ),
         ),
     )
-    other = scaled(
-        make_problem({"a": cost}), Factors(device=2, host=5, waiting=3)
-    )
+    other = scaled(make_problem({"a": cost}), Factors(device=2, host=5, waiting=3))
     found = other.graph.kinds[0].costs[0]
     assert found.forward_ns == pytest.approx(360)
     assert found.backward_ns == pytest.approx(2 * 3 * 200)
@@ -159,10 +143,7 @@ GRAPH = GraphTopology(
     ),
     links=tuple(
         NetworkLink(
-            source=name,
-            target="s",
-            bandwidth_bytes_per_s=1e9,
-            latency_ns=latency_ns,
+            source=name, target="s", bandwidth_bytes_per_s=1e9, latency_ns=latency_ns
         )
         for name, latency_ns in (("a", 10.0), ("b", 20.0))
     ),
@@ -192,9 +173,7 @@ def test_all_times_together_make_the_step_as_long(topology: Topology) -> None:
 def test_what_plans_hold_stays() -> None:
     problem = builtin.load("llama2-7b-8")
     other = scaled(problem, Factors(2, 3, 4, 5, 6))
-    for before, after in zip(
-        problem.graph.kinds, other.graph.kinds, strict=True
-    ):
+    for before, after in zip(problem.graph.kinds, other.graph.kinds, strict=True):
         for cost, longer in zip(before.costs, after.costs, strict=True):
             assert cost.weight_bytes == longer.weight_bytes
             assert [a.kept_bytes for a in cost.activations] == [
@@ -221,9 +200,7 @@ def test_what_waits_for_hosts_is_counted_as_both() -> None:
     shares = shares_of(problem, TWO, score(problem, TWO))
     host = math.log(8.8 / 8.7) / math.log(1.1)
     assert shares.host == pytest.approx(host, rel=1e-4)
-    assert shares.device == pytest.approx(
-        math.log(8.8 / 8.2) / math.log(1.1), rel=1e-5
-    )
+    assert shares.device == pytest.approx(math.log(8.8 / 8.2) / math.log(1.1), rel=1e-5)
 
 
 def test_measured_layers_do_not_depend_on_the_device() -> None:
@@ -275,9 +252,7 @@ def test_devices_are_off_by_what_is_known_of_them(
 ) -> None:
     problem = named(pipeline(**fields), device)
     expected_rows = diagonal(expected, 0.4, 0.2)
-    for row, other in zip(
-        covariance_of(problem, NUMBERS), expected_rows, strict=True
-    ):
+    for row, other in zip(covariance_of(problem, NUMBERS), expected_rows, strict=True):
         assert row == pytest.approx(other)
 
 
@@ -320,9 +295,7 @@ def test_intervals_of_a_pipeline() -> None:
 def test_memory_is_that_of_the_fullest_device() -> None:
     """The first stage keeps 300 bytes, the second one 1,000."""
     problem = pipeline(kept_bytes=1000)
-    less = replace(
-        problem.graph.kinds[0], costs=(make_cost(1, 1, kept_bytes=300),)
-    )
+    less = replace(problem.graph.kinds[0], costs=(make_cost(1, 1, kept_bytes=300),))
     graph = replace(problem.graph, kinds=(less, problem.graph.kinds[1]))
     problem = replace(problem, graph=graph)
     found = intervals_of(problem, TWO, score(problem, TWO), NUMBERS)
@@ -395,10 +368,7 @@ def test_what_plans_differ_in_counts() -> None:
             "H200-141GB-SXM",
             "H200 with parameters of H100 (3 runs of 2 sources of its own)",
         ),
-        (
-            "Gaudi2",
-            "Gaudi2 with parameters of A100 (1 run of 1 source of its own)",
-        ),
+        ("Gaudi2", "Gaudi2 with parameters of A100 (1 run of 1 source of its own)"),
         ("L4", "L4 with parameters of A100 (no run of its own)"),
         ("ours", "ours not known"),
     ],
@@ -481,9 +451,7 @@ def test_intervals_are_of_own_runs() -> None:
         ),
     ],
 )
-def test_other_covariances_are_refused(
-    covariance: Covariance, text: str
-) -> None:
+def test_other_covariances_are_refused(covariance: Covariance, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         replace(OWN, covariance=covariance)
 
@@ -533,10 +501,7 @@ def test_every_device_must_have_the_memory() -> None:
     costs["b"] = costs["a"]
     problem = make_problem(costs, edges=(("a", "b", 0),), devices=2)
     second = replace(
-        problem.cluster.device,
-        name="other",
-        memory_bytes=1200,
-        headroom_bytes=300,
+        problem.cluster.device, name="other", memory_bytes=1200, headroom_bytes=300
     )
     others = (DeviceRange(first=1, count=1, device=second),)
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
@@ -544,9 +509,7 @@ def test_every_device_must_have_the_memory() -> None:
     verdict = score(problem, plan)
     assert [block.memory_bytes for block in verdict.blocks] == [1000, 1000]
     memory = replace(NUMBERS.memory, high_50=0.5, high_90=1.0)
-    found = fit_probability(
-        problem, plan, verdict, replace(NUMBERS, memory=memory)
-    )
+    found = fit_probability(problem, plan, verdict, replace(NUMBERS, memory=memory))
     expected = memory.probability_below(math.log(1500 / 1000))
     assert found == pytest.approx(expected)
     assert 0.5 < found < 0.75

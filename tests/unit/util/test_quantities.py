@@ -66,9 +66,7 @@ def test_keys_of_documents_say_what_has_units() -> None:
 
 def test_units_may_be_parts_of_what_is_counted() -> None:
     assert q.read_quantity("1 bit/s", q.RATE) == Fraction(1, 8)
-    with pytest.raises(
-        ValueError, match="whole number of bytes/s, got '1 bit"
-    ):
+    with pytest.raises(ValueError, match="whole number of bytes/s, got '1 bit"):
         q.read_whole("1 bit/s", q.RATE)
 
 
@@ -82,10 +80,7 @@ def test_what_each_kind_counts_is_one_of_its_units() -> None:
         q.read_whole(kind.example, kind)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    rows("quantities", "refused"),
-)
+@pytest.mark.parametrize(("value", "message"), rows("quantities", "refused"))
 def test_what_is_refused(value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         q.read_whole(value, q.SIZE)

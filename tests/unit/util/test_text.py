@@ -61,9 +61,7 @@ def test_names_in_brackets_are_no_markup() -> None:
 
 def test_long_numbers_and_words_are_cut_short() -> None:
     assert clipped("9" * 40) == "9" * 40
-    assert (
-        clipped(f"got {'9' * 400}; x") == "got 999999999999… (400 digits); x"
-    )
+    assert clipped(f"got {'9' * 400}; x") == "got 999999999999… (400 digits); x"
     word = clipped(f"got {'x' * 10**6}; y")
     assert word.startswith("got xxx")
     assert "… (1000001 characters) …" in word
@@ -103,10 +101,7 @@ def test_whole_numbers(text: str, number: int | None) -> None:
     assert whole_number(text) == number
 
 
-@pytest.mark.parametrize(
-    ("wrong", "meant"),
-    rows("texts", "meant"),
-)
+@pytest.mark.parametrize(("wrong", "meant"), rows("texts", "meant"))
 def test_models_that_were_meant(wrong: str, meant: str | None) -> None:
     assert closest(wrong, MODELS) == meant
 

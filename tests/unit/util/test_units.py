@@ -95,7 +95,5 @@ def test_format_bytes(size_bytes: int, text: str) -> None:
         (51 * 2**20, 52.0 * 2**20, 1, "51.0 MiB – 0.1 GiB"),
     ],
 )
-def test_sizes_from_to(
-    low: float, high: float, decimals: int, text: str
-) -> None:
+def test_sizes_from_to(low: float, high: float, decimals: int, text: str) -> None:
     assert format_sizes(low, high, decimals) == text

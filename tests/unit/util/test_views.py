@@ -50,9 +50,7 @@ def result(solver: str, *, solved: bool = True) -> SolveResult:
 
 
 POINT = FrontierPoint(2, SCORE.step_quanta, 7, PLAN, SCORE)
-FRONTIER = Frontier(
-    PROBLEM, ("time",), (Curve(2, PROBLEM, (POINT,)),), (POINT,), 3.6
-)
+FRONTIER = Frontier(PROBLEM, ("time",), (Curve(2, PROBLEM, (POINT,)),), (POINT,), 3.6)
 COMPARISON = Comparison(PROBLEM, (result("one"), result("two", solved=False)))
 RECORDS: list[Tabular] = [
     PROBLEM,
@@ -93,11 +91,7 @@ def test_a_large_problem_is_short_too() -> None:
 def test_rows_of_a_plan_and_its_score() -> None:
     """The first stage takes 30 ns and keeps two micro-batches."""
     first, second = result("one").to_rows()
-    assert (first["stage"], first["first_layer"], first["devices"]) == (
-        1,
-        "a",
-        1,
-    )
+    assert (first["stage"], first["first_layer"], first["devices"]) == (1, "a", 1)
     assert (first["forward_ns"], first["backward_ns"]) == (10, 20)
     assert first["kept_bytes"] == 14
     assert (second["first_device"], second["forward_ns"]) == (1, 30)
@@ -191,9 +185,7 @@ def test_comparisons_and_frontiers_are_drawn(axes: Axes) -> None:
     assert axes.get_xlabel() == "memory of the fullest device (GiB)"
 
 
-def test_a_plan_over_memory_is_hatched_and_has_its_step_time(
-    axes: Axes,
-) -> None:
+def test_a_plan_over_memory_is_hatched_and_has_its_step_time(axes: Axes) -> None:
     """The legend stands right of the axes, where no bar is."""
     over = replace(
         result("one"),

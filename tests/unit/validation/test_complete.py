@@ -8,11 +8,7 @@ import msgspec
 import pytest
 
 from nest.util.stored import read_stored
-from nest.validation.complete import (
-    KNOWN_MODELS,
-    architecture_of,
-    complete,
-)
+from nest.validation.complete import KNOWN_MODELS, architecture_of, complete
 from nest.validation.rows import Row
 from nest.validation.software import MATCHERS, SOFTWARE, software_of
 
@@ -150,20 +146,14 @@ def test_models_of_the_zoo(name: str, zoo: str) -> None:
     model = architecture_of(row)
     assert model is not None
     assert model.name == zoo
-    stated = filled(
-        model=name, layers=row.layers, hidden=row.hidden, heads=row.heads
-    )
+    stated = filled(model=name, layers=row.layers, hidden=row.hidden, heads=row.heads)
     assert (stated.vocab, architecture_of(stated)) == (row.vocab, None)
 
 
 def test_unknown_models_stay_unknown() -> None:
     for name in ("T5-large", "Llama", "a model", None):
         row = filled(model=name)
-        assert (row.layers, architecture_of(row), row.assumed) == (
-            None,
-            None,
-            (),
-        )
+        assert (row.layers, architecture_of(row), row.assumed) == (None, None, ())
 
 
 def test_known_models_have_a_source_each() -> None:
@@ -225,10 +215,7 @@ def test_names_of_software_are_distinct_and_known() -> None:
             },
             "Megatron-Bridge",
         ),
-        (
-            {"framework": "NeMo/Megatron-Core (ROCm)", "source": "MLPerf"},
-            "NeMo",
-        ),
+        ({"framework": "NeMo/Megatron-Core (ROCm)", "source": "MLPerf"}, "NeMo"),
         (
             {
                 "framework": "Megatron-Core (Megatron-LM @x)",
@@ -278,11 +265,7 @@ def test_facts_of_experts_go_by_release(
             precision_class=precision,
         )
     )
-    assert facts == (
-        found.cuda_graphs,
-        "ep" in found.overlap,
-        found.dispatch_once,
-    )
+    assert facts == (found.cuda_graphs, "ep" in found.overlap, found.dispatch_once)
     assert found.fused_experts == found.cuda_graphs
 
 

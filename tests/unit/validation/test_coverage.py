@@ -17,9 +17,7 @@ from tests.unit.validation.test_predict import row
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fitted does not decide here."""
-    monkeypatch.setattr(
-        "nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS
-    )
+    monkeypatch.setattr("nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS)
 
 
 def measured(step_time_s: float) -> Row:
@@ -93,9 +91,7 @@ def test_figures_of_three_rows() -> None:
         "rows": 3,
         "within_50": pytest.approx(1 / 3, abs=1e-6),
         "within_90": pytest.approx(2 / 3, abs=1e-6),
-        "median_half_width_90": pytest.approx(
-            (high_90 - low_90) / 2 / step, abs=1e-6
-        ),
+        "median_half_width_90": pytest.approx((high_90 - low_90) / 2 / step, abs=1e-6),
     }
 
 

@@ -18,10 +18,7 @@ from nest.validation.flops import (
     flop_count_of,
 )
 from nest.validation.reading import read_rows
-from nest.validation.rows import (
-    Row,
-    measured_step_time_s,
-)
+from nest.validation.rows import Row, measured_step_time_s
 
 HALVED = "model (Megatron-LM, causal attention halved)"
 IN_FULL = (
@@ -93,8 +90,7 @@ def test_the_time_of_tflops():
 
 
 @pytest.mark.parametrize(
-    ("kind", "peak", "flops"),
-    [(IN_FULL, 989.5e12, 12768), (HALVED, 989e12, 11232)],
+    ("kind", "peak", "flops"), [(IN_FULL, 989.5e12, 12768), (HALVED, 989e12, 11232)]
 )
 def test_the_time_of_mfu_is_of_the_peak_that_is_named(kind, peak, flops):
     """Or else of the device's: an H100's is 989 TFLOP/s."""
@@ -124,18 +120,13 @@ def test_a_row_without_a_time_takes_it_from_its_flops():
     assert found.iter_time_s == pytest.approx(48 * 11232 / (2 * 3e5))
     assert found.time_tier == "B"
     assert found.assumed[-1] == (
-        "iter_time_s, time_tier: FLOPs as counted by Megatron-LM from Core "
-        "0.11"
+        "iter_time_s, time_tier: FLOPs as counted by Megatron-LM from Core 0.11"
     )
 
 
 @pytest.mark.parametrize(
     "figures",
-    [
-        {"iter_time_s": 2.0},
-        {"tokens_per_s_per_gpu": 2.0},
-        {"samples_per_s": 2.0},
-    ],
+    [{"iter_time_s": 2.0}, {"tokens_per_s_per_gpu": 2.0}, {"samples_per_s": 2.0}],
 )
 def test_a_measured_time_is_kept(figures):
     stated = row(tflops_per_gpu=3e-7, tflops_kind=HALVED, **figures)

@@ -9,20 +9,12 @@ from importlib.resources import files
 
 import pytest
 
-from bench.measured_facts import (
-    ORIGINS,
-    fact_of,
-    facts_of,
-    origin_of,
-    thinned,
-)
+from bench.measured_facts import ORIGINS, fact_of, facts_of, origin_of, thinned
 from bench.result_files import page_path
 from nest.validation.predict import Prediction, predict
 from nest.validation.reading import published_rows
 from nest.validation.report import assess, validation_document
-from nest.validation.rows import (
-    COLUMNS,
-)
+from nest.validation.rows import COLUMNS
 
 #: A run as the shared file states it.
 CELLS = {
@@ -112,13 +104,7 @@ def test_what_is_kept_of_a_run():
         for name, cell in CELLS.items()
         if cell
         and name
-        not in {
-            "locator",
-            "status",
-            "grad_accum",
-            "precision",
-            "tokens_per_s_per_gpu",
-        }
+        not in {"locator", "status", "grad_accum", "precision", "tokens_per_s_per_gpu"}
     }
     assert stated == kept | {
         "interconnect": "8 GPUs per node, NDR",
@@ -149,9 +135,7 @@ def test_flops_are_kept_where_they_are_the_time():
 def test_numbers_of_links_are_kept():
     text = 'NVLink (specs.md says "NVLink 4 inter-gpu connects"), 4 NICs'
     fact = fact_of(CELLS | {"interconnect": text}, "MIT")
-    assert fact["interconnect"] == (
-        "NVLink NVLink 4 inter-gpu connects, 4 NICs"
-    )
+    assert fact["interconnect"] == ("NVLink NVLink 4 inter-gpu connects, 4 NICs")
 
 
 def test_what_may_not_be_passed_on_is_left_out():

@@ -12,14 +12,7 @@ from nest.hardware import machine_for
 from nest.hardware.calibration import Software, stored_calibration
 from nest.ir.graph import LayerCost
 from nest.ir.plan import Recompute
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.operators import (
     Execution,
     Split,
@@ -132,9 +125,7 @@ def test_step_time_of_one_device() -> None:
     found = case()
     site = machine_for("A100-80GB-SXM", None, 8)
     split = Split(samples=2, sequence_length=1024, sequence_parallel=False)
-    execution = Execution(
-        dtype="fp16", flash_attention=False, fused_loss=False
-    )
+    execution = Execution(dtype="fp16", flash_attention=False, fused_loss=False)
     kinds = {kind.name: kind.costs[0] for kind in found.problem.graph.kinds}
     tower, head = GPT
     nodes = {
@@ -150,8 +141,7 @@ def test_step_time_of_one_device() -> None:
             cost.forward_ns + cost.backward_ns
         )
     weights = sum(
-        (2 if name == "decoder" else 1) * node.weights
-        for name, node in nodes.items()
+        (2 if name == "decoder" else 1) * node.weights for name, node in nodes.items()
     )
     hbm = found.problem.cluster.device.hbm_bytes_per_s
     assert hbm is not None
@@ -187,10 +177,7 @@ PIPELINE = {"layers": 8, "pp": 4, "num_devices": 4}
         ({"framework": "torchtitan (FSDP2)"}, [3, 3, 2, 2]),
         # A head that takes three layers' time has no other: its 51200 · 1024
         # weights compare with 12 · 1024² of a layer, 4.2 layers.
-        (
-            {"framework": "Megatron-LM 1F1B Redis (layer redistribution)"},
-            [3, 3, 3, 1],
-        ),
+        ({"framework": "Megatron-LM 1F1B Redis (layer redistribution)"}, [3, 3, 3, 1]),
     ],
 )
 def test_pipeline_chunks(changes: dict[str, Any], sizes: list[int]) -> None:
@@ -218,13 +205,7 @@ def test_without_a_pipeline_there_is_nothing_to_interleave() -> None:
 )
 def test_sharding_groups(text: str, group: int) -> None:
     """States are sharded in groups; the groups are replicas."""
-    found = case(
-        dp=16,
-        num_devices=16,
-        global_batch=64,
-        zero_stage=1,
-        shard_mode=text,
-    )
+    found = case(dp=16, num_devices=16, global_batch=64, zero_stage=1, shard_mode=text)
     assert found.plan.stages[0].strategies[0].dp == group
     assert found.plan.replicas == 16 // group
     assert found.plan.micro_batch == 2 * group
@@ -260,9 +241,7 @@ def test_every_other_layer_recomputes() -> None:
         ("save_dot_except_logits", ()),
     ],
 )
-def test_stated_recomputation(
-    text: str | None, choices: tuple[str, ...]
-) -> None:
+def test_stated_recomputation(text: str | None, choices: tuple[str, ...]) -> None:
     assert recomputations(row(recompute=text)) == choices
 
 
@@ -403,9 +382,7 @@ def test_the_version_of_the_attention_kernel(text: str, share: float) -> None:
     fastest_ns = flops / (312e3 * share_of_peak)
     slower = forward_ns(**long, attention_impl=text)
     slower -= forward_ns(**long, attention_impl="flash_attn2")
-    assert slower == pytest.approx(
-        fastest_ns / share - fastest_ns, rel=1e-6, abs=1
-    )
+    assert slower == pytest.approx(fastest_ns / share - fastest_ns, rel=1e-6, abs=1)
 
 
 def test_kernels_of_attention_made_for_hopper() -> None:
@@ -568,9 +545,7 @@ def test_a_shared_matrix_is_held_once_on_one_stage() -> None:
     tied = {"tied_embeddings": True}
     assert weight_bytes() - weight_bytes(**tied) == matrix_bytes
     half = {"tp": 2, "num_devices": 2}
-    assert weight_bytes(**half) - weight_bytes(**half, **tied) == (
-        matrix_bytes / 2
-    )
+    assert weight_bytes(**half) - weight_bytes(**half, **tied) == (matrix_bytes / 2)
     two = {"pp": 2, "num_devices": 2}
     assert weight_bytes(**two) == weight_bytes(**two, **tied)
 
@@ -583,9 +558,7 @@ def test_what_fits_with_headroom_of_the_models_error() -> None:
         assert found.memory_bytes is not None
         left_bytes = (80 * GIB - 3_000_000_000) - found.memory_bytes
         assert found.fits == (left_bytes >= 0)
-        assert found.fits_with_headroom == (
-            left_bytes >= MEAN_ERROR * 80 * GIB
-        )
+        assert found.fits_with_headroom == (left_bytes >= MEAN_ERROR * 80 * GIB)
         verdicts.append((found.fits, found.fits_with_headroom))
     assert verdicts == [(True, True), (True, False), (False, False)]
 
@@ -667,8 +640,7 @@ def test_other_calibrations() -> None:
             2 * before.costs[0].forward_ns
         )
     software = Software(
-        overlap=dict.fromkeys(stored.software.overlap, 0.25),
-        cached_fraction=0.5,
+        overlap=dict.fromkeys(stored.software.overlap, 0.25), cached_fraction=0.5
     )
     options = PredictOptions(software=software)
     found = built(row(framework="NeMo"), "none", options)
@@ -686,20 +658,11 @@ def test_other_calibrations() -> None:
         ({"model": "LLAMA2-70B LoRA"}, "fine-tuning of adapters"),
         ({"notes": "task LoRA Performance"}, "fine-tuning of adapters"),
         ({"precision_class": None}, "precision not stated"),
-        (
-            {"precision_class": "int8"},
-            "precision that operators are not counted in",
-        ),
+        ({"precision_class": "int8"}, "precision that operators are not counted in"),
         ({"precision_class": "fp4"}, "the device does not multiply fp4"),
-        (
-            {"recompute": "save_out_proj"},
-            "recomputation that no plan expresses",
-        ),
+        ({"recompute": "save_out_proj"}, "recomputation that no plan expresses"),
         ({"dp": 2}, "tp·cp·pp·dp is not the number of devices"),
-        (
-            {"global_batch": 7},
-            "the micro-batches do not divide the global batch",
-        ),
+        ({"global_batch": 7}, "the micro-batches do not divide the global batch"),
         ({"ep": 2, "experts": 4}, "expert parallelism over tensor parallel"),
         ({"pp": 8, "num_devices": 8}, "more pipeline stages than layers"),
         ({"precision_class": "fp8"}, "the device does not multiply fp8"),
@@ -755,10 +718,7 @@ def test_zero_bubble_plans_split_their_backward_passes() -> None:
 
 def test_cuda_graphs_take_no_host_time() -> None:
     """Stated, in words, or by software; the calibration's host time goes."""
-    slow = replace(
-        stored_calibration().families["H100"],
-        host_ns=1e6,
-    )
+    slow = replace(stored_calibration().families["H100"], host_ns=1e6)
     options = PredictOptions(calibration={"H100": slow})
     run = {"hardware": "H100-80GB-SXM", "precision_class": "bf16"}
 
@@ -821,9 +781,7 @@ def test_the_share_of_the_hosts_time() -> None:
     """
     rates = replace(stored_calibration().families["A100"], host_ns=1e4)
     stored = PredictOptions(calibration={"A100": rates})
-    fitted = replace(
-        stored, host_shares={"Megatron-Core, functional tests": 3.0}
-    )
+    fitted = replace(stored, host_shares={"Megatron-Core, functional tests": 3.0})
     host = []
     for framework, options in (
         ("Megatron-LM", fitted),
@@ -902,9 +860,7 @@ def test_fp4_takes_the_place_of_fp8() -> None:
     assert device.peak_flops["fp8"] == device.peak_flops["fp4"] == 9e15
     slower = case(**run, precision_class="fp8")
     assert slower.problem.cluster.device.peak_flops["fp8"] == 4.5e15
-    fast_ns, slow_ns = (
-        decoder_cost(run).forward_ns for run in (found, slower)
-    )
+    fast_ns, slow_ns = (decoder_cost(run).forward_ns for run in (found, slower))
     assert fast_ns < slow_ns < 2 * fast_ns
 
 
@@ -956,9 +912,7 @@ def test_experts_over_tensor_parallel_ranks(
 
 
 def test_fine_tuning_of_all_weights_is_training() -> None:
-    assert prediction(model="LLAMA2-7B SFT").step_time_s == (
-        prediction().step_time_s
-    )
+    assert prediction(model="LLAMA2-7B SFT").step_time_s == (prediction().step_time_s)
     both = "task SFT Performance; fine-tuning row (SFT/LoRA): different"
     assert prediction(notes=both).step_time_s == prediction().step_time_s
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nest.units import GIB
-from nest.validation.report import (
-    assess,
-    details_csv,
-    validation_document,
-)
-from nest.validation.rows import (
-    measured_memory_bytes,
-    why_no_memory,
-)
+from nest.validation.report import assess, details_csv, validation_document
+from nest.validation.rows import measured_memory_bytes, why_no_memory
 from nest.validation.usable import impossible, why_unusable
 from nest.validation.words import not_understood
 from tests.unit.validation.test_validation import TIMED, make, time_s
@@ -30,9 +23,7 @@ def test_memory_in_any_unit_is_held_against_the_device(unit):
 
 
 def test_memory_in_mebibytes():
-    assert measured_memory_bytes(make(peak_mem_gb="2048", mem_unit="MiB")) == (
-        2 * GIB
-    )
+    assert measured_memory_bytes(make(peak_mem_gb="2048", mem_unit="MiB")) == (2 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +60,7 @@ def test_memory_that_is_not_compared_is_counted():
             "torch_allocated_last_rank, torch_reserved, formula, unspecified "
             "(the nearest is torch_allocated), got 'torch_alocated'",
         ),
-        (
-            {"zero_stage": "7"},
-            "zero_stage: expected an integer >= 0 and <= 3, got '7'",
-        ),
+        ({"zero_stage": "7"}, "zero_stage: expected an integer >= 0 and <= 3, got '7'"),
     ],
 )
 def test_cells_that_hold_one_of_a_few_values(cells, text):
@@ -137,10 +125,7 @@ def test_flops_are_of_the_same_step():
     4 layers of 12 · 1024² weights and 12 · 1024 · 1024 for attention, 8192
     tokens, with the head 6 · 1024 · 1000: 2.9e12 FLOPs on 8 devices.
     """
-    kind = (
-        "model (Megatron-LM num_floating_point_operations; non-causal "
-        "attention)"
-    )
+    kind = "model (Megatron-LM num_floating_point_operations; non-causal attention)"
     flops = 4 * (72 * 1024**2 + 12 * 1024**2) + 6 * 1024 * 1000
     rate = flops * 8192 / 8 / 1e12
     cells = TIMED | {"iter_time_s": "1", "tflops_kind": kind}

@@ -162,10 +162,7 @@ def test_lines_are_counted_in_the_file():
         ({"layers": "1e99"}, "layers: expected an integer >= 1, got '1e99'"),
         ({"layers": "inf"}, "layers: expected an integer >= 1, got 'inf'"),
         ({"experts": "-1"}, "experts: expected an integer >= 0, got '-1'"),
-        (
-            {"iter_time_s": "-2"},
-            "iter_time_s: expected a finite number > 0, got '-2'",
-        ),
+        ({"iter_time_s": "-2"}, "iter_time_s: expected a finite number > 0, got '-2'"),
         (
             {"samples_per_s": "inf"},
             "samples_per_s: expected a finite number > 0, got 'inf'",
@@ -200,10 +197,7 @@ def test_rows_of_the_wrong_length_are_unusable():
         (b"", "expected a line of column names, got an empty file"),
         (b"\n\n", "expected a line of column names, got an empty file"),
         (b"a\n\xff", "t.csv: line 2: expected text in UTF-8, got byte 0xff"),
-        (
-            b"a,b\n1,2\n",
-            r"expected the columns hardware, .*, pp, got only 'a, b'; add",
-        ),
+        (b"a,b\n1,2\n", r"expected the columns hardware, .*, pp, got only 'a, b'; add"),
         (b"{}", "expected the columns hardware, .* got only '{}'"),
         (
             without("tp"),
@@ -237,8 +231,7 @@ def test_rows_of_the_wrong_length_are_unusable():
         ),
         (
             text_of(CELLS | {"micro_batch_size": "1"}),
-            "got 'micro_batch_size'; did you mean 'micro_batch'\\? rename or "
-            "remove it",
+            "got 'micro_batch_size'; did you mean 'micro_batch'\\? rename or remove it",
         ),
         (
             text_of(CELLS).replace(b"row_id", b"tp"),
@@ -253,10 +246,7 @@ def test_rows_of_the_wrong_length_are_unusable():
             "t.csv:3: expected a CSV file, got malformed text "
             r"\(unexpected end of data\); correct the line",
         ),
-        (
-            b"PK\0\0",
-            r"t.csv: line 1: expected text in UTF-8, got binary data",
-        ),
+        (b"PK\0\0", r"t.csv: line 1: expected text in UTF-8, got binary data"),
     ],
 )
 def test_files_that_are_no_measurements_are_refused(data, text):
@@ -281,9 +271,7 @@ def test_missing_files_and_directories_are_refused(tmp_path):
 def test_the_step_time_is_the_first_figure_there_is():
     """8 samples of 16 tokens: at 2 tokens/s on each of 8 devices 8 s; at 4
     samples/s 2 s."""
-    all_three = make(
-        iter_time_s="3", tokens_per_s_per_gpu="2", samples_per_s="4"
-    )
+    all_three = make(iter_time_s="3", tokens_per_s_per_gpu="2", samples_per_s="4")
     assert measured_step_time_s(all_three) == 3
     two = make(iter_time_s="", tokens_per_s_per_gpu="2", samples_per_s="4")
     assert measured_step_time_s(two) == 8 * 16 / (2 * 8)
@@ -301,10 +289,7 @@ def test_the_step_time_is_the_first_figure_there_is():
         ({"peak_mem_gb": "40", "mem_unit": "percent"}, None),
         ({"peak_mem_gb": "40", "mem_unit": ""}, 40 * GIB),
         ({"peak_mem_gb": "", "mem_unit": "GiB"}, None),
-        (
-            {"peak_mem_gb": "2", "mem_unit": "GiB", "mem_class": "formula"},
-            None,
-        ),
+        ({"peak_mem_gb": "2", "mem_unit": "GiB", "mem_class": "formula"}, None),
     ],
 )
 def test_memory_is_in_binary_units(cells, size_bytes):
@@ -316,14 +301,8 @@ def test_memory_is_in_binary_units(cells, size_bytes):
     [
         ({}, None),
         ({"status": "OOM", "iter_time_s": ""}, None),
-        (
-            {"iter_time_s": "", "peak_mem_gb": "1", "mem_unit": "GiB"},
-            None,
-        ),
-        (
-            {"kind": "analytic"},
-            ("not a measurement of a whole step", "analytic"),
-        ),
+        ({"iter_time_s": "", "peak_mem_gb": "1", "mem_unit": "GiB"}, None),
+        ({"kind": "analytic"}, ("not a measurement of a whole step", "analytic")),
         (
             {"status": "inconsistent"},
             ("the run failed or contradicts itself", "inconsistent"),
@@ -337,18 +316,12 @@ def test_memory_is_in_binary_units(cells, size_bytes):
             ),
         ),
         ({"hardware": ""}, ("hardware not stated", "hardware")),
-        (
-            {"vocab": "", "heads": ""},
-            ("model shape not stated", "heads, vocab"),
-        ),
+        ({"vocab": "", "heads": ""}, ("model shape not stated", "heads, vocab")),
         ({"tp": ""}, ("mesh not stated", "tp")),
         ({"micro_batch": ""}, ("batch not stated", "micro_batch")),
         (
             {"cp": "2"},
-            (
-                "tp·cp·pp·dp is not the number of devices",
-                "2·2·2·2 = 16, num_devices 8",
-            ),
+            ("tp·cp·pp·dp is not the number of devices", "2·2·2·2 = 16, num_devices 8"),
         ),
         (
             {"micro_batch": "3"},
@@ -399,9 +372,7 @@ def test_no_step_is_faster_than_the_peak():
         "the row"
     )
     gated = weights + 4 * 4096 * 1024
-    assert least_s(gated_mlp="1") == pytest.approx(
-        seconds * gated / weights, rel=5e-3
-    )
+    assert least_s(gated_mlp="1") == pytest.approx(seconds * gated / weights, rel=5e-3)
     # What is not stated is not counted.
     assert least_s(ffn_hidden="") == pytest.approx(
         seconds * (weights - 4 * 8 * 1024**2) / weights, rel=5e-3
@@ -442,10 +413,7 @@ def test_no_device_holds_more_than_it_has():
 
 
 def test_impossible_figures_leave_the_statistics():
-    outcomes = [
-        outcome(1.1, **TIMED),
-        outcome(1.1, measured_s="1e-9", **TIMED),
-    ]
+    outcomes = [outcome(1.1, **TIMED), outcome(1.1, measured_s="1e-9", **TIMED)]
     assert outcomes[1].predicted_s is None
     document = validation_document(outcomes)
     assert document["used"] == 1
@@ -492,8 +460,7 @@ def raising(error: Exception):
             raising(UnknownNameError("device", "abacus", ["a100"])),
             (
                 "unknown device or link",
-                "device: expected one of a100; got 'abacus'; choose one of "
-                "them",
+                "device: expected one of a100; got 'abacus'; choose one of them",
             ),
         ),
         (
@@ -506,22 +473,14 @@ def raising(error: Exception):
             raising(ZeroDivisionError("by 0")),
             ("the prediction failed", "ZeroDivisionError: by 0"),
         ),
-        (
-            {},
-            raising(KeyError("x")),
-            ("the prediction failed", "KeyError: 'x'"),
-        ),
+        ({}, raising(KeyError("x")), ("the prediction failed", "KeyError: 'x'")),
         ({}, lambda row: time_s(None), ("no predicted step time", "")),
         (
             {},
             lambda row: time_s(float("inf")),
             ("the prediction failed", "step_time_s inf"),
         ),
-        (
-            {},
-            lambda row: time_s(0.0),
-            ("the prediction failed", "step_time_s 0.0"),
-        ),
+        ({}, lambda row: time_s(0.0), ("the prediction failed", "step_time_s 0.0")),
         (
             {"status": "OOM"},
             lambda row: time_s(1.0),
@@ -534,9 +493,7 @@ def raising(error: Exception):
         ),
     ],
 )
-def test_what_cannot_be_compared_has_a_reason(
-    cells, predict, reason, monkeypatch
-):
+def test_what_cannot_be_compared_has_a_reason(cells, predict, reason, monkeypatch):
     monkeypatch.delenv("NEST_DEBUG", raising=False)
     found = assess(make(**cells), predict)
     assert found.reason == reason
@@ -578,9 +535,7 @@ def test_spearman():
 def test_spearman_with_ties():
     """Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: deviations -1.5, 0, 0, 1.5 and
     -1.5, -0.5, 0.5, 1.5, so 4.5 / sqrt(4.5 · 5)."""
-    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(
-        4.5 / (4.5 * 5) ** 0.5
-    )
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
 
 
 def test_spearman_of_constants():
@@ -675,8 +630,7 @@ def test_memory_figures():
         size: int, fits: bool | None, roomy: bool = False, **cells: str
     ) -> Assessment:
         return assess(
-            make(**cells),
-            lambda row: Prediction(1.0, size * GIB, fits, {}, roomy),
+            make(**cells), lambda row: Prediction(1.0, size * GIB, fits, {}, roomy)
         )
 
     gib = {"mem_unit": "GiB"}
@@ -795,11 +749,7 @@ def test_the_document():
     assert document["selection"] == "all rows"
     strict = document["selected"]["tier A, bf16/fp16"]
     assert (strict["rows"], strict["used"], strict["bias"]) == (2, 1, 0.1)
-    assert strict.keys() == document.keys() - {
-        "schema",
-        "selection",
-        "selected",
-    }
+    assert strict.keys() == document.keys() - {"schema", "selection", "selected"}
     (other,) = document["selected"].keys() - {"tier A, bf16/fp16"}
     assert other == "tier A, bf16/fp16, source vTrain, >= 64 devices"
     assert document["selected"][other]["rows"] == 0
@@ -914,11 +864,7 @@ def test_published_times_agree_with_each_other(shared_data):
     for row in rows:
         if row.iter_time_s is None or row.tokens_per_s_per_gpu is None:
             continue
-        cells = {
-            name: getattr(row, name)
-            for name in COLUMNS
-            if name != "iter_time_s"
-        }
+        cells = {name: getattr(row, name) for name in COLUMNS if name != "iter_time_s"}
         other_s = measured_step_time_s(Row(**cells))
         if other_s is not None:
             compared += 1

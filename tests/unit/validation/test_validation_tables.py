@@ -66,10 +66,7 @@ def figures(rows: int) -> dict[str, Any]:
         "median_abs_error": 0.1,
         "mean_abs_error": 0.2,
         "bias": -0.1,
-        "interval": {
-            "median_abs_error": [0.05, 0.15],
-            "mean_abs_error": [0.1, 0.3],
-        },
+        "interval": {"median_abs_error": [0.05, 0.15], "mean_abs_error": [0.1, 0.3]},
     }
 
 
@@ -97,9 +94,7 @@ def test_the_page_of_accuracy(documents, monkeypatch):
     assert "| all | 9 | 10.0 | -10.0 | 10.0 |" in lines
     assert "is 10.0 % (paper) to 10.0 % (paper)." in text
     assert "rare" not in text
-    assert (
-        "median of all rows is 5.0 to 15.0 %, the mean 10.0 to 30.0 %" in text
-    )
+    assert "median of all rows is 5.0 to 15.0 %, the mean 10.0 to 30.0 %" in text
     assert "| A100 | 2 | 10.0 | +10.0 |" in lines
     assert "| tier C | 1 | 10.0 | +10.0 |" in lines
     for name in ("tier A in 16 bit", "all rows"):
@@ -111,9 +106,7 @@ def test_functional_tests_by_device():
         [
             outcome(1.1, source="Megatron-LM CI golden values"),
             outcome(
-                0.8,
-                source="Megatron-LM CI golden values",
-                hardware="H100-80GB-SXM",
+                0.8, source="Megatron-LM CI golden values", hardware="H100-80GB-SXM"
             ),
             outcome(3.0),
         ]
@@ -168,6 +161,4 @@ def test_the_best_of_similar_runs():
         "| gpt-8 | 60.0 | 50.0 | 45.0 | GPT on 8 |"
     )
     alone = beside(PLAN, runs[2:])
-    assert mfu_table([alone]).splitlines()[2] == (
-        "| gpt-8 | 60.0 |  |  | none |"
-    )
+    assert mfu_table([alone]).splitlines()[2] == ("| gpt-8 | 60.0 |  |  | none |")
