@@ -13,15 +13,14 @@ Search space
     ZeRO, context and expert parallelism that job and costs allow.
 
 Search
-    One per number of stages, from a balanced configuration. A trial takes
-    the slowest stage (the fullest, if something does not fit) and applies
-    the primitives of a table to it, in an order that follows from where the
-    stage's time goes: fewer layers, more or less ``dp`` or ``tp`` with
-    devices of other stages, a larger or smaller micro-batch. What is faster
-    and fits is taken; else it searches on from every result, depth first, up
-    to ``hops`` primitives deep, then from the next slowest stage. What was
-    tried is not tried again. A trial that fails is followed by one from the
-    best configuration left aside.
+    One per number of stages, from a balanced configuration. A trial takes the slowest
+    stage (the fullest, if something does not fit) and applies the primitives of a table
+    to it, in an order that follows from where the stage's time goes: fewer layers, more
+    or less ``dp`` or ``tp`` with devices of other stages, a larger or smaller
+    micro-batch. What is faster and fits is taken; else it searches on from every
+    result, depth first, up to ``hops`` primitives deep, then from the next slowest
+    stage. What was tried is not tried again. A trial that fails is followed by one from
+    the best configuration left aside.
 
 Objective
     ``max_s ((M-1) t_s + Σ t)``, ``t`` the passes of a stage, recomputation
@@ -33,9 +32,8 @@ Memory
     largest working set, and at least as much as the weights.
 
 Ignored
-    Gradient sync and optimizer update; levels of the network but node or
-    not, and that links are shared; where a stage sits; tensors that pass a
-    stage; replicas.
+    Gradient sync and optimizer update; levels of the network but node or not, and that
+    links are shared; where a stage sits; tensors that pass a stage; replicas.
 
 Deviations
     - Costs come from the shared tables, on the first devices, in whole

@@ -527,8 +527,7 @@ def rebatch(view: View, ledger: Ledger, config: Config, step: int) -> Config | N
 def refit(view: View, config: Config, old: Config) -> Config | None:
     """Return a configuration with the best degrees for every stage.
 
-    On as many devices as the stage had in an old one; none if a stage has
-    none.
+    On as many devices as the stage had in an old one; none if a stage has none.
     """
     for stage in range(config.num_stages):
         size = view.stage_devices(old, stage)

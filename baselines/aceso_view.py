@@ -109,8 +109,7 @@ class Load(NamedTuple):
     strategies
         Of its layers, recomputation chosen.
     passes, recomputed
-        Quanta of a micro-batch: both passes without, and what is computed
-        again.
+        Quanta of a micro-batch: both passes without, and what is computed again.
     front, back
         Quanta of receiving activations and gradients: inside a node, and
         from another one.

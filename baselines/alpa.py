@@ -13,10 +13,9 @@ Search space
     (:mod:`baselines.alpa_intra`). With ``granularity: layer`` the layers of a
     stage may differ, by an integer program that counts resharding, not memory.
 
-    The number of micro-batches, recomputation and ZeRO are no part of its
-    search, they are what its users set: here every micro-batch of the job is
-    tried with and without full recomputation, and the best plan by Alpa's
-    objective is kept.
+    The number of micro-batches, recomputation and ZeRO are no part of its search, they
+    are what its users set: here every micro-batch of the job is tried with and without
+    full recomputation, and the best plan by Alpa's objective is kept.
 
 Objective
     ``T = Σ t + (M-1) max t`` (:mod:`baselines.alpa_inter`), ``t`` the forward
@@ -30,15 +29,13 @@ Ignored
 
 Deviations
     - Layers are the operators. Times and memory come from the shared cost
-      model, in place of compiling and profiling every stage, and so do the
-      shardings of a layer: batch, tensor and expert splits that have a cost
-      entry.
+      model, in place of compiling and profiling every stage, and so do the shardings of
+      a layer: batch, tensor and expert splits that have a cost entry.
     - The integer program sees those layer times and the shared resharding
-      costs (a message forward and one backward wherever the layout changes),
-      in place of the code's α–β costs per operator; so what it minimizes is
-      ``t`` itself. Gradient synchronization is left out of it as it is out of
-      ``t``. It is solved as the minimum cut that it then is, not by CBC
-      within 600 s.
+      costs (a message forward and one backward wherever the layout changes), in place
+      of the code's α–β costs per operator; so what it minimizes is ``t`` itself.
+      Gradient synchronization is left out of it as it is out of ``t``. It is solved as
+      the minimum cut that it then is, not by CBC within 600 s.
     - Experts are split over the whole batch axis of the mesh or not at all;
       Alpa could split them over the other axis as well.
     - Stages sit side by side in pipeline order, as everywhere here. Alpa
@@ -49,13 +46,12 @@ Deviations
     - Times are integers: no gap of 1e-6 between the values of ``t_max``, no
       float32. The values of ``t_max`` are searched in another order.
     - Flags are those of the published suites (``suite_auto_gpt.py``) as far as
-      they go: reduce-scatter and all-gather in place of the all-reduce of
-      gradients, with sharded optimizer state (``prefer_reduce_scatter``), is
-      ZeRO 1 here. They set 6 to 16 clusters by hand, here 16 is the default;
-      and they recompute always, by layer, which here is tried beside no
-      recomputation. A job that does not allow ZeRO 1 gets the lowest stage
-      that it allows; one with neither ``none`` nor ``full`` recomputation what
-      it has.
+      they go: reduce-scatter and all-gather in place of the all-reduce of gradients,
+      with sharded optimizer state (``prefer_reduce_scatter``), is ZeRO 1 here. They set
+      6 to 16 clusters by hand, here 16 is the default; and they recompute always, by
+      layer, which here is tried beside no recomputation. A job that does not allow ZeRO
+      1 gets the lowest stage that it allows; one with neither ``none`` nor ``full``
+      recomputation what it has.
     - A node is the lowest level of the network that joins several devices.
     - Under a preset whose stages share one strategy the ranks of the first
       axis of a mesh are replicas of the pipeline: a submesh of ``n`` devices

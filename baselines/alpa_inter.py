@@ -1,8 +1,7 @@
 """The inter-operator program of ``alpa``: stages, submeshes, their order.
 
-With ``t(i, k, m, c)`` the time of one micro-batch in a stage of clusters
-``i..k`` on submesh ``m`` in configuration ``c``, and ``M`` micro-batches, it
-minimizes
+With ``t(i, k, m, c)`` the time of one micro-batch in a stage of clusters ``i..k`` on
+submesh ``m`` in configuration ``c``, and ``M`` micro-batches, it minimizes
 
 ``T = Σ t + (M - 1) max t``
 
@@ -75,10 +74,9 @@ def best_pipeline(
     Parameters
     ----------
     times
-        Quanta, of shape (stages, clusters, clusters, submeshes):
-        ``times[s-1, i, k, m]`` is the least ``t(i, k, m, c)`` among the
-        configurations that have room with ``s - 1`` stages behind;
-        :data:`INFINITE` if there is none.
+        Quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1, i, k,
+        m]`` is the least ``t(i, k, m, c)`` among the configurations that have room with
+        ``s - 1`` stages behind; :data:`INFINITE` if there is none.
     sizes
         Devices of every submesh.
     num_devices

@@ -1,9 +1,8 @@
 """Inside the stages of ``alpa``: submeshes, shardings, and what they cost.
 
-A *submesh* has 1, 2, 4, … devices of a node, or whole nodes. A *logical mesh*
-arranges its ``n`` devices as ``dp × mp``, with ``mp`` at most a node. A *mesh
-configuration* is what the layers of a stage may choose from on one logical
-mesh.
+A *submesh* has 1, 2, 4, … devices of a node, or whole nodes. A *logical mesh* arranges
+its ``n`` devices as ``dp × mp``, with ``mp`` at most a node. A *mesh configuration* is
+what the layers of a stage may choose from on one logical mesh.
 
 With one strategy per stage that is one strategy. With one per layer it is an
 integer program: over one-hot ``s_i`` (layer ``i`` takes sharding ``a``) and
@@ -11,16 +10,15 @@ one-hot ``e_ij`` (edge ``ij`` sees the pair ``ab``) it minimizes
 
 ``Σ_i c_i·s_i + Σ_ij r_ij·e_ij``
 
-(Zheng et al. 2022, eq. 1). On a mesh ``dp × mp`` every layer splits the batch
-over the first axis (``force_batch_dim_to_mesh_dim``) and itself over the
-second; its experts it may split over the whole first axis. On the
-one-dimensional mesh it chooses between the batch and itself. So at most two
-layouts meet in a stage, and moving a tensor from one to the other and back
-takes the same either way round: the optimum is a minimum cut, found without
-an integer program. It knows no memory, so every single strategy is tried as
-well. Sources: ``get_submesh_choices`` and
-``get_one_submesh_autosharding_config_choices`` in ``stage_construction.py``
-at alpa b8078a9f.
+(Zheng et al. 2022, eq. 1). On a mesh ``dp × mp`` every layer splits the batch over the
+first axis (``force_batch_dim_to_mesh_dim``) and itself over the second; its experts it
+may split over the whole first axis. On the one-dimensional mesh it chooses between the
+batch and itself. So at most two layouts meet in a stage, and moving a tensor from one
+to the other and back takes the same either way round: the optimum is a minimum cut,
+found without an integer program. It knows no memory, so every single strategy is tried
+as well. Sources: ``get_submesh_choices`` and
+``get_one_submesh_autosharding_config_choices`` in ``stage_construction.py`` at alpa
+b8078a9f.
 """
 
 from __future__ import annotations
@@ -104,9 +102,8 @@ class Candidate(NamedTuple):
 def submesh_sizes(node: int, num_devices: int, *, every: bool) -> list[int]:
     """Return the sizes of the submeshes, ascending.
 
-    Powers of two inside a node, the node, then 2, 4, 8, … nodes (2, 3, 4, …
-    with ``every``). Alpa wants nodes whose size is a power of two; here any
-    will do.
+    Powers of two inside a node, the node, then 2, 4, 8, … nodes (2, 3, 4, … with
+    ``every``). Alpa wants nodes whose size is a power of two; here any will do.
     """
     sizes = {node}
     size = 1
@@ -268,19 +265,17 @@ def least_shardings(
 def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     """Return how many stages there may be behind a stage, or -1.
 
-    ``(capacity - peak - initial) // intermediate - 1``, with the optimizer
-    state initially there, the activations that one micro-batch keeps as
-    intermediate, and at the peak weights, gradients, one micro-batch's
-    activations and the largest working set
-    (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa
-    has room for one micro-batch more than are in flight.
+    ``(capacity - peak - initial) // intermediate - 1``, with the optimizer state
+    initially there, the activations that one micro-batch keeps as intermediate, and at
+    the peak weights, gradients, one micro-batch's activations and the largest working
+    set (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa has room
+    for one micro-batch more than are in flight.
 
     Parameters
     ----------
     capacity, static, kept, working
-        Bytes per device: all there is; weights, gradients, buffers and
-        optimizer state; what one micro-batch keeps; the largest working set
-        of a layer.
+        Bytes per device: all there is; weights, gradients, buffers and optimizer state;
+        what one micro-batch keeps; the largest working set of a layer.
     """
     room = capacity - static - kept - working
     return min(max(room // max(kept, 1) - 1, -1), MOST_BEHIND)

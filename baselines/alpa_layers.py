@@ -1,10 +1,9 @@
 """How ``alpa`` clusters the layers of a graph before it cuts stages.
 
-Alpa clusters operators into ``L`` clusters (its "layers") so that little data
-passes between neighbors and none computes much more than the others
-(``layer_construction.py`` at alpa b8078a9f, ``cluster_jaxpr_by_cost``); stages
-are then runs of clusters. Here the units are the layers of the graph in
-topological order:
+Alpa clusters operators into ``L`` clusters (its "layers") so that little data passes
+between neighbors and none computes much more than the others (``layer_construction.py``
+at alpa b8078a9f, ``cluster_jaxpr_by_cost``); stages are then runs of clusters. Here the
+units are the layers of the graph in topological order:
 
 ``cost[r, q] = min_k max(cost[k, q-1], bytes(k, r))``
 
@@ -13,10 +12,9 @@ stays below ``(1 + ε) total / L``, ``ε = 1/2``. ``bytes(k, r)`` is what layers
 up to ``k`` produce and the span reads, every producer once. Ties are broken by
 the sum of ``bytes`` and then by the sum of squares of the numbers of layers.
 
-Deviations: Alpa wants three matrix products in a cluster, which every
-transformer layer has, so that rule is left out; its ties are equal to 1e-4
-relative, here they are equal. Computation is the time of the least split
-layer instead of FLOPs.
+Deviations: Alpa wants three matrix products in a cluster, which every transformer layer
+has, so that rule is left out; its ties are equal to 1e-4 relative, here they are equal.
+Computation is the time of the least split layer instead of FLOPs.
 """
 
 from __future__ import annotations
@@ -46,10 +44,9 @@ def cluster(
         For every layer the ``(producer, bytes)`` of what it reads, producers
         by their position in the chain.
     num_clusters
-        How many to make; where the bound leaves no such clustering the
-        largest smaller number that has one, as Alpa's search for a number
-        of layers does. With as many as there are layers, or more, every
-        layer is a cluster.
+        How many to make; where the bound leaves no such clustering the largest smaller
+        number that has one, as Alpa's search for a number of layers does. With as many
+        as there are layers, or more, every layer is a cluster.
 
     Returns
     -------

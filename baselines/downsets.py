@@ -1,9 +1,8 @@
 """Stages of planners that work on downsets of the graph (Piper, Phaze).
 
-Both papers cut a DAG into sets of layers such that no edge leads back; a
-stage is the difference of two closed sets. They keep the sets of layers that
-hold all successors; here, as everywhere in the project, their complements,
-which hold all predecessors.
+Both papers cut a DAG into sets of layers such that no edge leads back; a stage is the
+difference of two closed sets. They keep the sets of layers that hold all successors;
+here, as everywhere in the project, their complements, which hold all predecessors.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class Stages:
     problem
         Whose graph it is.
     limit
-        The most closed sets; a graph with more is cut in one topological
-        order.
+        The most closed sets; a graph with more is cut in one topological order.
 
     Attributes
     ----------

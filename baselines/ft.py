@@ -107,8 +107,7 @@ class Frontier:
     values
         Quanta and bytes, by rising quanta and falling bytes, ``(2, points)``.
     parts
-        What the points are made of; ``None`` for what chooses nothing, and
-        for a layer.
+        What the points are made of; ``None`` for what chooses nothing, and for a layer.
     chosen
         The layer and its configuration, if it is one.
     """
@@ -256,8 +255,7 @@ class Tracking:
     def _table(self, source: int, target: int) -> Table | None:
         """Return the table of the edge between two layers, if there is one.
 
-        Its rows are the configurations of ``source``, whichever way the edge
-        leads.
+        Its rows are the configurations of ``source``, whichever way the edge leads.
         """
         if (source, target) in self.edges:
             return self.edges[source, target]

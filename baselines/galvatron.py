@@ -1,10 +1,9 @@
 """``galvatron``: a strategy per layer within a memory budget, stage by stage.
 
-Miao, Wang, Jiang, Shi, Nie, Zhang and Cui, *Galvatron: Efficient Transformer
-Training over Multiple GPUs Using Automatic Parallelism*, PVLDB 16(3), 2022,
-and the code published with it, Hetu-Galvatron, main branch at cea12ff.
-docs/baselines/galvatron.md compares this re-implementation with recorded
-answers of that code.
+Miao, Wang, Jiang, Shi, Nie, Zhang and Cui, *Galvatron: Efficient Transformer Training
+over Multiple GPUs Using Automatic Parallelism*, PVLDB 16(3), 2022, and the code
+published with it, Hetu-Galvatron, main branch at cea12ff. docs/baselines/galvatron.md
+compares this re-implementation with recorded answers of that code.
 
 Search space
     A decision tree: pipeline degree first, the same devices for every stage;
@@ -17,19 +16,17 @@ Search space
     stage, Galvatron's coarse mode: one strategy for the whole model.
 
 Objective
-    Every stage minimizes the sum of its own layers by a dynamic program over
-    whole MiB; a formula for 1F1B compares what comes out
-    (:mod:`baselines.galvatron_core`). Gradient sync overlaps the backward
-    pass, both slowed down by 1.1256 meanwhile.
+    Every stage minimizes the sum of its own layers by a dynamic program over whole MiB;
+    a formula for 1F1B compares what comes out (:mod:`baselines.galvatron_core`).
+    Gradient sync overlaps the backward pass, both slowed down by 1.1256 meanwhile.
 
 Ignored
-    Where stages sit and how fast their links are, beyond the first devices;
-    a slow stage in the middle of the pipeline; the gradient sync of embedding
-    and head; the second gather of ZeRO-3 and the scatter per micro-batch of
-    ZeRO-2; strategy changes between stages; the optimizer update; working
-    sets of recomputation and of gathered weights. Changes of the tensor
-    parallel degree are charged 100 times the bandwidth's time (a slip of
-    units in the code). A fifth of a memory above 20 GiB is left to the
+    Where stages sit and how fast their links are, beyond the first devices; a slow
+    stage in the middle of the pipeline; the gradient sync of embedding and head; the
+    second gather of ZeRO-3 and the scatter per micro-batch of ZeRO-2; strategy changes
+    between stages; the optimizer update; working sets of recomputation and of gathered
+    weights. Changes of the tensor parallel degree are charged 100 times the bandwidth's
+    time (a slip of units in the code). A fifth of a memory above 20 GiB is left to the
     allocator's cache, so plans rarely overrun.
 
 Deviations
@@ -40,10 +37,9 @@ Deviations
       1 GiB is the device's reserve, the buffer of the largest tensor parallel
       degree the largest working set at it.
     - Its data parallel degree ``D`` becomes ``R`` replicas times ``dp`` inside
-      a stage; all legal ``(R, B)`` with ``R dp = D`` are tried, the smallest
-      ``R`` first: ZeRO shards over ``dp`` only. Gradients are synchronized
-      over all of ``D``. Where ``D`` does not fit the batch, the most devices
-      that do are used.
+      a stage; all legal ``(R, B)`` with ``R dp = D`` are tried, the smallest ``R``
+      first: ZeRO shards over ``dp`` only. Gradients are synchronized over all of ``D``.
+      Where ``D`` does not fit the batch, the most devices that do are used.
     - Embedding and head are the layers before and behind all others whose
       kinds occur once. In coarse mode they are recomputed like the layers, as
       one strategy per stage demands.
@@ -582,9 +578,8 @@ class Pricing:
     def transitions_s(self, task: Task) -> np.ndarray:
         """Return the times between strategies of neighboring layers.
 
-        An all-gather of the activation at the larger tensor parallel degree,
-        times 100, under sequence parallelism; else the biases that order
-        equally good strategies.
+        An all-gather of the activation at the larger tensor parallel degree, times 100,
+        under sequence parallelism; else the biases that order equally good strategies.
         """
         offered = task.offered
         num, num_layers = len(offered), self.last - self.first

@@ -1,16 +1,14 @@
 """Galvatron's search on plain tables: per-layer DP, pipeline, divisions.
 
-Reference: Miao et al., *Galvatron: Efficient Transformer Training over
-Multiple GPUs Using Automatic Parallelism*, PVLDB 16(3), 2022, and its code,
-Hetu-Galvatron at cea12ff. What fills the tables is up to the caller:
-``bench/galvatron_profiles.py`` reads the planner's own profiles,
-:mod:`baselines.galvatron` the shared cost model.
+Reference: Miao et al., *Galvatron: Efficient Transformer Training over Multiple GPUs
+Using Automatic Parallelism*, PVLDB 16(3), 2022, and its code, Hetu-Galvatron at
+cea12ff. What fills the tables is up to the caller: ``bench/galvatron_profiles.py``
+reads the planner's own profiles, :mod:`baselines.galvatron` the shared cost model.
 
-A *task* is one choice of everything the outer loops go through: chunks
-(micro-batches), pipeline degree and the strategies on offer. Its stages are
-solved one by one, each for the least time of its own layers within the
-memory; only the tasks are compared by the time of the whole pipeline. So a
-task's answer need not be the best plan of that task.
+A *task* is one choice of everything the outer loops go through: chunks (micro-batches),
+pipeline degree and the strategies on offer. Its stages are solved one by one, each for
+the least time of its own layers within the memory; only the tasks are compared by the
+time of the whole pipeline. So a task's answer need not be the best plan of that task.
 
 Section numbers refer to reference/galvatron.md.
 
@@ -84,9 +82,8 @@ class Tables:
     stages
         Ranges of layers, one per stage.
     layer_sync_s, layer_no_sync_s
-        ``(L, S)``: time of a layer per micro-batch, with and without the
-        gradient sync; infinite where a layer cannot use a strategy, but no
-        layer can use none.
+        ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
+        infinite where a layer cannot use a strategy, but no layer can use none.
     memory_units
         ``(P, L, S)``: memory of a layer if it is on that stage.
     transition_s
@@ -246,10 +243,9 @@ def divide_by_memory(
 ) -> list[int]:
     """Return layers per stage such that stages need about as much memory.
 
-    Stages are filled one after the other until what is missing to the
-    average is less than half the next layer. Then a stage that needs more
-    than 1.3 times the average hands layers to the next one, and at last
-    every stage gets a layer (§3).
+    Stages are filled one after the other until what is missing to the average is less
+    than half the next layer. Then a stage that needs more than 1.3 times the average
+    hands layers to the next one, and at last every stage gets a layer (§3).
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
 """``mcmc``: FlexFlow's random walk over parallelization strategies.
 
-Source: Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep
-neural networks", MLSys'19 (arXiv 1807.05358), §6; ``FFModel::mcmc_optimize``
-and ``Simulator::simulate_runtime`` of github.com/flexflow/FlexFlow, as of
-2021.
+Source: Jia, Zaharia and Aiken, "Beyond data and model parallelism for deep neural
+networks", MLSys'19 (arXiv 1807.05358), §6; ``FFModel::mcmc_optimize`` and
+``Simulator::simulate_runtime`` of github.com/flexflow/FlexFlow, as of 2021.
 
 Search space
     Plans with one strategy per stage, or per layer where the job allows it,
@@ -13,23 +12,21 @@ Search space
     that the job and its costs allow of each.
 
 Search
-    From data parallelism on all devices, ``budget + 1`` proposals. Every
-    ``budget / 100`` of them, at least 1 and at most 1000, the walk returns to
-    the best plan found. A proposal is taken if it is better, else with
-    probability ``exp(-alpha d)``, ``d`` the loss. Of the proposals a
-    quarter propagate: a layer's configuration, devices included, is copied to
-    a neighbor, from there on to the next with probability 3/4, and so on;
-    neighbors are chosen in proportion to the tensors between them. The
+    From data parallelism on all devices, ``budget + 1`` proposals. Every ``budget /
+    100`` of them, at least 1 and at most 1000, the walk returns to the best plan found.
+    A proposal is taken if it is better, else with probability ``exp(-alpha d)``, ``d``
+    the loss. Of the proposals a quarter propagate: a layer's configuration, devices
+    included, is copied to a neighbor, from there on to the next with probability 3/4,
+    and so on; neighbors are chosen in proportion to the tensors between them. The
     others give a random layer a random configuration.
 
 Temperature
-    FlexFlow counts ``d`` in ms, with ``alpha`` 1 by default: its own models
-    take from some ms to some hundred. On steps of seconds a loss of a percent
-    is never taken, and in the artifact's units, which are not all ms, ``d``
-    says nothing. With ``unit=percent`` ``d`` is percent of the step that
-    the walk is at, whatever a step takes. There ``alpha`` is 0.05 by default,
-    a loss of a fifth is taken with probability 1/e: plans of pipelines are
-    further apart than those of operators.
+    FlexFlow counts ``d`` in ms, with ``alpha`` 1 by default: its own models take from
+    some ms to some hundred. On steps of seconds a loss of a percent is never taken, and
+    in the artifact's units, which are not all ms, ``d`` says nothing. With
+    ``unit=percent`` ``d`` is percent of the step that the walk is at, whatever a step
+    takes. There ``alpha`` is 0.05 by default, a loss of a fifth is taken with
+    probability 1/e: plans of pipelines are further apart than those of operators.
 
 Objective
     The simulated time of a step, ``M Σ (F_s + G_s) + max Y_s``: no
@@ -89,8 +86,7 @@ from nest.units import quanta_to_ns
 
 BUDGET = 20_000
 
-#: Values of the options: whether stages overlap, and whether losses count in
-#: percent.
+#: Values of the options: whether stages overlap, and whether losses count in percent.
 YES_NO = {"no": False, "yes": True}
 UNITS = {"ms": False, "percent": True}
 

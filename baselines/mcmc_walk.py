@@ -82,8 +82,7 @@ class Walk:
     Attributes
     ----------
     relative
-        Whether a MB that a device lacks counts as a percent of the step,
-        not as 1 ms.
+        Whether a MB that a device lacks counts as a percent of the step, not as 1 ms.
     """
 
     relative = False
@@ -159,10 +158,9 @@ class Walk:
     def start(self, draw: random.Random) -> State | None:
         """Return data parallelism on as many devices as possible.
 
-        With the least tensor parallelism and the fewest stages that the job
-        allows; of those alike with the fewest micro-batches and replicas.
-        Where some layer has no cost for it, the first legal one of a number
-        of random plans.
+        With the least tensor parallelism and the fewest stages that the job allows; of
+        those alike with the fewest micro-batches and replicas. Where some layer has no
+        cost for it, the first legal one of a number of random plans.
         """
         starts: list[tuple[tuple[int, ...], State]] = []
         for split in self.splits:

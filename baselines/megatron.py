@@ -40,10 +40,9 @@ Memory
     the activations. The bytes per layer come from the problem's cost table.
 
 Ignored
-    Communication between stages and data parallel ranks, the optimizer
-    update, the uneven stages with embedding and output layer, and in the
-    memory the working sets (gathered weights, logits, what is computed again)
-    and the reserve.
+    Communication between stages and data parallel ranks, the optimizer update, the
+    uneven stages with embedding and output layer, and in the memory the working sets
+    (gathered weights, logits, what is computed again) and the reserve.
 
 Deviations
     The papers leave open how much recomputation and what micro-batch to try;

@@ -22,12 +22,11 @@ Objective
         dp[D][s] = min over D' ⊂ D of max(dp[D'][s-1], load(D - D', s))
         step     = max load · (m + s - 1) + 4 (d-1)/d W_first / β
 
-    ``A`` are all activations of the stage, ``stash`` the same, or with
-    recomputation the bytes of the edges that enter; ``s`` counts all stages in
-    the last line, ``m = ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's
-    weights ``W_first`` are synchronized, so the choice of the first stage
-    weighs them. Exactly ``s`` stages of ``a`` devices each use ``s a`` of the
-    ``⌊K/d⌋`` devices of a replica.
+    ``A`` are all activations of the stage, ``stash`` the same, or with recomputation
+    the bytes of the edges that enter; ``s`` counts all stages in the last line, ``m =
+    ⌈N/d⌉`` of ``N`` micro-batches. Only the first stage's weights ``W_first`` are
+    synchronized, so the choice of the first stage weighs them. Exactly ``s`` stages of
+    ``a`` devices each use ``s a`` of the ``⌊K/d⌋`` devices of a replica.
 
 Ignored
     Levels and latency of the network, placement, the gradient sync of all
@@ -35,17 +34,16 @@ Ignored
     context and expert parallelism.
 
 In the shared plan space
-    ``d`` is ``R``, with the least ``dp`` that the job allows inside a stage
-    (``d = R dp``; 1 unless the job says otherwise; every ``dp`` where a preset
-    has no replicas, as ``piper``); ``cp``, ``ep`` and ``zero`` are the least
-    allowed with it. Every legal ``(R, B)`` is a run. The flag stands for
-    recompute ``full``, or ``selective`` where the job has no ``full``; the
-    last stage recomputes nothing where it may. Passes include the collectives
-    inside a layer, on the first devices of a replica; ``β`` is the bandwidth
-    between the first and the last device of the cluster, and an edge is split
-    over the data ranks of a stage. Activations without recomputation are what
-    a layer keeps then; where the job does not allow that, what it keeps and
-    what it needs to compute it again.
+    ``d`` is ``R``, with the least ``dp`` that the job allows inside a stage (``d = R
+    dp``; 1 unless the job says otherwise; every ``dp`` where a preset has no replicas,
+    as ``piper``); ``cp``, ``ep`` and ``zero`` are the least allowed with it. Every
+    legal ``(R, B)`` is a run. The flag stands for recompute ``full``, or ``selective``
+    where the job has no ``full``; the last stage recomputes nothing where it may.
+    Passes include the collectives inside a layer, on the first devices of a replica;
+    ``β`` is the bandwidth between the first and the last device of the cluster, and an
+    edge is split over the data ranks of a stage. Activations without recomputation are
+    what a layer keeps then; where the job does not allow that, what it keeps and what
+    it needs to compute it again.
 
 Deviations
     - Costs come from the shared tables, in whole quanta; the search over

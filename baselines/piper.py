@@ -1,14 +1,12 @@
 """``piper``: Piper's dynamic program over downsets.
 
-Source: Tarnawski, Narayanan and Phanishayee, "Piper: Multidimensional
-Planner for DNN Parallelization", NeurIPS 2021; its published code at commit
-d7fc8cf (``algo.cpp``).
+Source: Tarnawski, Narayanan and Phanishayee, "Piper: Multidimensional Planner for DNN
+Parallelization", NeurIPS 2021; its published code at commit d7fc8cf (``algo.cpp``).
 
 Search space
-    Sequences of stages, each a difference of two closed sets of the graph,
-    with its own data parallel degree ``d`` and tensor parallel degree ``t``;
-    in a stage every layer chooses between its fastest and its smallest
-    alternative (recomputation or not).
+    Sequences of stages, each a difference of two closed sets of the graph, with its own
+    data parallel degree ``d`` and tensor parallel degree ``t``; in a stage every layer
+    chooses between its fastest and its smallest alternative (recomputation or not).
 
 Objective
     The time per micro-batch in the steady state (its "TPS"), the largest load
@@ -29,31 +27,28 @@ Search
         dp[D][k][s] = min over D' ⊂ D, t, d of
                       max(dp[D'][k - d t][s - d], T(D - D', t, d, ⌈s/d⌉))
 
-    ``T`` chooses alternatives with a greedy knapsack: all fastest if that
-    fits, else those with the least extra time per byte saved become the
-    smallest, one layer after the other, until the stage fits. Of the best
-    plans the one with the fewest devices, then with the least ``Σ d``, is
-    returned.
+    ``T`` chooses alternatives with a greedy knapsack: all fastest if that fits, else
+    those with the least extra time per byte saved become the smallest, one layer after
+    the other, until the stage fits. Of the best plans the one with the fewest devices,
+    then with the least ``Σ d``, is returned.
 
 Ignored
-    Filling and draining the pipeline, the optimizer update, latency, levels of
-    the network and placement, working sets of layers, ZeRO, context and expert
-    parallelism.
+    Filling and draining the pipeline, the optimizer update, latency, levels of the
+    network and placement, working sets of layers, ZeRO, context and expert parallelism.
 
 In the shared plan space
-    Under presets whose ranks share a micro-batch, a stage of degree ``d`` is
-    one with ``dp`` in each of ``R`` replicas, ``d = R dp``. Every legal ``(R,
-    B)`` is a run of the program on ``⌊N/R⌋`` devices; ``dp`` divides ``B``, in
-    place of ``d`` dividing ``N``. ``p`` and the memory are those of ``B/dp``
-    samples on the first devices of a replica, so ``p`` is not divided by
-    ``dp`` again; an edge is split over the ranks. Runs are compared by ``M``
-    times the largest load, which is also ``own_objective_ns``; with equal
-    values the larger ``R`` stays, as without ZeRO sharding inside the stage
-    gains nothing. ``β`` is the bandwidth between the first and the last device
-    of the cluster. ``cp``, ``ep`` and ``zero`` are the least that the job
-    allows for a ``(dp, tp)``. With granularity ``stage`` all layers of a stage
-    choose alike, which is the flag ``ARallOrNone`` of the code; with ``layer``
-    each chooses.
+    Under presets whose ranks share a micro-batch, a stage of degree ``d`` is one with
+    ``dp`` in each of ``R`` replicas, ``d = R dp``. Every legal ``(R, B)`` is a run of
+    the program on ``⌊N/R⌋`` devices; ``dp`` divides ``B``, in place of ``d`` dividing
+    ``N``. ``p`` and the memory are those of ``B/dp`` samples on the first devices of a
+    replica, so ``p`` is not divided by ``dp`` again; an edge is split over the ranks.
+    Runs are compared by ``M`` times the largest load, which is also
+    ``own_objective_ns``; with equal values the larger ``R`` stays, as without ZeRO
+    sharding inside the stage gains nothing. ``β`` is the bandwidth between the first
+    and the last device of the cluster. ``cp``, ``ep`` and ``zero`` are the least that
+    the job allows for a ``(dp, tp)``. With granularity ``stage`` all layers of a stage
+    choose alike, which is the flag ``ARallOrNone`` of the code; with ``layer`` each
+    chooses.
 
 Deviations
     - The code tabulates ``s``; here the least ``s`` of every ``(D, k)`` is
@@ -65,8 +60,7 @@ Deviations
     - Three recomputation choices are reduced to two per layer, as the code
       takes no more than two alternatives.
     - A graph with more than ``max_closed_sets`` closed sets is cut in one
-      topological order; the code stops at 40,000 and its linearisation is not
-      written.
+      topological order; the code stops at 40,000 and its linearisation is not written.
     - A job that restricts the number of stages adds that number to the state.
 """
 

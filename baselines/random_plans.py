@@ -7,15 +7,14 @@ Search space
     stage a run of the layers in one topological order.
 
 Search
-    A plan is drawn by choosing ``(R, B)``, then a number of stages, the cuts,
-    and a strategy for each stage in pipeline order, uniformly among those that
-    every layer of the stage has a cost for. The number of stages is
-    log-uniform: a range ``2^i .. 2^(i+1) - 1`` is drawn first, then a number
-    inside it. A stage takes at most twice its even share of the devices that
-    are left, so that the first ones do not use them up. Under a preset whose
-    stages have to be alike, one strategy is drawn for all. What breaks a
-    counting rule or exceeds the memory is drawn again, until ``plans`` plans
-    fit or ``draws`` were drawn.
+    A plan is drawn by choosing ``(R, B)``, then a number of stages, the cuts, and a
+    strategy for each stage in pipeline order, uniformly among those that every layer of
+    the stage has a cost for. The number of stages is log-uniform: a range ``2^i ..
+    2^(i+1) - 1`` is drawn first, then a number inside it. A stage takes at most twice
+    its even share of the devices that are left, so that the first ones do not use them
+    up. Under a preset whose stages have to be alike, one strategy is drawn for all.
+    What breaks a counting rule or exceeds the memory is drawn again, until ``plans``
+    plans fit or ``draws`` were drawn.
 
 Objective
     The shared step time, of plans that fit.
@@ -161,9 +160,8 @@ def drawable(
 ) -> list[tuple[BatchSplit, Usable, list[int]]]:
     """Return the cases to draw from.
 
-    Each with the strategies of every range of layers, and the numbers of
-    stages that a plan can have. Cases in which some layer has no strategy are
-    left out.
+    Each with the strategies of every range of layers, and the numbers of stages that a
+    plan can have. Cases in which some layer has no strategy are left out.
     """
     cases = []
     for split in batch_splits(problem):

@@ -54,8 +54,7 @@ class Transfers:
         block, strategy
             The receiver's, and of its layer next to the cut.
         forward
-            Activations from the block in front, else gradients from the
-            block behind.
+            Activations from the block in front, else gradients from the block behind.
         """
         if forward:
             sender = block.before(min(block.devices, block.offset))

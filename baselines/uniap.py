@@ -6,11 +6,10 @@ automatic parallelism by mixed integer quadratic programming", CVPR'25 (arXiv
 program below follows a summary of the paper, and was not checked against it.
 
 Search space
-    Data and tensor parallelism and FSDP (ZeRO 3, where the job allows it) of
-    every layer, or of every stage if the job wants one strategy per stage;
-    pipelines of ``S`` stages of ``n`` devices each, ``n S`` the devices of a
-    replica. No recomputation, context or expert parallelism: the least that
-    the job and its costs allow of each.
+    Data and tensor parallelism and FSDP (ZeRO 3, where the job allows it) of every
+    layer, or of every stage if the job wants one strategy per stage; pipelines of ``S``
+    stages of ``n`` devices each, ``n S`` the devices of a replica. No recomputation,
+    context or expert parallelism: the least that the job and its costs allow of each.
 
 Search
     An outer loop over ``S`` and the number ``c`` of micro-batches, an integer
@@ -30,22 +29,20 @@ Memory
     ``min(c, S - i)`` under 1F1B. No working sets, no reserve.
 
 Ignored
-    Where a stage sits: layers cost what they cost on the first devices of a
-    replica, and every move between stages what it costs between the first
-    two. Of a DAG, changes of strategy between layers that are not neighbors
-    in the topological order.
+    Where a stage sits: layers cost what they cost on the first devices of a replica,
+    and every move between stages what it costs between the first two. Of a DAG, changes
+    of strategy between layers that are not neighbors in the topological order.
 
 Deviations
-    ``c`` stands for all ``(R, B)`` with as many micro-batches; of them the
-    one with the fewest replicas is searched, as it leaves the most choice of
-    ``dp`` and FSDP shards over all of it. Pairs ``(S, c)`` that would leave
-    devices idle are searched only if all do. Layers of the chain are grouped,
-    at most ``groups`` of equal length besides single layers at the ends; a
-    group has one strategy and is not cut, and ``S`` is at most their number.
-    The search starts from the best even split with one strategy. A pair is
-    left out if a bound without memory and communication shows that it cannot
-    win, and its program stops after ``effort`` units of CP-SAT's deterministic
-    time. The original enumerates all pairs, solves MIQPs, and places DAGs.
+    ``c`` stands for all ``(R, B)`` with as many micro-batches; of them the one with the
+    fewest replicas is searched, as it leaves the most choice of ``dp`` and FSDP shards
+    over all of it. Pairs ``(S, c)`` that would leave devices idle are searched only if
+    all do. Layers of the chain are grouped, at most ``groups`` of equal length besides
+    single layers at the ends; a group has one strategy and is not cut, and ``S`` is at
+    most their number. The search starts from the best even split with one strategy. A
+    pair is left out if a bound without memory and communication shows that it cannot
+    win, and its program stops after ``effort`` units of CP-SAT's deterministic time.
+    The original enumerates all pairs, solves MIQPs, and places DAGs.
 """
 
 from __future__ import annotations
@@ -501,9 +498,8 @@ def optimize(
 class Formulation:
     """The integer program, linearised.
 
-    Binaries ``z[g, s, k]``: group ``g`` is on stage ``s`` with strategy
-    ``k``. From them ``x[g, k] = Σ_s z``, ``y[g, s] = Σ_k z``, and ``cut[g]``:
-    ``g`` starts a stage.
+    Binaries ``z[g, s, k]``: group ``g`` is on stage ``s`` with strategy ``k``. From
+    them ``x[g, k] = Σ_s z``, ``y[g, s] = Σ_k z``, and ``cut[g]``: ``g`` starts a stage.
     """
 
     def __init__(self, program: Program, cutoff: int | None) -> None:

@@ -1,11 +1,10 @@
 """How far ``aceso`` is from the proven optimum, and from its own code.
 
-Runs ``nest compare`` with ``dp`` and ``aceso``, 60 s each, on built-in
-problems, on instances of the library and on inputs of NEST's artifact, then
-``dp`` with the replicas, ZeRO and expert parallelism of Aceso's plan; and
-``aceso`` on the profile of GPT-13B that comes with Aceso, whose predicted step
-time was recorded. The last two need the shared data. Writes
-``bench/results/aceso.json`` and fills docs/results/aceso.md.
+Runs ``nest compare`` with ``dp`` and ``aceso``, 60 s each, on built-in problems, on
+instances of the library and on inputs of NEST's artifact, then ``dp`` with the
+replicas, ZeRO and expert parallelism of Aceso's plan; and ``aceso`` on the profile of
+GPT-13B that comes with Aceso, whose predicted step time was recorded. The last two need
+the shared data. Writes ``bench/results/aceso.json`` and fills docs/results/aceso.md.
 
     python bench/aceso.py [--tables]
 """

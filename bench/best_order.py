@@ -160,8 +160,7 @@ def group_span(
 ) -> IntVar:
     """``x[p,d]`` implies ``t_g >= Σ_e D_g[d,e] x[q,e]``, all p, q in g (O3).
 
-    ``t_g`` is the most that a message of the group costs between two of its
-    devices.
+    ``t_g`` is the most that a message of the group costs between two of its devices.
     """
     table = costs.pair_costs_ns[group_idx]
     span = model.new_int_var(0, int(table.max()), f"t[{group_idx}]")

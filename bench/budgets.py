@@ -1,13 +1,12 @@
 """Exact frontiers against planners that get one memory budget at a time.
 
-For every problem the frontier of step time and memory is traced once, up to
-the largest budget. For every budget a Galvatron-style planner and one by the
-hand rules of Megatron-LM plan for devices with so much memory, and the best
-uniform plan is found by scoring all of them: every stage alike, the layers
-split evenly, all devices in use. The curve must lie on or below every one of
-these plans that fits: at the budget, and at what the plan holds. Writes
-``bench/results/budgets.json``, prints a table; exits with 1 if a plan lies
-below a curve.
+For every problem the frontier of step time and memory is traced once, up to the largest
+budget. For every budget a Galvatron-style planner and one by the hand rules of
+Megatron-LM plan for devices with so much memory, and the best uniform plan is found by
+scoring all of them: every stage alike, the layers split evenly, all devices in use. The
+curve must lie on or below every one of these plans that fits: at the budget, and at
+what the plan holds. Writes ``bench/results/budgets.json``, prints a table; exits with 1
+if a plan lies below a curve.
 
     python bench/budgets.py [--problem NAME ...] [--granularity stage|layer]
                             [--time-limit S]

@@ -2,16 +2,15 @@
 
     python bench/calibrate_links.py [--data ../shared/data]
 
-Per link family at most three parameters of these: the fraction of the
-data-sheet bandwidth, the latency of a step, the launch cost of a collective
-and what small groups lose of the bandwidth. They minimize the weighted mean
-of |ln(predicted/measured)|: collectives count alike, and so do the cells
-(group, octave of the size) of each. Predicted are the times that the planner
-itself would use. The search is a pattern search from one starting point, so
-the result depends on the data only. It is written to
-``nest/hardware/data/link_calibration.json``. Then families that were measured
-at many sizes are fitted to every other size, and tested on the rest from 1 MB
-on: the table of docs/results/links.md.
+Per link family at most three parameters of these: the fraction of the data-sheet
+bandwidth, the latency of a step, the launch cost of a collective and what small groups
+lose of the bandwidth. They minimize the weighted mean of |ln(predicted/measured)|:
+collectives count alike, and so do the cells (group, octave of the size) of each.
+Predicted are the times that the planner itself would use. The search is a pattern
+search from one starting point, so the result depends on the data only. It is written to
+``nest/hardware/data/link_calibration.json``. Then families that were measured at many
+sizes are fitted to every other size, and tested on the rest from 1 MB on: the table of
+docs/results/links.md.
 
 Data (see ../shared/data/measured/README.md and ../shared/data/ORIGINS.md):
 vTrain's all-reduce tables (A100, one node of 8), Aceso's primitives (V100,

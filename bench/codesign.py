@@ -1,19 +1,17 @@
 """How far from the best architecture other searches of Phaze's list end.
 
-Every model on every cluster is a specification with Phaze's 29,360
-architectures, as examples/codesign/phaze.yaml has them but for links of 50
-GB/s, those of TPU v4, and 4 samples of a step per device: with Phaze's own 4
-GiB/s the architecture hardly matters. What Phaze's order and stop rule look
-at, and samples of as many points as the search had to place, are solved
-exactly and compared with the best one. A regret is ``[least, most]``: against
-the best point that is known, and against what no point has more than; they
-are equal where the best one is proven. Step times are those of the analytic
+Every model on every cluster is a specification with Phaze's 29,360 architectures, as
+examples/codesign/phaze.yaml has them but for links of 50 GB/s, those of TPU v4, and 4
+samples of a step per device: with Phaze's own 4 GiB/s the architecture hardly matters.
+What Phaze's order and stop rule look at, and samples of as many points as the search
+had to place, are solved exactly and compared with the best one. A regret is ``[least,
+most]``: against the best point that is known, and against what no point has more than;
+they are equal where the best one is proven. Step times are those of the analytic
 accelerator model of nest, not Phaze's.
 
-Then the same question is asked within limits of TDP per area, and with fused
-attention (:data:`LIMITED`). ``--limits-only`` asks no more than that: neither
-the best point of the whole list nor the regrets against it depend on the base
-or on limits.
+Then the same question is asked within limits of TDP per area, and with fused attention
+(:data:`LIMITED`). ``--limits-only`` asks no more than that: neither the best point of
+the whole list nor the regrets against it depend on the base or on limits.
 
     python bench/codesign.py [--model NAME …] [--devices N …] [--jobs N]
 """
@@ -46,9 +44,8 @@ SAMPLES = (1, 2, 3, 4, 5)
 RATE = "50 GB/s"
 SAMPLES_PER_DEVICE = 4
 
-#: Largest TDP per area in W/mm², and attention. 2.9 is what the base has in
-#: these constants, 1.1 somewhat more than the 0.86 of H100, the most of the
-#: published chips.
+#: Largest TDP per area in W/mm², and attention. 2.9 is what the base has in these
+#: constants, 1.1 somewhat more than the 0.86 of H100, the most of the published chips.
 LIMITED = (("2.9", "unfused"), ("1.1", "unfused"), ("2.9", "fused"))
 
 

@@ -1,12 +1,11 @@
 """How far the analytic operator model of co-design is off what is published.
 
-Measured operators of an A100 (``bench/codesign_operators.csv``) against the
-model on chips *like* it: a GPU is not made of systolic arrays, so two
-readings of its 432 tensor cores of 256 multiply-accumulates a cycle are
-shown, 16 × 16 as LLMCompass has them, and 8 × 32. The model knows no time to
-launch a kernel, which is most of what small operators take; errors are shown
-as they are, for operators of at least 100 us, and with the fixed time per
-operator that LLMCompass adds.
+Measured operators of an A100 (``bench/codesign_operators.csv``) against the model on
+chips *like* it: a GPU is not made of systolic arrays, so two readings of its 432 tensor
+cores of 256 multiply-accumulates a cycle are shown, 16 × 16 as LLMCompass has them, and
+8 × 32. The model knows no time to launch a kernel, which is most of what small
+operators take; errors are shown as they are, for operators of at least 100 us, and with
+the fixed time per operator that LLMCompass adds.
 
 TPU v1's applications against its roofline, ``2 · intensity · bandwidth``, and
 the side of it that the model puts them on. Weights alone come from memory, as

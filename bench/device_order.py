@@ -1,10 +1,9 @@
 """What a fixed order of devices loses: every order of eight devices counts.
 
-For the groups of small plans on networks of eight devices: the cost of the
-given order, of ``auto`` without and with the groups, and of random orders,
-each against the best of all orders, which CP-SAT proves. Writes
-``bench/results/device_order.json`` and the table of
-docs/results/device-order.md.
+For the groups of small plans on networks of eight devices: the cost of the given order,
+of ``auto`` without and with the groups, and of random orders, each against the best of
+all orders, which CP-SAT proves. Writes ``bench/results/device_order.json`` and the
+table of docs/results/device-order.md.
 
     python bench/device_order.py
 """

@@ -6,12 +6,11 @@ proof that there is none), explained in one line (no such plan in the
 planner's space, a plan that does not fit, a problem that it cannot search) or
 failed; and no plan may be better than what ``dp`` proves.
 
-Takes any piece of it at a time: what is finished is kept in
-``build/every-cell``, with the reports of ``nest bench`` at the end of every
-piece, and its rows are added to ``bench/results/every_cell.json``, from which
-the tables of docs/results/planners.md are made. Rows of planner problems have
-what the tables of planners say besides: plans, what repairing takes, own
-objectives.
+Takes any piece of it at a time: what is finished is kept in ``build/every-cell``, with
+the reports of ``nest bench`` at the end of every piece, and its rows are added to
+``bench/results/every_cell.json``, from which the tables of docs/results/planners.md are
+made. Rows of planner problems have what the tables of planners say besides: plans, what
+repairing takes, own objectives.
 
     python bench/every_cell.py                  all that is missing
     python bench/every_cell.py --only 'rnd1*' 't5-*' --solvers dp,alpa
@@ -59,8 +58,7 @@ TIME_LIMIT_S = 60.0
 #: Sets of problems, with what tables call them.
 SHIPPED, SMALL, PLANNERS = "NEST's", "NEST's, small", "planners"
 
-#: What is run besides all solvers on all problems: on which sets, with which
-#: options.
+#: What is run besides all solvers on all problems: on which sets, with which options.
 FORMS = {PIPELINED: ((PLANNERS,), {"mcmc": {"pipelines": "yes"}})}
 
 #: What a cell came to; the first two are answers, the next three explain.

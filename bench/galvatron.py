@@ -1,9 +1,8 @@
 """Repeat Galvatron's recorded searches on its own profiles.
 
-Compares predicted step time, plan and memory with what its search engine
-answered (reference/galvatron-runs.md; the profiles are in the shared data),
-and times each search. Writes ``bench/results/galvatron.json`` and prints a
-table.
+Compares predicted step time, plan and memory with what its search engine answered
+(reference/galvatron-runs.md; the profiles are in the shared data), and times each
+search. Writes ``bench/results/galvatron.json`` and prints a table.
 
     python bench/galvatron.py
 """

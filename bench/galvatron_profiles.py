@@ -2,10 +2,9 @@
 
 Reads what Hetu-Galvatron's profilers write (computation, memory, all-reduce,
 point-to-point, overlap and message times), builds the tables of
-:mod:`baselines.galvatron_core` with its time and memory model, and searches
-as its search engine at cea12ff does. Used to check the search against
-recorded answers; the solver :mod:`baselines.galvatron` prices layers with
-the shared cost model instead.
+:mod:`baselines.galvatron_core` with its time and memory model, and searches as its
+search engine at cea12ff does. Used to check the search against recorded answers; the
+solver :mod:`baselines.galvatron` prices layers with the shared cost model instead.
 
 Models with one type of layer, in ``batch`` time mode (times of at least eight
 batch sizes, fitted by a line) and ``static`` memory mode; no context
@@ -205,9 +204,8 @@ class Search:
     default_zero2
         Shard optimizer and gradients by default, instead of plain DDP.
     mixed_precision, sequence_parallel, async_grad_reduce
-        How the model is trained: bf16 or fp16; Megatron's sequence
-        parallelism with tensor parallel layers; gradients reduced once a
-        step.
+        How the model is trained: bf16 or fp16; Megatron's sequence parallelism with
+        tensor parallel layers; gradients reduced once a step.
     max_pp, max_degree
         Largest degrees.
     """

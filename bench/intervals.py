@@ -6,9 +6,8 @@
                                            take them from there
 
 Every source of step times is predicted with a fit to all others, the rows of
-``bench/calibrate.py`` with slopes taken once, at the fit to all. What
-intervals cover is counted for every source with numbers fitted to the errors
-for all others.
+``bench/calibrate.py`` with slopes taken once, at the fit to all. What intervals cover
+is counted for every source with numbers fitted to the errors for all others.
 
 The standard deviations are the most probable ones if a deviation has a
 t distribution, under a weak prior; a row of a source of ``n`` weighs

@@ -1,11 +1,10 @@
 """The runs that the package brings along, from the shared measurements.
 
-Writes ``nest/validation/data/measured.csv``: of every measured run whose
-source may be passed on, the columns that predictions ask for and the licence
-of the source; of vTrain's runs on one node two thirds, to keep it small. Of
-notes only the words that the reader looks for are kept, as columns where
-there are any. The table of the sources is for docs/results/bundled-runs.md. A
-source that is not listed here stops the script.
+Writes ``nest/validation/data/measured.csv``: of every measured run whose source may be
+passed on, the columns that predictions ask for and the licence of the source; of
+vTrain's runs on one node two thirds, to keep it small. Of notes only the words that the
+reader looks for are kept, as columns where there are any. The table of the sources is
+for docs/results/bundled-runs.md. A source that is not listed here stops the script.
 
     python bench/measured_facts.py [FILE]
 """

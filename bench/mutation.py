@@ -1,10 +1,9 @@
 """Mutation check: break one thing at a time; some test must notice.
 
-Each row of ``mutations.toml`` replaces one snippet of one file by another one,
-in a temporary copy of the repository (the working tree is never touched), and
-runs the tests that should fail. Prints a table; exits 1 if a mutation
-survives, does not end, or its snippet is not found exactly once, or if a test
-that noticed one fails without it, too.
+Each row of ``mutations.toml`` replaces one snippet of one file by another one, in a
+temporary copy of the repository (the working tree is never touched), and runs the tests
+that should fail. Prints a table; exits 1 if a mutation survives, does not end, or its
+snippet is not found exactly once, or if a test that noticed one fails without it, too.
 
     python bench/mutation.py                  all mutations
     python bench/mutation.py dp milp          those whose name starts so

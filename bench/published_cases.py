@@ -43,8 +43,7 @@ class Published(Struct, frozen=True, kw_only=True):
     nodes_per_chunk
         Graph nodes of every chunk, where they are not spread evenly.
     expert_traffic
-        Part of the modeled bytes of the all-to-all of experts that the run
-        sends.
+        Part of the modeled bytes of the all-to-all of experts that the run sends.
     whole_chunks
         Whether embedding and head count as layers when they are.
     measured_s, measured_how
@@ -163,9 +162,8 @@ def with_traffic(problem: Problem, part: float) -> Problem:
 def plan_of(case: Published, problem: Problem, virtual: int) -> Plan:
     """Write the published plan down, with ``virtual`` stages per block.
 
-    Layers are spread evenly, embedding and head go with the first and the
-    last chunk; with ``whole_chunks`` they count as layers. The record may say
-    otherwise.
+    Layers are spread evenly, embedding and head go with the first and the last chunk;
+    with ``whole_chunks`` they count as layers. The record may say otherwise.
     """
     names = [layer.id for layer in problem.graph.layers]
     chunks = case.pp * virtual

@@ -1,14 +1,13 @@
 """Published hand-tuned plans beside the plans that ``dp`` finds.
 
-Every plan of ``bench/published_plans.json`` is a run that its authors
-describe: model, cluster, batch, and the degrees that they chose. It is written
-down as published, scored by the shared cost model, and compared with what
-``dp`` finds for the same model, cluster, batch, schedule and kinds of
-parallelism: first without interleaving, with a proof, then with the numbers of
-virtual stages that divide the layers, without one. Under a schedule of fixed
-chunks, which is timed pass by pass, plain plans (one pipeline, one strategy,
-nodes spread evenly) are tried first: ``dp`` starts from the best of them, and
-where it does not search that schedule they are all that is tried.
+Every plan of ``bench/published_plans.json`` is a run that its authors describe: model,
+cluster, batch, and the degrees that they chose. It is written down as published, scored
+by the shared cost model, and compared with what ``dp`` finds for the same model,
+cluster, batch, schedule and kinds of parallelism: first without interleaving, with a
+proof, then with the numbers of virtual stages that divide the layers, without one.
+Under a schedule of fixed chunks, which is timed pass by pass, plain plans (one
+pipeline, one strategy, nodes spread evenly) are tried first: ``dp`` starts from the
+best of them, and where it does not search that schedule they are all that is tried.
 
 Where the run is a row of the shared measurements, ``nest validate`` predicts
 it too, with the kernels and the overlap of its software; the plans here have

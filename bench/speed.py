@@ -62,9 +62,8 @@ COMMANDS = (
 def measure(arguments: list[str], folder: Path = ROOT) -> dict[str, float | int]:
     """Run a command; wall and CPU seconds, peak RSS over the process tree.
 
-    The peak is the largest sum of the resident sizes of all processes of the
-    tree seen at one moment (sampled), so that a runner and its worker count
-    together.
+    The peak is the largest sum of the resident sizes of all processes of the tree seen
+    at one moment (sampled), so that a runner and its worker count together.
     """
     before = os.times()
     start = time.perf_counter()

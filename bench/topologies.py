@@ -1,8 +1,7 @@
 """What it costs a planner not to know the network.
 
-Several models on several networks of 64 equal devices. Of each pair the
-optimum, and what planners lose that know less, by their own optimum scored on
-the true network:
+Several models on several networks of 64 equal devices. Of each pair the optimum, and
+what planners lose that know less, by their own optimum scored on the true network:
 
 - *blind*: communication takes no time;
 - *contention-blind*: every group and every replica's message is priced alone;

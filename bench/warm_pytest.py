@@ -1,10 +1,9 @@
 """Run pytest many times in one folder without loading libraries each time.
 
-A process that has loaded the libraries forks for every run, so that a run
-loads only the project and its tests. ``python bench/warm_pytest.py SECONDS``
-reads a JSON list of pytest's arguments from every line of its input, and
-prints a JSON list of the exit status, ``null`` after so many seconds, and of
-what pytest printed.
+A process that has loaded the libraries forks for every run, so that a run loads only
+the project and its tests. ``python bench/warm_pytest.py SECONDS`` reads a JSON list of
+pytest's arguments from every line of its input, and prints a JSON list of the exit
+status, ``null`` after so many seconds, and of what pytest printed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Plain enumeration: every plan is built and scored, the best one wins.
 
-The reference of all exact solvers. It must not be clever: it knows the
-counting rules of :mod:`nest.cost.space` and what a stage is, and leaves
-everything else to ``score``. Whatever else a job allows (a strategy per
-layer, interleaved schedules, overlap, the distributed optimizer) it enumerates
-too.
+The reference of all exact solvers. It must not be clever: it knows the counting rules
+of :mod:`nest.cost.space` and what a stage is, and leaves everything else to ``score``.
+Whatever else a job allows (a strategy per layer, interleaved schedules, overlap, the
+distributed optimizer) it enumerates too.
 """
 
 from __future__ import annotations

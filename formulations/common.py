@@ -1,10 +1,9 @@
 """Sub-problems and their constants, which all formulations share.
 
-A sub-problem fixes how stages run, the replicas ``R``, the micro-batch ``B``
-and the number of stages ``S``. Stages are *slots* counted from the end of the
-pipeline: slot 1 is the last stage, slot ``S`` the first, so that a slot's
-micro-batches in flight are a constant. Symbols and equations:
-``formulations/README.md``.
+A sub-problem fixes how stages run, the replicas ``R``, the micro-batch ``B`` and the
+number of stages ``S``. Stages are *slots* counted from the end of the pipeline: slot 1
+is the last stage, slot ``S`` the first, so that a slot's micro-batches in flight are a
+constant. Symbols and equations: ``formulations/README.md``.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class EngineResult:
         Step time of the plan by the model. It may be too long if the engine
         did not finish.
     bound
-        Lower bound on plans that are faster than the cutoff; ``None`` if
-        unknown.
+        Lower bound on plans that are faster than the cutoff; ``None`` if unknown.
     """
 
     finished: bool
@@ -88,9 +86,8 @@ class Choice(NamedTuple):
     strategy
         ``None`` where all layers of a slot have that of its option.
     hideable, hidden, backward
-        Where gradient sync hides behind backward passes: what of ``sync``
-        may, the most that it adds to what hides, and the layer's backward
-        pass; else 0.
+        Where gradient sync hides behind backward passes: what of ``sync`` may, the most
+        that it adds to what hides, and the layer's backward pass; else 0.
     late
         What the layer adds to the step where these passes are too short:
         once its loads and its sync, less its backward pass; else 0.
@@ -131,9 +128,8 @@ class Profile(NamedTuple):
     devices
         Of the block.
     choices
-        For each layer kind; one at most where all layers of a slot share a
-        strategy, none if the kind is not available or does not fit memory
-        even alone.
+        For each layer kind; one at most where all layers of a slot share a strategy,
+        none if the kind is not available or does not fit memory even alone.
     capacity_bytes
         Memory of each device.
     tight
@@ -142,9 +138,8 @@ class Profile(NamedTuple):
         The ``(dp, tp, cp)`` that layers can have, as strategies; empty where
         all layers of a slot share a strategy.
     moves
-        For each layout and each of ``GraphFacts.sizes``, quanta that it
-        takes to redistribute a tensor to that layout; empty unless there are
-        several.
+        For each layout and each of ``GraphFacts.sizes``, quanta that it takes to
+        redistribute a tensor to that layout; empty unless there are several.
     passing
         For each layout of the slot's first layer (the only one where they
         share it) and each of the sizes, bytes that a tensor which passes
@@ -328,8 +323,7 @@ class Minima:
             [(c, p.devices) for p in profiles for c in p.choices[kind]]
             for kind in range(len(members))
         ]
-        #: Per choice of a kind: what it adds once, what waits for it, and
-        #: its devices.
+        #: Per choice of a kind: what it adds once, what waits for it, and its devices.
         self._costs = [
             [
                 (
@@ -486,8 +480,7 @@ class Instance:
     ) -> int | None:
         """Return a lower bound, equation (L23), or ``None`` if no plan fits.
 
-        All slots have the same places, and the last one has the most memory
-        for them.
+        All slots have the same places, and the last one has the most memory for them.
         """
         smallest = min(strategy.devices for strategy in group)
         largest = split.devices - (num_stages - 1) * smallest
@@ -635,9 +628,8 @@ class Instance:
     ) -> list[Place]:
         """Return places with strategies that nothing else dominates.
 
-        One dominates another one at the same place if no layer, no receive
-        and no byte costs more under it: in every plan it can replace the
-        other one.
+        One dominates another one at the same place if no layer, no receive and no byte
+        costs more under it: in every plan it can replace the other one.
         """
         key = (split, self.inflight(split, number), tuple(group))
         if key not in self._known_places:

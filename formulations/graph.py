@@ -11,10 +11,9 @@ from nest.cost.model import CostModel
 class Increment(NamedTuple):
     """One step of a tensor's size, see equation (L9).
 
-    The step counts for a boundary if the producer is before it and any of
-    ``consumers`` is after it; these are the consumers that need at least
-    ``sizes[upper]`` bytes per sample. ``lower`` is the step below, -1 if
-    there is none.
+    The step counts for a boundary if the producer is before it and any of ``consumers``
+    is after it; these are the consumers that need at least ``sizes[upper]`` bytes per
+    sample. ``lower`` is the step below, -1 if there is none.
     """
 
     producer: int
@@ -43,8 +42,7 @@ class GraphFacts:
         Whether tensors that are not empty connect the graph, directions
         ignored. Then something crosses every boundary.
     sizes
-        All distinct bytes per sample of tensors that are not empty,
-        ascending.
+        All distinct bytes per sample of tensors that are not empty, ascending.
     edge_sizes
         Position in ``sizes`` of every edge that is not empty.
     increments

@@ -165,8 +165,7 @@ class Formulation(ABC):
     def windows(self, task: Task) -> Iterator[Task]:
         """Divide the plans of a task by step time, the fastest first.
 
-        A window contains the plans up to its cutoff that no earlier window
-        contains.
+        A window contains the plans up to its cutoff that no earlier window contains.
         """
         yield task
 

@@ -13,15 +13,14 @@ program of its own. With ``x_ks`` layers of kind ``k`` under strategy ``s``,
 ``Σ n_s (static_ks + kept_ks) x_ks <= P C``    what they hold together
 =============================================  =========================
 
-``τ`` and ``Y`` have no communication, which no place and no pairing of passes
-makes shorter: what hides in a pair is communication. A block runs its chunks
-``M`` times and then syncs, so ``T >= M τ_r + Y_r``; with its devices ``n_r``,
-of which there are ``P`` together, that is the first line. While a micro-batch
-is at the last chunk of a block the block keeps what it kept for it on all
-others, which is the third one. The longest layer alone, and one micro-batch
-there and back, are bounds too. Where gradients of weights may wait, the way
-back is without them: the least over the types of devices, as a block of
-several takes no less than one of them.
+``τ`` and ``Y`` have no communication, which no place and no pairing of passes makes
+shorter: what hides in a pair is communication. A block runs its chunks ``M`` times and
+then syncs, so ``T >= M τ_r + Y_r``; with its devices ``n_r``, of which there are ``P``
+together, that is the first line. While a micro-batch is at the last chunk of a block
+the block keeps what it kept for it on all others, which is the third one. The longest
+layer alone, and one micro-batch there and back, are bounds too. Where gradients of
+weights may wait, the way back is without them: the least over the types of devices, as
+a block of several takes no less than one of them.
 """
 
 from __future__ import annotations

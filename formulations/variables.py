@@ -42,9 +42,8 @@ class Model(ABC):
         ``face[s, g, j, d]``: that layer of slot ``s``, which has profile
         ``g``, has layout ``j``.
     moved
-        ``moved[e, s, g, j, d]``: edge ``e`` inside slot ``s``, which has
-        profile ``g``, leads from another layout to ``j`` (backward: from
-        ``j`` to another one).
+        ``moved[e, s, g, j, d]``: edge ``e`` inside slot ``s``, which has profile ``g``,
+        leads from another layout to ``j`` (backward: from ``j`` to another one).
     uses
         ``uses[s, d, r]``: slot ``s`` receives on a side at the times of
         entry ``r`` of its table.
@@ -61,8 +60,7 @@ class Model(ABC):
     receive
         ``receive[s, d]``: receive of slot ``s`` on a side.
     hidden
-        ``hidden[s]``: recomputation and receive of gradients that overlap
-        it.
+        ``hidden[s]``: recomputation and receive of gradients that overlap it.
     hideable, behind
         ``hideable[s]``: gradient sync of slot ``s`` that may hide behind its
         backward pass; ``behind[s]``: what does.

@@ -1,9 +1,8 @@
 """Models of a problem as files, for other engines and for readers.
 
-A search solves a model per sub-problem ``(R, B, S)``; a file has one of them,
-or one of its parts, without the cutoffs that a search adds. Its optimum is
-that of the plans it has; the least optimum of all files is that of the
-problem.
+A search solves a model per sub-problem ``(R, B, S)``; a file has one of them, or one of
+its parts, without the cutoffs that a search adds. Its optimum is that of the plans it
+has; the least optimum of all files is that of the problem.
 """
 
 from __future__ import annotations

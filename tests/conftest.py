@@ -99,8 +99,7 @@ def _slowness() -> float:
 def _used_again_s(item: pytest.Item) -> float:
     """Run a test once more, as one measurement may be noise.
 
-    A test that cannot run twice on the same fixtures has passed: it takes
-    nothing then.
+    A test that cannot run twice on the same fixtures has passed: it takes nothing then.
     """
     before = _cpu_s()
     try:

@@ -1,13 +1,12 @@
 """Forge certificates: ``python -m tests.forger COUNT [SEED]``.
 
-Draws so many small problems, whose times have one to fifteen digits of quanta,
-and asks ``brute`` for the best plan of each. ``nest-check`` must accept what
-``nest certify`` writes for them, and no forgery, unless its claim holds: that
-of a bound above the best plan, of no plan where one fits, of a plan that is
-illegal, too large or slower, or with another value in any field. All are
-sealed, and have the figures that the checker itself computes as far as it
-does. A forgery that is accepted, or a certificate that is not, is written to
-``.hypothesis/forged``. The same seed draws the same.
+Draws so many small problems, whose times have one to fifteen digits of quanta, and asks
+``brute`` for the best plan of each. ``nest-check`` must accept what ``nest certify``
+writes for them, and no forgery, unless its claim holds: that of a bound above the best
+plan, of no plan where one fits, of a plan that is illegal, too large or slower, or with
+another value in any field. All are sealed, and have the figures that the checker itself
+computes as far as it does. A forgery that is accepted, or a certificate that is not, is
+written to ``.hypothesis/forged``. The same seed draws the same.
 """
 
 from __future__ import annotations

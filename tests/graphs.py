@@ -24,8 +24,7 @@ def make_graph(
 ) -> GraphTopology:
     """Build a graph from (end, end, latency in ns, bytes/s).
 
-    What is no device is a switch; ``forward`` says whether devices pass
-    messages on.
+    What is no device is a switch; ``forward`` says whether devices pass messages on.
     """
     links, devices = list(links), list(devices)
     forward = fields.pop("forward", None)

@@ -1,14 +1,12 @@
 """The how-to pages: their commands, and what they say is printed.
 
-In a fenced block ``console`` a line that starts with ``$`` is a command, with
-the lines that a backslash joins to it, and those behind it are what it prints.
-A line of ``…`` stands for any lines, ``…`` inside one for any text, and runs
-of blanks and of rules for one. ``# exit code 1`` behind a command says how it
-ends, if not with 0. A fenced block below a line with nothing but a file's name
-and a colon is that file.
+In a fenced block ``console`` a line that starts with ``$`` is a command, with the lines
+that a backslash joins to it, and those behind it are what it prints. A line of ``…``
+stands for any lines, ``…`` inside one for any text, and runs of blanks and of rules for
+one. ``# exit code 1`` behind a command says how it ends, if not with 0. A fenced block
+below a line with nothing but a file's name and a colon is that file.
 
-``python -m tests.howto FILE…`` runs pages and prints what their commands
-print.
+``python -m tests.howto FILE…`` runs pages and prints what their commands print.
 """
 
 from __future__ import annotations

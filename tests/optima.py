@@ -1,7 +1,6 @@
 """The exact search for the best plan, through one door.
 
-As :mod:`tests.frontiers` for frontiers: what tests need to know of the search
-is here.
+As :mod:`tests.frontiers` for frontiers: what tests need to know of the search is here.
 """
 
 from __future__ import annotations

@@ -944,8 +944,7 @@ def _most_needed(problem: Problem) -> int:
 def with_predictions(draw: Draw, problem: Problem) -> Problem:
     """Call layers in front of the last one modules for multi-token prediction.
 
-    Two or three of them where there are so many; they cost what other layers
-    do.
+    Two or three of them where there are so many; they cost what other layers do.
     """
     graph = problem.graph
     order = graph.topological_order()

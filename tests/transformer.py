@@ -1,8 +1,7 @@
 """A plain decoder in PyTorch, and what training it keeps.
 
-Written as its users would, with torchtitan's names of modules; of the project
-it reads shapes of models, and no formula. Nothing here needs ``nest`` to be
-right.
+Written as its users would, with torchtitan's names of modules; of the project it reads
+shapes of models, and no formula. Nothing here needs ``nest`` to be right.
 """
 
 from __future__ import annotations

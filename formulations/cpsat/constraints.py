@@ -181,8 +181,7 @@ def linking(model: Model) -> None:
 def crossing(model: Model) -> None:
     """``c[i,s]`` if its producer is before slot ``s``, a consumer not (L9).
 
-    ``crossed[s]`` if any increment crosses; in a connected graph one always
-    does.
+    ``crossed[s]`` if any increment crosses; in a connected graph one always does.
     """
     engine, graph = model.engine, model.instance.graph
     if graph.connected:
@@ -202,11 +201,10 @@ def receiver(model: Model) -> None:
     """Let both sides of a boundary say what a slot receives (L16).
 
     The layer next to it by its layout, and the slot beyond it by its size:
-    ``end[l,s,d]`` marks the first layer of the slot in the graph's order,
-    backward the last one: exactly one, one that is inside, and no layer
-    inside is before it. If it has layout ``j`` of profile ``g``, then
-    ``face[s,g,j,d]``, which with the option tells the receive that the slot
-    uses.
+    ``end[l,s,d]`` marks the first layer of the slot in the graph's order, backward the
+    last one: exactly one, one that is inside, and no layer inside is before it. If it
+    has layout ``j`` of profile ``g``, then ``face[s,g,j,d]``, which with the option
+    tells the receive that the slot uses.
     """
     for s, slot in model.slots.items():
         for d in slot.sides:
@@ -327,9 +325,8 @@ def change(model: Model) -> None:
 def load(model: Model) -> None:
     """``τ_{s,p}``: the layers' time, the receives and the changes (L11).
 
-    What happens on a side counts for some paces of the schedule. Where
-    recomputation hides the receive of the gradients, the larger of the two
-    counts (L11').
+    What happens on a side counts for some paces of the schedule. Where recomputation
+    hides the receive of the gradients, the larger of the two counts (L11').
     """
     totals: dict[tuple[int, ...], LinearExpr | int] = dict.fromkeys(model.load, 0)
     counted = model.instance.counted

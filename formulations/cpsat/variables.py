@@ -85,8 +85,7 @@ def _largest(model: Model) -> dict[str, int]:
     """Return upper bounds on the times, by kind."""
     profiles = [p for slot in model.slots.values() for p in slot.profiles]
     graph = model.instance.graph
-    # What the longest linear expressions add up to, whatever it means, is
-    # ``peak``.
+    # What the longest linear expressions add up to, whatever it means, is ``peak``.
     most_load = most_sync = peak = 0
     for kind, members in enumerate(graph.members):
         choices = [(p, c) for p in profiles for c in p.choices[kind]]

@@ -251,13 +251,12 @@ def crossing(model: Model) -> None:
 def receiver(model: Model) -> None:
     """Let both sides of a boundary say what a slot receives (L16).
 
-    The layer next to it by its layout, and the slot beyond it by its size:
-    ``Σ_l end[l,s,d] = 1`` and ``end[l,s,d] <= x[l,s] <= Σ end[m,s,d]`` over
-    the layers ``m`` up to ``l`` in the graph's order, backward from ``l``
-    on; ``Σ_j face[s,g,j,d] = w[s,g]``, ``face[s,g,j,d] >= end[l,s,d] +
-    at[l,s,g,j] - 1``; ``Σ_r uses[s,d,r] = 1``, ``uses[s,d,r] >= Σ y[s,o] +
-    Σ face[s,g,j,d] + Σ width[s',n] - 2`` over options, layouts and sizes that
-    receive so, without what makes no difference.
+    The layer next to it by its layout, and the slot beyond it by its size: ``Σ_l
+    end[l,s,d] = 1`` and ``end[l,s,d] <= x[l,s] <= Σ end[m,s,d]`` over the layers ``m``
+    up to ``l`` in the graph's order, backward from ``l`` on; ``Σ_j face[s,g,j,d] =
+    w[s,g]``, ``face[s,g,j,d] >= end[l,s,d] + at[l,s,g,j] - 1``; ``Σ_r uses[s,d,r] =
+    1``, ``uses[s,d,r] >= Σ y[s,o] + Σ face[s,g,j,d] + Σ width[s',n] - 2`` over options,
+    layouts and sizes that receive so, without what makes no difference.
     """
     for s, slot in model.slots.items():
         for d in slot.sides:

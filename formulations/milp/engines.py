@@ -1,9 +1,8 @@
 """Run an engine through PuLP and find out what it really proved.
 
-PuLP calls a time-out optimal, so its status is never used. CBC is judged by
-the result line of its log, HiGHS and SCIP by their own status. Of any other
-engine only an optimum or infeasibility well before the limit is believed, and
-no bound.
+PuLP calls a time-out optimal, so its status is never used. CBC is judged by the result
+line of its log, HiGHS and SCIP by their own status. Of any other engine only an optimum
+or infeasibility well before the limit is believed, and no bound.
 """
 
 from __future__ import annotations

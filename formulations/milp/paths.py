@@ -1,8 +1,7 @@
 """The path form as a MILP: only steps of maxima are integer.
 
-The paths of a network are the corners of a polytope, so shares of stages need
-not be integer: with the largest load and sync fixed, the fastest share of all
-paths is a path.
+The paths of a network are the corners of a polytope, so shares of stages need not be
+integer: with the largest load and sync fixed, the fastest share of all paths is a path.
 """
 
 from __future__ import annotations
@@ -86,9 +85,8 @@ class PathModel:
     ) -> list[tuple[Any, float]]:
         """Return ``weight`` times the largest value of the stages taken.
 
-        In steps from each value to the next one (P4'), each no less than the
-        one above (P5) and than what of any stage begins at a place and needs
-        it (P6).
+        In steps from each value to the next one (P4'), each no less than the one above
+        (P5) and than what of any stage begins at a place and needs it (P6).
         """
         import pulp
 

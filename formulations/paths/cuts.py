@@ -31,8 +31,7 @@ class Cuts:
         the first is a part of the second, and no rule about whole plans
         forbids the difference. Ascending by ``tails``.
     crossing
-        For each set, bytes per sample of the tensors that cross behind it,
-        by producer.
+        For each set, bytes per sample of the tensors that cross behind it, by producer.
     sizes
         Distinct tuples of such sizes, ascending; ``size_of`` is the position
         of that of each set.
@@ -93,8 +92,7 @@ class Cuts:
     def passing(self) -> dict[int, Integers]:
         """How many tensors of every size pass the stage of every pair.
 
-        Those that enter it and leave it: by bytes per sample where they
-        leave.
+        Those that enter it and leave it: by bytes per sample where they leave.
         """
         passing: dict[int, Any] = {}
         before = np.array(

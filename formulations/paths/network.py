@@ -1,10 +1,9 @@
 """From rows to a network whose paths are plans, and nothing else.
 
-Three graphs, each with fewer stages and truer prices than the one before.
-In the first one a stage may be anywhere; in the second it has a place; in
-the third also the stages beside it are known, and every price is that of a
-plan. Stages through which no path is as fast as a step time are left out all
-along.
+Three graphs, each with fewer stages and truer prices than the one before. In the first
+one a stage may be anywhere; in the second it has a place; in the third also the stages
+beside it are known, and every price is that of a plan. Stages through which no path is
+as fast as a step time are left out all along.
 """
 
 from __future__ import annotations

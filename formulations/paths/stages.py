@@ -102,8 +102,7 @@ class StageTable:
     Parameters
     ----------
     model, cuts, case, deadline
-        The cost model of the runtime, the cuts, what is searched, and the
-        clock.
+        The cost model of the runtime, the cuts, what is searched, and the clock.
 
     Attributes
     ----------

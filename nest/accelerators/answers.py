@@ -1,8 +1,7 @@
 """The questions about a space, in their order, and their answers.
 
-The order of questions is fixed: the base, the best point of every model, the
-best one of all together, then what was asked besides. Each finds what the ones
-before it solved.
+The order of questions is fixed: the base, the best point of every model, the best one
+of all together, then what was asked besides. Each finds what the ones before it solved.
 """
 
 from __future__ import annotations

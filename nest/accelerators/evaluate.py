@@ -1,9 +1,8 @@
 """Step times of points: quick bounds, and the search that proves them.
 
-The step time of a point is that of the best plan of the problem whose layers
-take what shortest schedules of their operators take. ``dp`` finds it, or
-proves that every plan takes longer than a target. Each of its answers is
-judged: the plan is scored again.
+The step time of a point is that of the best plan of the problem whose layers take what
+shortest schedules of their operators take. ``dp`` finds it, or proves that every plan
+takes longer than a target. Each of its answers is judged: the plan is scored again.
 """
 
 from __future__ import annotations

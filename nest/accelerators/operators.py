@@ -10,23 +10,21 @@ share. An operator runs in one of two modes:
 ``whole``
     Alone on the chip, on up to all cores, tiled in the shared buffer.
 
-On ``cores`` tensor cores, ``kb`` groups of cores share the batch of a
-product, ``kn`` in a group its columns and ``km = cores // (kb kn)`` its rows;
-``kb`` and ``kn`` are powers of two, and cores that are left stay idle. A core
-does ``ceil(batch / kb)`` products of ``ceil(m / km) × k`` by ``k × ceil(n /
-kn)``, each in the least cycles over the dataflows and parts of its array
-(:mod:`nest.accelerators.systolic`). Of all ``kb`` and ``kn`` the fastest
-counts.
+On ``cores`` tensor cores, ``kb`` groups of cores share the batch of a product, ``kn``
+in a group its columns and ``km = cores // (kb kn)`` its rows; ``kb`` and ``kn`` are
+powers of two, and cores that are left stay idle. A core does ``ceil(batch / kb)``
+products of ``ceil(m / km) × k`` by ``k × ceil(n / kn)``, each in the least cycles over
+the dataflows and parts of its array (:mod:`nest.accelerators.systolic`). Of all ``kb``
+and ``kn`` the fastest counts.
 
 A vector operation takes ``ceil(values / (lanes · cores)) · c`` cycles, with
 ``c`` of ``data/vector_operations.json``. Products follow each other, and so
 do vector operations; the two engines work side by side.
 
-Traffic of a product is that of :mod:`nest.accelerators.traffic` in half the
-buffer, the other half being filled meanwhile, so that computing and moving
-overlap: an operator takes the longer of both. Every product of a batch is
-tiled as if it had the buffer to itself. Vectors move the bytes that are given.
-Times are in ps, each rounded up once.
+Traffic of a product is that of :mod:`nest.accelerators.traffic` in half the buffer, the
+other half being filled meanwhile, so that computing and moving overlap: an operator
+takes the longer of both. Every product of a batch is tiled as if it had the buffer to
+itself. Vectors move the bytes that are given. Times are in ps, each rounded up once.
 
 More cores, rows, columns, lanes, bytes of a buffer, bytes/s or Hz never make
 an operator slower: a chip may be used as a smaller one.

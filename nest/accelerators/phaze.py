@@ -99,8 +99,7 @@ def phaze_space(
     Parameters
     ----------
     others
-        Values of parameters that are not in Phaze's lists, by default
-        :data:`BESIDE`.
+        Values of parameters that are not in Phaze's lists, by default :data:`BESIDE`.
     limits
         Of other figures; an own one of the area goes instead of Phaze's.
     prices

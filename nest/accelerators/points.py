@@ -188,9 +188,8 @@ def within(
     architectures
         The list, each once.
     limits
-        Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW),
-        ``power_density`` (µW/mm²) and ``price`` (millionths of a dollar);
-        compared as integers.
+        Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW), ``power_density``
+        (µW/mm²) and ``price`` (millionths of a dollar); compared as integers.
     process, prices
         What figures are made of.
     excused
@@ -201,9 +200,8 @@ def within(
     Raises
     ------
     InvalidProblemError
-        If there is no point, one is there twice, or none is left; the text
-        names the smallest one for a limit that lies below it, the largest for
-        one above.
+        If there is no point, one is there twice, or none is left; the text names the
+        smallest one for a limit that lies below it, the largest for one above.
     """
     every = tuple(architectures)
     check_points(every)

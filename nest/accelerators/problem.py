@@ -165,8 +165,7 @@ def with_times(
     problem
         That of :func:`base_problem`, for nodes of the architecture's size.
     times
-        What every kind of layers takes under every split, as
-        :class:`PassTimes` in ps.
+        What every kind of layers takes under every split, as :class:`PassTimes` in ps.
     architecture
         Gives memory, its rate, peak FLOP/s and the rates of links.
     quantum_ps

@@ -18,8 +18,7 @@ class ExtraAnalyses(NamedTuple):
     Attributes
     ----------
     frontier
-        The points that none is better than in throughput, area, power and
-        price.
+        The points that none is better than in throughput, area, power and price.
     sensitivity
         What the next listed value of every parameter changes.
     contributions
@@ -143,9 +142,8 @@ class QuestionProgress(NamedTuple):
     counts
         What settled how many points so far.
     relative, most_relative
-        Throughput of the best point known relative to the base, and what no
-        point has more than; ``None`` if nothing is known, or the question is
-        another one.
+        Throughput of the best point known relative to the base, and what no point has
+        more than; ``None`` if nothing is known, or the question is another one.
     """
 
     question: str
@@ -176,11 +174,10 @@ class Neighbor(NamedTuple):
 class Contribution(NamedTuple):
     """The contributions of three choices to the throughput of a model.
 
-    Of ``base architecture, operators one after the other, Megatron's plan``
-    each may be replaced by the best one: eight throughputs. A contribution is
-    the mean, over the six orders of replacing them, of the logarithm of what
-    it multiplies the throughput by (Shapley value); they multiply to the
-    whole.
+    Of ``base architecture, operators one after the other, Megatron's plan`` each may be
+    replaced by the best one: eight throughputs. A contribution is the mean, over the
+    six orders of replacing them, of the logarithm of what it multiplies the throughput
+    by (Shapley value); they multiply to the whole.
 
     Attributes
     ----------
@@ -190,8 +187,7 @@ class Contribution(NamedTuple):
         Of the eight, by ``(architecture, schedule, placement)``; ``None``
         where no plan fits or was found.
     factors
-        Of architecture, schedule and placement; ``None`` if one of the eight
-        is.
+        Of architecture, schedule and placement; ``None`` if one of the eight is.
     """
 
     model: str
@@ -211,8 +207,7 @@ class Baseline(NamedTuple):
     best
         The best of them.
     regret
-        How much more throughput the best known point of the list has, as a
-        fraction.
+        How much more throughput the best known point of the list has, as a fraction.
     most_regret
         How much more any point can have: the same once the best is proven.
     """

@@ -299,9 +299,8 @@ class _Settling:
     deadline
         When it must end.
     cut
-        Which points cannot be asked for, of lower bounds on the costs and of
-        which of them are exact; and for every point the largest cost with
-        which it can.
+        Which points cannot be asked for, of lower bounds on the costs and of which of
+        them are exact; and for every point the largest cost with which it can.
     """
 
     state: State
@@ -379,10 +378,9 @@ class _Settling:
     def _rule_out(self, points: Ints, max_costs: Whole) -> bool:
         """Rule out points together, as far as they are alike.
 
-        Of a group the shortest times of each layer and the largest memory and
-        rates make a point that is at least as fast as any of them. Where its
-        best plan is too slow, so is theirs; else the group is parted. Returns
-        if anything was ruled out.
+        Of a group the shortest times of each layer and the largest memory and rates
+        make a point that is at least as fast as any of them. Where its best plan is too
+        slow, so is theirs; else the group is parted. Returns if anything was ruled out.
         """
         state, new = self.state, False
         category = state.points.category

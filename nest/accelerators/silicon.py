@@ -1,9 +1,8 @@
 """Area, energy, power and price of an architecture, from stored constants.
 
-``data/technologies.json`` has the constants of each process with their
-sources. All are integers, and so is what is made of them: areas in 1e-6 µm²,
-energies in fJ, power in mW, money in millionths of a dollar, each rounded up
-once.
+``data/technologies.json`` has the constants of each process with their sources. All are
+integers, and so is what is made of them: areas in 1e-6 µm², energies in fJ, power in
+mW, money in millionths of a dollar, each rounded up once.
 """
 
 from __future__ import annotations
@@ -258,13 +257,12 @@ def tdp_mw(
 ) -> int:
     """Return the power with all units at their full rate, in mW.
 
-    No operator draws more on average, whatever the convention. In every cycle
-    each array computes on all its elements; of words it takes one per row and
-    two per column (an operand, the next weights or a partial sum), and gives
-    one per column. Each lane reads two words and writes one. Memory moves all
-    it can, and each byte is written to a buffer and read there. Buffers are
-    the dearer of a core's own and the shared one. Leakage comes on top; what
-    links to other devices take is not in it.
+    No operator draws more on average, whatever the convention. In every cycle each
+    array computes on all its elements; of words it takes one per row and two per column
+    (an operand, the next weights or a partial sum), and gives one per column. Each lane
+    reads two words and writes one. Memory moves all it can, and each byte is written to
+    a buffer and read there. Buffers are the dearer of a core's own and the shared one.
+    Leakage comes on top; what links to other devices take is not in it.
 
     Parameters
     ----------

@@ -127,8 +127,7 @@ class Objective(Struct, frozen=True, kw_only=True):
         Of the throughputs relative to those of the base: the geometric mean,
         the mean, or the least.
     weights
-        Whole numbers per model, 1 for one that is not named: how often it
-        counts.
+        Whole numbers per model, 1 for one that is not named: how often it counts.
     base_name, base
         The architecture that throughputs are relative to.
     """

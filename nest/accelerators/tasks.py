@@ -226,8 +226,7 @@ def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     Parameters
     ----------
     folder
-        The directory; made if there is none. ``None`` keeps answers in
-        memory alone.
+        The directory; made if there is none. ``None`` keeps answers in memory alone.
     resume
         Whether a search that began there may go on.
 

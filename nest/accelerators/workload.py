@@ -43,8 +43,7 @@ class Workload:
     name
         Of the model.
     base
-        Its problem without times, see
-        :func:`nest.accelerators.problem.base_problem`.
+        Its problem without times, see :func:`nest.accelerators.problem.base_problem`.
     works
         See :func:`nest.accelerators.layers.layer_works`.
     convention
@@ -191,8 +190,7 @@ class Workload:
     def entries(self, times: Times) -> tuple[int, ...]:
         """Return the times of a table in quanta, entry by entry.
 
-        Forward and backward passes, and what is repeated, of every kind and
-        key.
+        Forward and backward passes, and what is repeated, of every kind and key.
         """
         return tuple(
             self._quanta(runs, times)

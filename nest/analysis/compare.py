@@ -163,9 +163,8 @@ def _without_proof(result: SolveResult) -> Status:
 def claimed(result: SolveResult) -> tuple[Status | None, int | None]:
     """Return the status and the bound that a solver answers for.
 
-    Those of its claim, if that was refused for something else: what is
-    wrong with a plan makes no bound true. Claims about a part of the plans
-    count for nothing.
+    Those of its claim, if that was refused for something else: what is wrong with a
+    plan makes no bound true. Claims about a part of the plans count for nothing.
     """
     claim = result.extra.get("claim")
     refused = result.outcome in (Outcome.INVALID_PLAN, Outcome.MISMATCH)

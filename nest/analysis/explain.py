@@ -267,8 +267,7 @@ def explain(
     problem, plan
         The problem, and a legal plan for it; it may need too much memory.
     prefer
-        Settings to compare with, as for
-        :func:`~nest.constraints.pins.restrict`.
+        Settings to compare with, as for :func:`~nest.constraints.pins.restrict`.
     search
         Whether to solve anything: without, only terms and neighbors.
     solver, options

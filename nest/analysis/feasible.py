@@ -1,10 +1,9 @@
 """Why no plan fits, and what would do: so much memory, or so many devices.
 
 How little memory per device some plan needs has a search of its own,
-:mod:`nest.search.least`; clusters with twice, four times, … as many devices of
-the same kind are tried until one has a plan. What that search does not cover
-is asked of an exact solver, as :mod:`nest.analysis.fit` asks for a target that
-every plan keeps.
+:mod:`nest.search.least`; clusters with twice, four times, … as many devices of the same
+kind are tried until one has a plan. What that search does not cover is asked of an
+exact solver, as :mod:`nest.analysis.fit` asks for a target that every plan keeps.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ class Remedies:
         The least memory that would do; of devices of several types only
         whether any would.
     num_devices
-        So many devices would do, the least of those tried; ``None`` if none
-        is known.
+        So many devices would do, the least of those tried; ``None`` if none is known.
     refuted_devices
         The most devices tried that, proven, would not do.
     why_no_split
@@ -442,10 +440,9 @@ def _ask(
 def larger(problem: Problem) -> Iterator[Problem]:
     """Yield the problem on twice, four times, … as many devices.
 
-    More units of the highest level of the network, which stays as it is
-    otherwise. A graph does not say how more devices are joined; one switch
-    takes its place, as whether a plan fits is not up to the network. None
-    where devices differ.
+    More units of the highest level of the network, which stays as it is otherwise. A
+    graph does not say how more devices are joined; one switch takes its place, as
+    whether a plan fits is not up to the network. None where devices differ.
     """
     cluster = problem.cluster
     network = cluster.topology

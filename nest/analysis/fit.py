@@ -1,12 +1,11 @@
 """Fit: how few devices, or how little memory, keep a given step time.
 
-Every candidate gets a verdict from a solver through the runner: a plan within
-the target (*yes*), a proof that there is none (*no*), or neither before the
-time limit (*open*), which all candidates share. The step time need not fall
-with every added device, so the answer is the smallest candidate that says yes,
-and it is proven only if every smaller one says no. With memory it never rises,
-so an interval closes around the smallest size: what a plan needs above, what
-is refuted below.
+Every candidate gets a verdict from a solver through the runner: a plan within the
+target (*yes*), a proof that there is none (*no*), or neither before the time limit
+(*open*), which all candidates share. The step time need not fall with every added
+device, so the answer is the smallest candidate that says yes, and it is proven only if
+every smaller one says no. With memory it never rises, so an interval closes around the
+smallest size: what a plan needs above, what is refuted below.
 """
 
 from __future__ import annotations
@@ -293,9 +292,8 @@ def with_memory(problem: Problem, memory_bytes: int) -> Problem:
 def most_memory_bytes(problem: Problem) -> int:
     """Return an upper bound on what a device needs under any plan.
 
-    All layers on it, each at its largest, with as many micro-batches in
-    flight as there are, per chunk, or as there are layers; at most what a
-    device can have.
+    All layers on it, each at its largest, with as many micro-batches in flight as there
+    are, per chunk, or as there are layers; at most what a device can have.
     """
     model = CostModel(problem)
     layers = problem.graph.layers

@@ -323,8 +323,7 @@ def fits(
         The framework that shall run the plan: changes that it cannot express
         are left out, unless it cannot express the plan either.
     cut
-        Gives the layers of plans with other numbers of stages; none by
-        default.
+        Gives the layers of plans with other numbers of stages; none by default.
     lines
         Gives the lines of the framework's files; none by default.
     notes

@@ -1,11 +1,10 @@
 """The neighbors of a plan: what one change of a setting leads to.
 
-A move changes one setting everywhere (or trades two so that a stage keeps its
-number of devices), merges or splits stages, or hands one layer across a
-boundary. Every plan that a move leads to is priced by ``score``; of those
-that one move can lead to (which boundary, which layer) the best is kept:
-legal before illegal, what fits before what does not, then the step time, or
-the memory where nothing fits.
+A move changes one setting everywhere (or trades two so that a stage keeps its number of
+devices), merges or splits stages, or hands one layer across a boundary. Every plan that
+a move leads to is priced by ``score``; of those that one move can lead to (which
+boundary, which layer) the best is kept: legal before illegal, what fits before what
+does not, then the step time, or the memory where nothing fits.
 """
 
 from __future__ import annotations

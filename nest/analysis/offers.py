@@ -178,14 +178,12 @@ def best_offer(
 ) -> Fit:
     """Find the devices with the fastest or the cheapest plan within limits.
 
-    Of plans that are as fast the cheapest, of those that cost as much the
-    fastest.
+    Of plans that are as fast the cheapest, of those that cost as much the fastest.
 
     Parameters
     ----------
     problem
-        On all devices that there are, with their prices, see
-        :func:`with_prices`.
+        On all devices that there are, with their prices, see :func:`with_prices`.
     wish
         What is best.
     limits, quotas

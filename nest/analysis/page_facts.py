@@ -1,8 +1,7 @@
 """What a page is made of: figures of a problem, of plans, and of a frontier.
 
-Everything here is plain data, ready for JSON. Times and memory are those of
-scores, in ns and bytes, and places of devices are those that the score
-charges for.
+Everything here is plain data, ready for JSON. Times and memory are those of scores, in
+ns and bytes, and places of devices are those that the score charges for.
 """
 
 from __future__ import annotations
@@ -262,9 +261,8 @@ def _price_per_hour(problem: Problem, given: float | None) -> float | None:
 def plan_facts(problem: Problem, plan: Plan, found: Score) -> Document:
     """Return stages, and where they are: blocks of devices.
 
-    A block has one stage, or several chunks of an interleaved plan. The
-    ranges of its devices are (first, end), one per replica; ``nodes`` are
-    those of the first ones.
+    A block has one stage, or several chunks of an interleaved plan. The ranges of its
+    devices are (first, end), one per replica; ``nodes`` are those of the first ones.
     """
     model = CostModel(problem)
     split = make_split(problem, plan.replicas, plan.micro_batch)

@@ -35,15 +35,13 @@ class Proof:
     point
         The point.
     within
-        The answer with as much memory as the point needs: nothing may be
-        faster.
+        The answer with as much memory as the point needs: nothing may be faster.
     below
         The answer with one byte less: nothing may be as fast. ``None`` if
         that is less than the reserve, which no plan can use.
     verdict
-        ``proven`` if both are shown; ``contradiction`` if an answer is
-        impossible; ``better`` if a plan beats a point that is not proven;
-        else ``open``.
+        ``proven`` if both are shown; ``contradiction`` if an answer is impossible;
+        ``better`` if a plan beats a point that is not proven; else ``open``.
     detail
         Why, on one line.
     """
@@ -154,9 +152,8 @@ def _weigh(
 ) -> tuple[PointVerdict, str]:
     """Return what one answer shows.
 
-    With as much memory as the point needs, its time must be the least; with
-    less, every time must be longer. Whatever is proven must agree with the
-    curve there.
+    With as much memory as the point needs, its time must be the least; with less, every
+    time must be longer. Whatever is proven must agree with the curve there.
     """
     if result.outcome.failed:
         return "contradiction", f"the solver failed: {result.detail}"

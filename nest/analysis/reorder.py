@@ -102,9 +102,8 @@ def graph_of(problem: Problem) -> GraphTopology:
 def plan_groups(problem: Problem, plan: Plan) -> Iterator[Group]:
     """Yield the communication groups of one training step.
 
-    Each has its mean message size and its number of messages: the groups of
-    every axis, those of gradients at the end of the step, and the messages
-    between stages.
+    Each has its mean message size and its number of messages: the groups of every axis,
+    those of gradients at the end of the step, and the messages between stages.
     """
     pipeline = lay_out(problem, plan, CostModel(problem))
     for chunk in range(len(pipeline.members)):

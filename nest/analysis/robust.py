@@ -98,8 +98,7 @@ class Robust:
     answer
         The plan with the best guaranteed step time as an answer to it.
     best, first
-        That plan, and the fastest one, with their figures; ``None`` without
-        a plan.
+        That plan, and the fastest one, with their figures; ``None`` without a plan.
     kept
         The fastest plan that keeps its memory, if that is another one.
     candidates

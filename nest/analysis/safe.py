@@ -1,9 +1,8 @@
 """The recommended plan of a model fits with a margin for errors of memory.
 
-The first search ignores the margin. If its plan leaves the margin free, it is
-the recommended plan, and one search was enough. Otherwise a second search
-finds the recommended plan, and the first plan is the faster one that may not
-fit.
+The first search ignores the margin. If its plan leaves the margin free, it is the
+recommended plan, and one search was enough. Otherwise a second search finds the
+recommended plan, and the first plan is the faster one that may not fit.
 """
 
 from __future__ import annotations

@@ -150,8 +150,7 @@ def find_set(texts: Iterable[str]) -> list[Instance]:
     Raises
     ------
     NestError
-        If a word names nothing, or a problem cannot be read; none is left
-        out silently.
+        If a word names nothing, or a problem cannot be read; none is left out silently.
     """
     by_hash: dict[str, Instance] = {}
     for text in texts:

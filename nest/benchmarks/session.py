@@ -181,8 +181,7 @@ def execute(
     jobs, dask, on_finished
         See :func:`~nest.benchmarks.engine.run_missing`.
     on_end
-        Called with what is finished at the end, also of a run that was
-        stopped.
+        Called with what is finished at the end, also of a run that was stopped.
 
     Raises
     ------

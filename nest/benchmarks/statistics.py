@@ -175,8 +175,7 @@ def bootstrap_mean(
 ) -> Interval:
     """Return the mean of values with its 95 % percentile interval.
 
-    Whole groups are drawn, as the values of one group go together (seeds of
-    a problem).
+    Whole groups are drawn, as the values of one group go together (seeds of a problem).
 
     Parameters
     ----------

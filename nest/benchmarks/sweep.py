@@ -25,8 +25,7 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
     batches
         Global batches; by default that of each model.
     bandwidths
-        Factors of the bandwidth between nodes, or of all links with
-        ``within_nodes``.
+        Factors of the bandwidth between nodes, or of all links with ``within_nodes``.
     job
         What all jobs ask for besides.
     solvers, seeds, time_limit_s

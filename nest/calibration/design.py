@@ -1,12 +1,11 @@
 """Which further runs would tell most about the step times of a cluster.
 
-Candidates are configurations of the models that ran, within the devices that
-ran. With covariance ``C`` of the parameters and slopes ``j`` of a candidate's
-logarithm, its prediction is uncertain by ``j C jᵀ``, and a run with slopes
-``k`` and noise ``r²`` changes ``C`` to ``C - C kᵀ k C / (r² + k C kᵀ)``.
-Chosen is, one after the other, what lowers the mean uncertainty of all
-candidates most: the V-optimal design of Chaloner and Verdinelli 1995, doi
-10.1214/ss/1177009939, section 2.
+Candidates are configurations of the models that ran, within the devices that ran. With
+covariance ``C`` of the parameters and slopes ``j`` of a candidate's logarithm, its
+prediction is uncertain by ``j C jᵀ``, and a run with slopes ``k`` and noise ``r²``
+changes ``C`` to ``C - C kᵀ k C / (r² + k C kᵀ)``. Chosen is, one after the other, what
+lowers the mean uncertainty of all candidates most: the V-optimal design of Chaloner and
+Verdinelli 1995, doi 10.1214/ss/1177009939, section 2.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class Candidates:
         ``m`` configurations that fit the devices, with the predicted step
         time in ``iter_time_s``.
     slopes
-        How the logarithms of step times move with those of the parameters,
-        ``(m, p)``.
+        How the logarithms of step times move with those of the parameters, ``(m, p)``.
     """
 
     rows: tuple[Row, ...]

@@ -63,9 +63,8 @@ TWO_OF_THREE = 1.32
 #: median, are not those of the runs: a slower cluster is not.
 UNLIKE = 10.0
 
-#: So many runs or more that are off by more than this factor, and among
-#: themselves by no more than a third of it (in logarithms), are off by one
-#: factor: the cluster's own.
+#: So many runs or more that are off by more than this factor, and among themselves by
+#: no more than a third of it (in logarithms), are off by one factor: the cluster's own.
 ALIKE = 1.25
 ALIKE_SHARE = 1 / 3
 FEWEST_ALIKE = 3
@@ -492,11 +491,10 @@ def _without(index: int, before: Fit, linear: Linear, evidence: Evidence) -> Fit
 def noise_scale(before: Fit, linear: Linear, evidence: Evidence) -> float:
     """Return how much noisier rows are than those of published runs.
 
-    Each row is predicted by the others. Its error has a t distribution whose
-    scale is that of the noise and of the prediction together; the factor on
-    the noise is the most probable one (Lange et al. 1989, doi
-    10.2307/2290063), where :data:`QUIET_RUNS` rows with the noise of
-    published ones count too.
+    Each row is predicted by the others. Its error has a t distribution whose scale is
+    that of the noise and of the prediction together; the factor on the noise is the
+    most probable one (Lange et al. 1989, doi 10.2307/2290063), where :data:`QUIET_RUNS`
+    rows with the noise of published ones count too.
     """
     count, scale = len(linear.errors), 1.0
     for _ in range(NOISE_ROUNDS):

@@ -10,9 +10,8 @@ from importlib.resources import files
 from nest.util.tables import fields_csv
 from nest.validation.rows import COLUMNS, Row
 
-#: The table with a run as it is written down: columns and cells of
-#: Korthikanti et al. 2023, arXiv 2205.05198, Table 5, the model of 22 B
-#: parameters.
+#: The table with a run as it is written down: columns and cells of Korthikanti et al.
+#: 2023, arXiv 2205.05198, Table 5, the model of 22 B parameters.
 _TEXT = (files("nest.calibration") / "data" / "template.csv").read_text()
 
 #: The cells of that run.

@@ -1,11 +1,10 @@
 """What a user's own runs leave unknown of the times of their cluster.
 
-Before any run, the logarithms of the times of devices, of the network and of
-hosts are off by independent normal deviations
-(:mod:`nest.uncertainty.intervals`), and a run's logarithm of true over
-predicted step time is its shares times these, beside the noise. A calibration
-takes from that what devices and hosts may explain; networks are not fitted:
-what is unknown of theirs stays, and is in part mistaken for the others'.
+Before any run, the logarithms of the times of devices, of the network and of hosts are
+off by independent normal deviations (:mod:`nest.uncertainty.intervals`), and a run's
+logarithm of true over predicted step time is its shares times these, beside the noise.
+A calibration takes from that what devices and hosts may explain; networks are not
+fitted: what is unknown of theirs stays, and is in part mistaken for the others'.
 
 With the shares ``A`` of the runs, ``V = diag(D², N², H²)`` before them, and
 ``F = diag(D², 0, H²)``, the covariance after them is ``C``::

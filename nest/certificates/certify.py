@@ -23,8 +23,7 @@ from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
 from nest.util.interrupts import Interrupted
 
-#: What of the step time a bound gives up, one after the other, until it is
-#: proven.
+#: What of the step time a bound gives up, one after the other, until it is proven.
 GAPS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 #: Passes with a price each for one split, at most.
@@ -56,8 +55,7 @@ def certify(
     InvalidPlanError
         If the plan is infeasible, or has a strategy per layer.
     Interrupted
-        If the user stops it: the certificate then has the step time, and a
-        bound of 0.
+        If the user stops it: the certificate then has the step time, and a bound of 0.
     """
     plan = msgspec.structs.replace(
         plan,
@@ -204,8 +202,7 @@ def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
         If there is such a plan, with what it takes, or if the search for
         one is too long.
     UnsupportedProblemError
-        If a layer takes longer than certificates cover, in a stage that no
-        plan has.
+        If a layer takes longer than certificates cover, in a stage that no plan has.
     """
     try:
         return _prove_split(problem, key, bound)

@@ -28,11 +28,10 @@ def certify_command(request: CertifyRequest, output: str) -> int:
 
     Without PLAN, of that no plan fits.
 
-    nest-check PROBLEM CERTIFICATE checks it, with nothing of nest: PROBLEM is
-    then the same JSON file. The bound is the step time where that can be
-    proven. Exits with 2 if the plan is none or does not fit, or if no
-    certificate covers what the problem has. Ctrl-C writes the certificate of
-    the step time, with a bound of 0.
+    nest-check PROBLEM CERTIFICATE checks it, with nothing of nest: PROBLEM is then the
+    same JSON file. The bound is the step time where that can be proven. Exits with 2 if
+    the plan is none or does not fit, or if no certificate covers what the problem has.
+    Ctrl-C writes the certificate of the step time, with a bound of 0.
     """
     from nest.certificates.certify import certify, certify_infeasible
 

@@ -68,11 +68,10 @@ _STOPPED = "The search was stopped: what is here is what was known by then."
 def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> int:
     """Find the best accelerators of a space for models, with proofs.
 
-    SPEC is a YAML file with the space, its limits and the job, see
-    docs/codesign.md. Every point of the space is solved exactly, or proven
-    not to be the best; with --time-limit the best one known is shown with a
-    bound on all others. Figures are of an analytic model of accelerators,
-    which is not calibrated.
+    SPEC is a YAML file with the space, its limits and the job, see docs/codesign.md.
+    Every point of the space is solved exactly, or proven not to be the best; with
+    --time-limit the best one known is shown with a bound on all others. Figures are of
+    an analytic model of accelerators, which is not calibrated.
 
     Exits with 2 if a model fits no point, with 1 if none is known in time.
     """

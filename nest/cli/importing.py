@@ -136,9 +136,8 @@ def torchtitan_command(request: TorchtitanRequest, output: str) -> int:
 def deepspeed_command(request: DeepSpeedRequest, output: str) -> int:
     """Import a launch with DeepSpeed: a problem, and its plan.
 
-    FILE is a configuration, which says neither the model nor degrees: they
-    are options; or a script of Megatron-DeepSpeed with its configuration
-    beside it.
+    FILE is a configuration, which says neither the model nor degrees: they are options;
+    or a script of Megatron-DeepSpeed with its configuration beside it.
     """
     return _import(request, output)
 

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 def score_command(request: ScoreRequest, files: Files) -> int:
     """Score a plan with the shared cost model.
 
-    Exits with 1 if the plan is infeasible and with 2 if it is no plan for
-    this problem.
+    Exits with 1 if the plan is infeasible and with 2 if it is no plan for this problem.
     """
     from nest.cost.score import score
     from nest.present.screen import plan_rows, screen, stage_parts

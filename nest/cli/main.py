@@ -211,8 +211,7 @@ def _guarded(arguments: Sequence[str] | None) -> int:
     if arguments is None:
         arguments = sys.argv[1:]
     try:
-        # Not cli.main(): it has ways of its own to report interrupts and
-        # broken pipes.
+        # Not cli.main(): it has ways of its own to report interrupts and broken pipes.
         words = list(arguments)
         # Pages say what was called: parsing takes words from the list.
         with cli.make_context("nest", words, obj=tuple(arguments)) as context:

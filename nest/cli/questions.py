@@ -18,11 +18,10 @@ from nest.util.interrupts import until_interrupted
 def fit_command(request: FitRequest, files: Files) -> int:
     """Find the fewest devices, or the smallest memory, for a target.
 
-    Or, at the prices of devices, the fastest plan within a budget or the
-    cheapest one that keeps a target, among the counts of each type that are
-    powers of two inside a node, doubling nodes, or all there may be (--quota),
-    for example: nest fit --model llama2-7b --cluster h100x16+a100x16 --price
-    h100=2.5,a100=1.2 --hourly-budget 40
+    Or, at the prices of devices, the fastest plan within a budget or the cheapest one
+    that keeps a target, among the counts of each type that are powers of two inside a
+    node, doubling nodes, or all there may be (--quota), for example: nest fit --model
+    llama2-7b --cluster h100x16+a100x16 --price h100=2.5,a100=1.2 --hourly-budget 40
 
     The target is a step time (--within), a throughput (--tokens-per-s) or a
     whole run (--days with --tokens). The devices are the first ones of the
@@ -114,11 +113,10 @@ def fits_command(request: FitsRequest, files: Files) -> int:
     """Say whether a launch or a plan fits, and what would make it fit.
 
     PROBLEM may be a launch file, which is read and never run: a script or a
-    configuration of Megatron-LM or DeepSpeed, or a job file of torchtitan.
-    For every pipeline stage nest shows the memory of a rank by its parts, its
-    prediction intervals, and how sure it is that the rank fits. If that is
-    doubtful, nest shows the smallest changes of one setting that make the
-    plan fit, with what each costs.
+    configuration of Megatron-LM or DeepSpeed, or a job file of torchtitan. For every
+    pipeline stage nest shows the memory of a rank by its parts, its prediction
+    intervals, and how sure it is that the rank fits. If that is doubtful, nest shows
+    the smallest changes of one setting that make the plan fit, with what each costs.
 
     Exits with 1 if the predicted memory is larger than that of a device.
     """

@@ -86,10 +86,9 @@ def schedule_command(
 ) -> int:
     """Schedule the operators of a layer on the cores of a chip.
 
-    LAYER is a JSON or YAML file with operators, what they take on one core
-    and on the whole chip, and what they read; '-' is standard input.
-    docs/files.md describes it. The shortest schedule is shown, or the best
-    one in time.
+    LAYER is a JSON or YAML file with operators, what they take on one core and on the
+    whole chip, and what they read; '-' is standard input. docs/files.md describes it.
+    The shortest schedule is shown, or the best one in time.
     """
     from nest.operator_schedule import schedule
     from nest.operator_schedule.checks import check_runs

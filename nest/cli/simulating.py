@@ -44,9 +44,8 @@ def simulate_command(request: SimulateRequest, files: Files) -> int:
 def trace_command(request: TraceRequest, output: str) -> int:
     """Write a plan's step as a trace for Perfetto or chrome://tracing.
 
-    A row per block of devices; every event says its chunk and micro-batch,
-    from 0. Exits with 1 if the plan is infeasible and with 2 if it is no plan
-    for this problem.
+    A row per block of devices; every event says its chunk and micro-batch, from 0.
+    Exits with 1 if the plan is infeasible and with 2 if it is no plan for this problem.
     """
     from nest.simulation.events import Simulation
     from nest.simulation.trace import trace

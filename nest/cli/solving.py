@@ -192,9 +192,8 @@ def solve_command(
 
     The problem is PROBLEM, or --model on --cluster.
 
-    Exits with 1 if the solver failed, the plan does not fit, or -o or
-    --launch asks for a plan and there is none; the file of -o is removed
-    then.
+    Exits with 1 if the solver failed, the plan does not fit, or -o or --launch asks for
+    a plan and there is none; the file of -o is removed then.
     """
     request = request.limited()
     request.check_problem_choice()

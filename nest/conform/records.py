@@ -42,8 +42,7 @@ class Report:
     checks
         In the order of :data:`nest.conform.CHECKS`.
     cells
-        What every run came to, as in a ``nest-compare/1`` document but
-        without plans.
+        What every run came to, as in a ``nest-compare/1`` document but without plans.
     """
 
     solver: str

@@ -54,8 +54,7 @@ class Breakdown:
     Attributes
     ----------
     step
-        Terms of the step time by the names of :data:`STEP_TERMS`; they add
-        up to it.
+        Terms of the step time by the names of :data:`STEP_TERMS`; they add up to it.
     blocks
         Terms of the load of every block by the names of :data:`LOAD_TERMS`;
         they add up to it.
@@ -182,8 +181,7 @@ def with_fast_network(problem: Problem, part: int | None = None) -> Problem:
     problem
         The problem.
     part
-        The one part to make fast, of its topology's ``parts``; ``None`` for
-        all.
+        The one part to make fast, of its topology's ``parts``; ``None`` for all.
     """
     cluster = problem.cluster
     fast = cluster.topology.without_cost(part)

@@ -66,10 +66,9 @@ def check_magnitude(problem: Problem, network: Network) -> None:
 def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     """Choose a power of ten in ps that a problem can be solved with.
 
-    That is the smallest one with which the longest step stays below 2**53
-    quanta, where floats are exact too. If a finer one is asked for, it is
-    taken as far as steps stay below half of what :func:`check_magnitude`
-    allows, and terms below 2**53 quanta.
+    That is the smallest one with which the longest step stays below 2**53 quanta, where
+    floats are exact too. If a finer one is asked for, it is taken as far as steps stay
+    below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta.
 
     Parameters
     ----------
@@ -145,12 +144,11 @@ def in_range(problem: Problem) -> bool:
 def longest(problem: Problem, network: Network | None = None) -> Longest:
     """Bound the step time of every plan, and every term of it, from above.
 
-    ``T <= (M + V) (Σ τ + receives) + Σ Y`` with every term at its largest:
-    ``V`` layers, all of them in every stage's place, each message across
-    the slowest link. What passes a stage is received twice, there and back,
-    and by every chunk of an interleaved plan apart. Where the step time is
-    the largest load, ``M + V`` counts as nothing more. The network is made
-    anew unless it is given.
+    ``T <= (M + V) (Σ τ + receives) + Σ Y`` with every term at its largest: ``V``
+    layers, all of them in every stage's place, each message across the slowest link.
+    What passes a stage is received twice, there and back, and by every chunk of an
+    interleaved plan apart. Where the step time is the largest load, ``M + V`` counts as
+    nothing more. The network is made anew unless it is given.
     """
     job, graph = problem.job, problem.graph
     network = network or network_of(problem.cluster.topology)

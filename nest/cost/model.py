@@ -39,8 +39,7 @@ class CostModel:
     Attributes
     ----------
     index, order
-        Position of every layer by the text of its id, and the positions,
-        sources first.
+        Position of every layer by the text of its id, and the positions, sources first.
     rules
         What its preset says about stages and the step.
     network

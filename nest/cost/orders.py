@@ -33,8 +33,7 @@ def plan_schedule(job: Job, plan: Plan, num_micro_batches: int) -> Schedule:
 def named_job(job: Job, name: str) -> Job | None:
     """Return a job of one of its schedules, which has a name.
 
-    Without the choices that the schedule cannot have; ``None`` if nothing is
-    left.
+    Without the choices that the schedule cannot have; ``None`` if nothing is left.
     """
     fixed = FIXED_CHUNKS.get(name, 1)
     recompute = job.recompute

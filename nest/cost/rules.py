@@ -1,9 +1,8 @@
 """Cost rules: what a cost model says about stages, schedules and the step.
 
-:class:`CostRules` is the project's own model, ``standard``, as
-docs/cost-model.md states it. A published model is a subclass in a room of its
-own under :mod:`nest.audits`, beside its citation, and overrides what it does
-differently.
+:class:`CostRules` is the project's own model, ``standard``, as docs/cost-model.md
+states it. A published model is a subclass in a room of its own under
+:mod:`nest.audits`, beside its citation, and overrides what it does differently.
 """
 
 from __future__ import annotations
@@ -433,9 +432,8 @@ def passing(pipeline: Pipeline, chunk: int) -> int:
 def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
     """Return the cost of strategy changes inside a chunk, (fwd, bwd).
 
-    Every edge between layers of different layouts moves its tensor across
-    the block, a message of its own: forward to the consumer's layout,
-    backward to the producer's.
+    Every edge between layers of different layouts moves its tensor across the block, a
+    message of its own: forward to the consumer's layout, backward to the producer's.
     """
     model, strategy_of = pipeline.model, dict(pipeline.members[chunk])
     if len({strategy.layout for strategy in strategy_of.values()}) == 1:

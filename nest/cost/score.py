@@ -48,10 +48,9 @@ def score(problem: Problem, plan: Plan, model: CostModel | None = None) -> Score
     Raises
     ------
     InvalidPlanError
-        If the plan does not belong to the problem: unknown, missing or
-        repeated layers, a stage order against an edge, counting rules, or a
-        strategy for which a layer has no cost. Too little memory is a
-        violation in the result, not an error.
+        If the plan does not belong to the problem: unknown, missing or repeated layers,
+        a stage order against an edge, counting rules, or a strategy for which a layer
+        has no cost. Too little memory is a violation in the result, not an error.
     """
     model = model or CostModel(problem)
     pipeline = lay_out(problem, plan, model)

@@ -70,9 +70,8 @@ class Runtime(NamedTuple):
     def strategies(self, problem: Problem, micro_batch: int) -> list[Strategy]:
         """Return all strategies that can run so.
 
-        With the distributed optimizer ZeRO 0 and 1 are the same plan; the
-        lowest one allowed stands for both, unless it matters to a rule which
-        one it is.
+        With the distributed optimizer ZeRO 0 and 1 are the same plan; the lowest one
+        allowed stands for both, unless it matters to a rule which one it is.
         """
         runnable = [
             strategy
@@ -162,13 +161,12 @@ def runtimes(problem: Problem) -> list[Runtime]:
 def leading_runtimes(problem: Problem) -> list[Runtime]:
     """Return runtimes one of which every best plan can have.
 
-    Interleaved ones apart; the one with most overlap first. Hiding the
-    collectives of one more axis takes nothing from a layer's pass but time,
-    as its terms are rounded together. Behind a shorter backward pass less of
-    the gradient sync hides: by no more quanta than the pass got shorter,
-    which counts in the step at least once. ``weights`` and ``gradients`` are
-    rounded otherwise where they hide nothing, so with and without are both
-    left; so are they of what needs something by ``overlap_needs``.
+    Interleaved ones apart; the one with most overlap first. Hiding the collectives of
+    one more axis takes nothing from a layer's pass but time, as its terms are rounded
+    together. Behind a shorter backward pass less of the gradient sync hides: by no more
+    quanta than the pass got shorter, which counts in the step at least once.
+    ``weights`` and ``gradients`` are rounded otherwise where they hide nothing, so with
+    and without are both left; so are they of what needs something by ``overlap_needs``.
     """
     always = always_overlap(problem)
     return sorted(
@@ -762,8 +760,7 @@ def families(
     problem, case
         The problem and ``(R, B)``.
     runnable
-        Strategies for ``B`` that can run so, see
-        :meth:`Runtime.strategies`.
+        Strategies for ``B`` that can run so, see :meth:`Runtime.strategies`.
     runtime
         How plans run their stages.
     """

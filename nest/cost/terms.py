@@ -230,8 +230,7 @@ class LayerPrices:
     Parameters
     ----------
     problem, rules, network, groups, quanta
-        The problem; how it is priced; its network, the groups on it; its
-        rounding.
+        The problem; how it is priced; its network, the groups on it; its rounding.
 
     Attributes
     ----------

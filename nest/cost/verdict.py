@@ -215,8 +215,7 @@ class Score(Tabular):
     def timeline(self) -> Timeline | None:
         """When every pass runs, see :mod:`nest.cost.schedules.timeline`.
 
-        ``None`` under a preset without a schedule, and beyond
-        :data:`MOST_PASSES`.
+        ``None`` under a preset without a schedule, and beyond :data:`MOST_PASSES`.
         """
         if self.schedule is None or self.num_passes > MOST_PASSES:
             return None

@@ -70,8 +70,7 @@ class Call(NamedTuple):
 def export(simulation: Simulation) -> dict[str, str | bytes]:
     """Return the traces of a step by name, with a README.
 
-    They have been read and replayed: every pass ends when it does in the
-    simulation.
+    They have been read and replayed: every pass ends when it does in the simulation.
 
     Raises
     ------

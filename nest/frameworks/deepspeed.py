@@ -1,9 +1,8 @@
 """DeepSpeed: its configuration, and Megatron-DeepSpeed's arguments.
 
-The configuration (written for deepspeed 0.19.8) knows batches, ZeRO and data
-types; stages, degrees and shape are arguments of Megatron-DeepSpeed, which
-are Megatron-LM's old ones and some of its own. Those are not checked against
-a package: there is none.
+The configuration (written for deepspeed 0.19.8) knows batches, ZeRO and data types;
+stages, degrees and shape are arguments of Megatron-DeepSpeed, which are Megatron-LM's
+old ones and some of its own. Those are not checked against a package: there is none.
 """
 
 from __future__ import annotations

@@ -116,8 +116,7 @@ def placement_of(graph: Graph) -> Placement:
     Raises
     ------
     InvalidProblemError
-        If it is no chain of an embedding, blocks, modules and a head by their
-        names.
+        If it is no chain of an embedding, blocks, modules and a head by their names.
     """
     order = [graph.layers[i] for i in graph.topological_order()]
     edges = {(str(edge.source), str(edge.target)) for edge in graph.edges}

@@ -1,9 +1,8 @@
 """Megatron-LM: arguments, and what its parsers make of them.
 
-Written for megatron-core 0.19. What its parsers accept although no run can
-start so is refused when the arguments are read: micro-batches that interleaved
-stages cannot group, empty chunks, expert degrees and optimizer instances that
-do not divide the data ranks.
+Written for megatron-core 0.19. What its parsers accept although no run can start so is
+refused when the arguments are read: micro-batches that interleaved stages cannot group,
+empty chunks, expert degrees and optimizer instances that do not divide the data ranks.
 """
 
 from __future__ import annotations
@@ -195,8 +194,7 @@ def write(
     Raises
     ------
     InvalidPlanError
-        If the arguments cannot say what the model is, or what is kept per
-        weight.
+        If the arguments cannot say what the model is, or what is kept per weight.
     """
     if launch.optimizer not in ("adam", "sgd"):
         raise InvalidPlanError(

@@ -4,11 +4,10 @@ Each layout has keys of its own for the same arguments: tables below say which.
 What a file leaves out is asked for, or the default of the framework, which a
 note names; what it says twice and differently is refused with both places.
 
-Sources, all read in their repositories: Megatron-LM's ``yaml_arguments.py``
-and ``examples/gpt3/gpt_config.yaml`` (``--yaml-cfg``), and its model
-configurations with ``MODEL_ARGS``; NeMo 1's ``megatron_gpt_config.yaml`` and
-``megatron_gpt_model.py``; Megatron-Bridge's ``ConfigContainer`` as it writes
-it down.
+Sources, all read in their repositories: Megatron-LM's ``yaml_arguments.py`` and
+``examples/gpt3/gpt_config.yaml`` (``--yaml-cfg``), and its model configurations with
+``MODEL_ARGS``; NeMo 1's ``megatron_gpt_config.yaml`` and ``megatron_gpt_model.py``;
+Megatron-Bridge's ``ConfigContainer`` as it writes it down.
 """
 
 from __future__ import annotations
@@ -505,8 +504,7 @@ def _world(config: Config, layout: Format) -> Count | None:
 def _check_checkpoints(config: Config, arguments: Arguments) -> None:
     """Refuse a method of recomputation without a granularity.
 
-    Versions before granularities recompute whole layers then, later ones
-    nothing.
+    Versions before granularities recompute whole layers then, later ones nothing.
     """
     method = "model.activations_checkpoint_method"
     granularity = "model.activations_checkpoint_granularity"
@@ -523,9 +521,8 @@ def _check_checkpoints(config: Config, arguments: Arguments) -> None:
 def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> Launched:
     """Return a launch with what NeMo keeps per weight.
 
-    With ``megatron_amp_O2`` that is what Megatron-LM keeps; without, weights
-    are in fp32 only, as are gradients: 2 + 4 + 10 bytes, of which layers
-    count 2.
+    With ``megatron_amp_O2`` that is what Megatron-LM keeps; without, weights are in
+    fp32 only, as are gradients: 2 + 4 + 10 bytes, of which layers count 2.
     """
     key = "model.megatron_amp_O2"
     entry = config.get(key)

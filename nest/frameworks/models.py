@@ -15,9 +15,8 @@ def model_of(
 ) -> Architecture:
     """Return the model of a problem.
 
-    A problem keeps the name of its model and where its shape comes from. A
-    record counts only if it has as many blocks as the graph and as many
-    FLOPs as the job says.
+    A problem keeps the name of its model and where its shape comes from. A record
+    counts only if it has as many blocks as the graph and as many FLOPs as the job says.
 
     Parameters
     ----------

@@ -1,10 +1,9 @@
 """The nearest plan that a framework can run, where it cannot run a plan.
 
-All candidates have one strategy for all layers. They come in groups: the
-plan's replicas, micro-batch and cuts; these with as many equal stages; with
-any number of equal stages; any replicas and micro-batch. Of the first group in
-which a plan fits and can be written, it is the fastest by the shared cost
-model.
+All candidates have one strategy for all layers. They come in groups: the plan's
+replicas, micro-batch and cuts; these with as many equal stages; with any number of
+equal stages; any replicas and micro-batch. Of the first group in which a plan fits and
+can be written, it is the fastest by the shared cost model.
 """
 
 from __future__ import annotations

@@ -109,9 +109,8 @@ def read(
     Raises
     ------
     InvalidPlanError
-        If the file has other stages or micro-batches, an unknown cell, or
-        passes that are missing, twice, or wait for each other; the text
-        names row and pass.
+        If the file has other stages or micro-batches, an unknown cell, or passes that
+        are missing, twice, or wait for each other; the text names row and pass.
     """
     rows = [*_read_rows(text, where)]
     num_chunks = num_blocks * virtual_stages

@@ -134,8 +134,7 @@ def read_launch(
     variables
         Values of shell variables.
     overrides
-        Arguments in addition to those of the script, without dashes: name
-        and value.
+        Arguments in addition to those of the script, without dashes: name and value.
     model
         Gives the arguments of the shape that the script leaves out.
 
@@ -489,8 +488,7 @@ def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
     Raises
     ------
     InvalidPlanError
-        If they are others, or no multiple of its degrees; the text names
-        both places.
+        If they are others, or no multiple of its degrees; the text names both places.
     """
     if stated is None:
         return

@@ -55,8 +55,7 @@ class Script(NamedTuple):
     unset
         Variables that the script uses without setting them.
     defaults
-        Arguments of the script that count with its default: number, line
-        and value.
+        Arguments of the script that count with its default: number, line and value.
     used
         The overridden variables that the script uses.
     """

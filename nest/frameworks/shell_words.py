@@ -13,8 +13,7 @@ from nest.errors import InvalidOptionError
 _OPENING = {"if", "while", "until", "for", "select", "case", "{", "function"}
 _BRANCHES = {"then", "elif", "else", "do", "!", "time"}
 _SEPARATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;|&\n]")
-#: Maximum length of one word, in characters. Linux passes no longer word to a
-#: program.
+#: Maximum length of one word, in characters. Linux passes no longer word to a program.
 MAX_WORD = 2**17
 #: Maximum work for one script: characters and words that are read or made. A
 #: script that grows its variables, arrays or calls exponentially exceeds it.
@@ -36,8 +35,7 @@ class Word(NamedTuple):
     line
         Where it is written, from 1.
     unknown
-        Why it is not known (``$NAME, which the script does not set``), or
-        empty.
+        Why it is not known (``$NAME, which the script does not set``), or empty.
     """
 
     text: str

@@ -1,8 +1,7 @@
 """torchtitan: a job file in TOML, and what its parsers make of it.
 
-Written for torchtitan 0.2.2, the last with job files. It takes any type and
-any name of a module without a word; what no run can start with is refused
-when the file is read.
+Written for torchtitan 0.2.2, the last with job files. It takes any type and any name of
+a module without a word; what no run can start with is refused when the file is read.
 """
 
 from __future__ import annotations

@@ -62,9 +62,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
         Power of the devices that the fractions of FLOP/s hold for, in W per
         peak TFLOP/s in 16 bits; 0 if it is not known.
     power_exponent
-        Power of a device's own such figure over that one which these
-        fractions go with: 0 where power does not limit clocks, 1 where
-        clocks are what power allows.
+        Power of a device's own such figure over that one which these fractions go with:
+        0 where power does not limit clocks, 1 where clocks are what power allows.
     low_precision_fraction
         What a product reaches of the fp8 peak, over what it reaches of the
         peak in 16 bits; may exceed 1.
@@ -142,8 +141,7 @@ class CalibrationFile(
 ):
     """The stored calibration; ``software`` holds for every device.
 
-    ``own_runs`` is what a user's own runs leave unknown, if it is fitted to
-    such.
+    ``own_runs`` is what a user's own runs leave unknown, if it is fitted to such.
     """
 
     software: Software

@@ -1,8 +1,7 @@
 """Calibrations in files: a user's own parameters instead of the stored ones.
 
 ``nest calibrate`` writes such a file (:class:`~nest.hardware.calibration.
-CalibrationFile`); it holds for the device families that it names, and for no
-other.
+CalibrationFile`); it holds for the device families that it names, and for no other.
 """
 
 from __future__ import annotations

@@ -30,12 +30,11 @@ SUFFIXES = (".json", ".yaml", ".yml")
 def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     """Read a cluster: the ``cluster`` of a problem file, with less in it.
 
-    A device names the machine that it is one of (``machine: h100``), whose
-    figures count for what it leaves out. The topology left out is that of
-    the machines, as for ``h100x64`` and ``h100x64+a100x64``. A device of no
-    known machine says all of :data:`OWN` and the machine whose kernels its
-    own are taken to be like (``kernels: h100``): that part of the peak they
-    reach. Its topology must be said.
+    A device names the machine that it is one of (``machine: h100``), whose figures
+    count for what it leaves out. The topology left out is that of the machines, as for
+    ``h100x64`` and ``h100x64+a100x64``. A device of no known machine says all of
+    :data:`OWN` and the machine whose kernels its own are taken to be like (``kernels:
+    h100``): that part of the peak they reach. Its topology must be said.
 
     Parameters
     ----------

@@ -39,8 +39,7 @@ FAMILIES = (
 #: Words for links inside a node or a rack, which the device has by itself.
 _NODE_WORDS = r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|pcie"
 
-#: One link of NVLink 2 and 3 (2 and 3 have 6 and 12 per device), in one
-#: direction.
+#: One link of NVLink 2 and 3 (2 and 3 have 6 and 12 per device), in one direction.
 NVLINK_BYTES_PER_S = 25e9
 
 #: Bits, not bytes: the b must be a small letter.

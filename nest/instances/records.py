@@ -19,9 +19,8 @@ class Instance(Struct, frozen=True, kw_only=True):
     name, title
         Of the problem and its file; what it is, in one line.
     problem_hash, unlimited_hash
-        The instance is the problem with this hash and no other; the hash of
-        the same without a memory limit, see
-        :func:`nest.instances.store.unlimited`.
+        The instance is the problem with this hash and no other; the hash of the same
+        without a memory limit, see :func:`nest.instances.store.unlimited`.
     classes
         What is true of the problem, see :mod:`nest.instances.classes`.
     num_devices, num_layers, quantum_ps

@@ -179,8 +179,7 @@ def names(
     Parameters
     ----------
     class_names
-        Names of classes, and ``open`` or ``closed``; none asks for all
-        instances.
+        Names of classes, and ``open`` or ``closed``; none asks for all instances.
     status
         ``open`` or ``closed``; ``None`` asks for both.
 

@@ -1,10 +1,9 @@
 """Update the best known plans and bounds of instances.
 
-This is the only code that changes ``best_known.json``. The shared cost model
-scores every plan again. A bound counts if an exact solver proves it again on
-this machine, or if ``nest-check`` accepts its certificate; a bound in a
-document is only a claim. An update that contradicts a plan or a bound is
-refused, and nothing changes.
+This is the only code that changes ``best_known.json``. The shared cost model scores
+every plan again. A bound counts if an exact solver proves it again on this machine, or
+if ``nest-check`` accepts its certificate; a bound in a document is only a claim. An
+update that contradicts a plan or a bound is refused, and nothing changes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from nest.solvers.registry import is_built_in, solver_class
 from nest.units import MAX_TERM
 from nest.util.versions import nest_version
 
-#: Documents that are read: answers of solvers to one problem, and one answer
-#: of many.
+#: Documents that are read: answers of solvers to one problem, and one answer of many.
 COMPARED, BENCHED = "nest-compare/1", "nest-bench-cell/1"
 
 

@@ -94,8 +94,7 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
     nodes
         Devices and switches.
     links
-        At most one between two nodes; in a directed graph at most one each
-        way.
+        At most one between two nodes; in a directed graph at most one each way.
     directed
         Whether links lead one way only.
     order

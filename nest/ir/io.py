@@ -34,8 +34,7 @@ from nest.util.files import write_atomically
 
 T = TypeVar("T")
 
-#: Fields that take one of a few names; with the one around them where that
-#: says which.
+#: Fields that take one of a few names; with the one around them where that says which.
 _NAMES = {
     "topology.kind": TOPOLOGIES,
     "nodes.kind": NODE_KINDS,

@@ -151,9 +151,8 @@ class Job(Struct, frozen=True, kw_only=True):
     replicas, data_parallel
         Allowed values of ``R`` and ``dp``; ``None`` allows every value.
     pipeline_parallel, tensor_parallel, context_parallel, expert_parallel
-        Allowed numbers of stages (of blocks where a plan is interleaved),
-        and allowed values of ``tp``, ``cp`` and ``ep``; ``None`` allows
-        every value.
+        Allowed numbers of stages (of blocks where a plan is interleaved), and allowed
+        values of ``tp``, ``cp`` and ``ep``; ``None`` allows every value.
     zero, recompute
         Allowed ZeRO stages and recompute choices.
     sequence_parallel
@@ -167,9 +166,8 @@ class Job(Struct, frozen=True, kw_only=True):
         Fraction of the gradient synchronization hidden behind computation
         in every plan, however short the computation is.
     virtual_stages
-        Allowed numbers ``v`` of chunks per block; above 1 a plan is
-        interleaved, which needs the schedule ``1f1b``. Some schedules fix
-        it, see :attr:`chunk_counts`.
+        Allowed numbers ``v`` of chunks per block; above 1 a plan is interleaved, which
+        needs the schedule ``1f1b``. Some schedules fix it, see :attr:`chunk_counts`.
     weight_backward_fraction
         What part of a layer's backward computation yields gradients of
         weights, where its cost does not say.

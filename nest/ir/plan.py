@@ -196,14 +196,12 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
         Where they sit; ``v`` for schedules of that shape, where chunks ``r``
         and ``2S-1-r`` sit on block ``r``.
     order
-        Where the job leaves it to plans, in which order blocks run their
-        passes: the name of a schedule, or the passes of every block, such as
-        ``3F5``, the forward pass of micro-batch 5 through chunk 3 (both from
-        0); ``B`` is a backward pass, ``I`` and ``W`` its parts that compute
-        gradients of inputs and of weights.
+        Where the job leaves it to plans, in which order blocks run their passes: the
+        name of a schedule, or the passes of every block, such as ``3F5``, the forward
+        pass of micro-batch 5 through chunk 3 (both from 0); ``B`` is a backward pass,
+        ``I`` and ``W`` its parts that compute gradients of inputs and of weights.
     overlap
-        Communication that runs behind computation, as far as the job's
-        fractions allow.
+        Communication that runs behind computation, as far as the job's fractions allow.
     distributed_optimizer
         Whether optimizer state and update are sharded over all ranks that
         share a weight, replicas included.

@@ -1,8 +1,7 @@
 """Architectures: towers of blocks and a head, their weights and FLOPs.
 
-The zoo of published ones is :mod:`nest.models.zoo`. Counts come from shapes
-alone and are exact, so that they can be compared with what a model's authors
-print.
+The zoo of published ones is :mod:`nest.models.zoo`. Counts come from shapes alone and
+are exact, so that they can be compared with what a model's authors print.
 """
 
 from __future__ import annotations
@@ -122,14 +121,13 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def forward_flops(self, sequence_length: int) -> int:
         """Return the FLOPs of the matrix products of one sample, forward.
 
-        A product with a matrix of ``n`` weights takes ``2 n`` FLOPs per
-        token, the attention core ``2 s a (d + d_value)`` (two products with
-        all ``s`` positions, or all in the window, as if there were no causal
-        mask). Of the experts, only the ones a token visits count. For GPT-3
-        this is a third of ``72 L s h² (1 + s/6h + V/12hL)``, appendix A of
-        Korthikanti et al. 2022 (arXiv 2205.05198); Megatron-LM, PaLM and
-        most reports quote MFU this way. A mixer counts its linear layers,
-        its convolution and the products of its recurrence.
+        A product with a matrix of ``n`` weights takes ``2 n`` FLOPs per token, the
+        attention core ``2 s a (d + d_value)`` (two products with all ``s`` positions,
+        or all in the window, as if there were no causal mask). Of the experts, only the
+        ones a token visits count. For GPT-3 this is a third of ``72 L s h² (1 + s/6h +
+        V/12hL)``, appendix A of Korthikanti et al. 2022 (arXiv 2205.05198);
+        Megatron-LM, PaLM and most reports quote MFU this way. A mixer counts its linear
+        layers, its convolution and the products of its recurrence.
 
         Parameters
         ----------

@@ -1,10 +1,9 @@
 """Shapes of the parts of a transformer: attention, MLP, block, tower, head.
 
-An :class:`Architecture` is one or more towers of blocks, an embedding in
-front of each, and one head. Decoder-only models have one tower; an
-encoder-decoder has two, the second of which reads the first; a two-tower
-model has two that only the head reads. Widths and counts are whole numbers,
-sequence lengths are tokens per sample.
+An :class:`Architecture` is one or more towers of blocks, an embedding in front of each,
+and one head. Decoder-only models have one tower; an encoder-decoder has two, the second
+of which reads the first; a two-tower model has two that only the head reads. Widths and
+counts are whole numbers, sequence lengths are tokens per sample.
 """
 
 from __future__ import annotations
@@ -57,11 +56,10 @@ class Attention(Struct, frozen=True, kw_only=True):
         Heads, and their width, of the indexer that picks the tokens of
         ``window`` (DeepSeek-V3.2); ``0`` without.
     query_rank, key_value_rank, rotary_size
-        Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434):
-        ranks of the compressed query (``0``: not compressed) and of the
-        compressed keys and values (``0``: ordinary attention), and the width
-        of the rotated part of a head, whose key all heads share;
-        ``head_size`` includes it.
+        Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): ranks of the
+        compressed query (``0``: not compressed) and of the compressed keys and values
+        (``0``: ordinary attention), and the width of the rotated part of a head, whose
+        key all heads share; ``head_size`` includes it.
     cross
         Whether keys and values come from the tower that this one reads.
     """
@@ -131,9 +129,8 @@ class Linear(Struct, frozen=True, kw_only=True):
 class Mixer(Struct, frozen=True, kw_only=True):
     """Shape of what mixes tokens by a state of fixed size.
 
-    State-space models, linear attention and short convolutions: linear
-    layers, a causal convolution of each channel, and a recurrence, which
-    training computes in chunks.
+    State-space models, linear attention and short convolutions: linear layers, a causal
+    convolution of each channel, and a recurrence, which training computes in chunks.
 
     Attributes
     ----------
@@ -144,8 +141,7 @@ class Mixer(Struct, frozen=True, kw_only=True):
     linears
         Its linear layers; the last one makes the output.
     channels, kernel, convolution_bias
-        Channels that are convolved, with how many tokens, and whether with a
-        bias.
+        Channels that are convolved, with how many tokens, and whether with a bias.
     inner
         Width of the output before its projection.
     vectors, common
@@ -246,12 +242,10 @@ class Block(Struct, frozen=True, kw_only=True):
     norm_vectors
         Vectors of weights of a norm, if others than these.
     shared
-        Which of the blocks it is that several layers share the weights of,
-        from 1 on; ``0`` for a layer of its own. Graphs hold a copy in every
-        layer.
+        Which of the blocks it is that several layers share the weights of, from 1 on;
+        ``0`` for a layer of its own. Graphs hold a copy in every layer.
     vectors
-        Further vectors as wide as the residual stream, such as scales of
-        the outputs.
+        Further vectors as wide as the residual stream, such as scales of the outputs.
     dropout
         Whether the outputs of attention and MLP are dropped out in training.
     """
@@ -399,8 +393,7 @@ class Module(Struct, frozen=True, kw_only=True):
     block
         Its block.
     table
-        Whether it holds a copy of what embeds tokens; modules side by side
-        share one.
+        Whether it holds a copy of what embeds tokens; modules side by side share one.
     """
 
     block: Block
@@ -424,13 +417,11 @@ class Head(Struct, frozen=True, kw_only=True):
         Whether a square linear layer, an activation function and a norm come
         first (BERT).
     transform_size
-        Width that this layer leads to, if another; the output layer is as
-        wide.
+        Width that this layer leads to, if another; the output layer is as wide.
     transform_bias, transform_vectors
         Whether the layer has a bias, and the vectors of weights of the norm.
     predictions
-        Tokens that are predicted from every token; the output layer runs
-        once for each.
+        Tokens that are predicted from every token; the output layer runs once for each.
     temperature
         Whether the loss has a learned temperature (CLIP).
     vectors
@@ -477,8 +468,7 @@ _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
 def unusual(*shapes: Tower | Block | Head) -> str | None:
     """Return a field in which shapes differ from plain transformers.
 
-    Or ``attention`` and ``mlp`` where a block has none; ``None`` if all are
-    plain.
+    Or ``attention`` and ``mlp`` where a block has none; ``None`` if all are plain.
     """
     structs: list[Struct] = list(shapes)
     for shape in shapes:

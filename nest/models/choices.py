@@ -25,9 +25,8 @@ from nest.models.architectures import Architecture, head_towers
 from nest.models.operators import DTYPES, Dtype
 from nest.units import divisors
 
-#: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient,
-#: fp32 master weight and two moments (Rajbhandari et al. 2020, arXiv
-#: 1910.02054, §3.1).
+#: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient, fp32 master
+#: weight and two moments (Rajbhandari et al. 2020, arXiv 1910.02054, §3.1).
 MIXED_PRECISION_ADAM = Optimizer(
     name="adam", weight_bytes=2, gradient_bytes=2, state_bytes=12
 )
@@ -35,9 +34,8 @@ MIXED_PRECISION_ADAM = Optimizer(
 #: Tokens per step unless the user says otherwise.
 GLOBAL_TOKENS = 4 * 2**20
 
-#: Devices up to which a sample is shared by default: Llama-3-405B was trained
-#: on 16,384 with 2,048 samples (Grattafiori et al. 2024, arXiv 2407.21783,
-#: table 4).
+#: Devices up to which a sample is shared by default: Llama-3-405B was trained on 16,384
+#: with 2,048 samples (Grattafiori et al. 2024, arXiv 2407.21783, table 4).
 DEVICES_PER_SAMPLE = 8
 
 #: Longest sequence unless the user says otherwise.
@@ -109,16 +107,13 @@ class Request(Struct, frozen=True, kw_only=True):
     virtual_stages
         Chunks per block that plans may have; above 1 they are interleaved.
     gradients, optimizer
-        What training keeps per weight, see
-        :mod:`nest.constraints.targets.memory`.
+        What training keeps per weight, see :mod:`nest.constraints.targets.memory`.
     target
-        The framework whose defaults count, see
-        :mod:`nest.constraints.targets`.
+        The framework whose defaults count, see :mod:`nest.constraints.targets`.
     schedule
         The pipeline schedule.
     overlap
-        Communication that may overlap with computation, with the overlapped
-        fraction.
+        Communication that may overlap with computation, with the overlapped fraction.
     distributed_optimizer
         Whether the optimizer may be sharded over replicas too.
     sequence_parallel
@@ -190,9 +185,8 @@ def choose(
 ) -> Choices:
     """Fill in what the user left open, as docs/models.md lists.
 
-    Unless the user chooses, sequence parallelism is off where a tower's
-    length does not divide by every ``tp`` (the 257 tokens of an image), and
-    for targets without it.
+    Unless the user chooses, sequence parallelism is off where a tower's length does not
+    divide by every ``tp`` (the 257 tokens of an image), and for targets without it.
 
     Parameters
     ----------

@@ -6,10 +6,9 @@ blocks. Towers are chains; modules are between the last block and the head. An
 encoder-decoder is a DAG: the encoder's output feeds every node of the decoder
 with cross-attention. The towers that nothing reads feed the head.
 
-What the user does not choose is chosen by :func:`nest.models.choices.choose`;
-all choices are in the problem that :func:`build_problem` returns, so that
-solvers search the same space. A plan is exact with respect to the graph: it
-cannot cut inside a node.
+What the user does not choose is chosen by :func:`nest.models.choices.choose`; all
+choices are in the problem that :func:`build_problem` returns, so that solvers search
+the same space. A plan is exact with respect to the graph: it cannot cut inside a node.
 """
 
 from __future__ import annotations
@@ -233,9 +232,8 @@ def build_graph(
     ``execution`` is by default the usual one in the data type chosen.
 
     Kinds are named ``embedding``, after the blocks (``decoder``), as in
-    :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of
-    them (``local+global``). Names begin with that of the tower where the
-    model has several.
+    :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of them
+    (``local+global``). Names begin with that of the tower where the model has several.
 
     Raises
     ------

@@ -39,13 +39,12 @@ def attention_matrices(
 ) -> tuple[int, int]:
     """Return matrix weights that tokens, and that source tokens, visit.
 
-    ``h·d(a + a_kv) + h·d_v(a_kv + a)`` in all; of cross-attention, keys and
-    values are made from the source. Latent attention has ``h·r_q + r_q·a·d``
-    for queries, ``h(r + d_r) + r·a_kv(d - d_r + d_v)`` for keys and values
-    and ``h·a·d_v`` for the output (DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
-    Key and value heads are replicated where there are fewer than ``tp``. A
-    gate has ``h`` per column, an indexer ``h (d_i + a_i) + r_q·a_i·d_i``,
-    which no rank shares.
+    ``h·d(a + a_kv) + h·d_v(a_kv + a)`` in all; of cross-attention, keys and values are
+    made from the source. Latent attention has ``h·r_q + r_q·a·d`` for queries, ``h(r +
+    d_r) + r·a_kv(d - d_r + d_v)`` for keys and values and ``h·a·d_v`` for the output
+    (DeepSeek-AI 2024, arXiv 2405.04434, §2.1). Key and value heads are replicated where
+    there are fewer than ``tp``. A gate has ``h`` per column, an indexer ``h (d_i + a_i)
+    + r_q·a_i·d_i``, which no rank shares.
     """
     hidden = block.hidden
     inputs = attention.inputs or hidden

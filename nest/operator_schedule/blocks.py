@@ -1,12 +1,11 @@
 """The shortest timetable of a part as a chain of blocks, by closed sets.
 
-There is a moment in a timetable when a set of jobs is done and no other has
-begun: that set is closed, it holds what precedes its members. Between two
-such moments there is one job alone, or a *block* of jobs on single cores that
-follow and overlap each other. So a timetable is a path through the closed
-sets, which takes ticks of the cores and ticks of the memory channel: its
-length is the larger of both sums. What a block takes is bounded first, and
-found out only where a path that can be shortest needs it.
+There is a moment in a timetable when a set of jobs is done and no other has begun: that
+set is closed, it holds what precedes its members. Between two such moments there is one
+job alone, or a *block* of jobs on single cores that follow and overlap each other. So a
+timetable is a path through the closed sets, which takes ticks of the cores and ticks of
+the memory channel: its length is the larger of both sums. What a block takes is bounded
+first, and found out only where a path that can be shortest needs it.
 ``formulations/README.md`` has the proofs.
 """
 

@@ -122,9 +122,8 @@ def weights(group: JobGroup) -> Iterable[Weight]:
 def work_ticks(jobs: Iterable[Job], cores: Cores, weight: Weight) -> int:
     """Return ticks that some jobs take at least, one type weighed or both.
 
-    The sum over all jobs of ``min(whole, single (w t / T + (1 - w) v / V))``,
-    rounded up: ``t`` and ``v`` are the cores it takes, ``T`` and ``V`` those
-    there are.
+    The sum over all jobs of ``min(whole, single (w t / T + (1 - w) v / V))``, rounded
+    up: ``t`` and ``v`` are the cores it takes, ``T`` and ``V`` those there are.
     """
     over, under = weight
     tensor, vector = cores

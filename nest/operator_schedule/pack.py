@@ -22,8 +22,7 @@ class Packed(NamedTuple):
     Attributes
     ----------
     ticks
-        What it takes, or, if there is no such schedule, what it takes at
-        least.
+        What it takes, or, if there is no such schedule, what it takes at least.
     starts
         When its jobs start, in their order; ``None`` if it takes more.
     """
@@ -45,8 +44,7 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
     group
         A part.
     block
-        Some of its jobs, as bits; all that precedes them, but for themselves,
-        is done.
+        Some of its jobs, as bits; all that precedes them, but for themselves, is done.
     most_ticks
         Longer ones are not looked for.
 

@@ -77,8 +77,7 @@ class PartOf(NamedTuple):
     operators
         Names of those that run in it.
     start_tick, end_tick
-        ``[start, end)``; operators may end earlier, and the memory channel
-        later.
+        ``[start, end)``; operators may end earlier, and the memory channel later.
     lower_bound_ticks
         It cannot be shorter.
     channel_ticks

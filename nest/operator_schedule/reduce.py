@@ -54,10 +54,9 @@ def meeting(jobs: Sequence[Job], cores: Cores) -> list[list[int]]:
 def with_fewer_modes(group: JobGroup) -> JobGroup:
     """Return a part without modes that a shortest timetable does not need.
 
-    While a job runs on one core, only jobs that meet it run. If all of them,
-    and it, fit one after the other into the time that it takes, they can as
-    well: then it runs on the whole chip. The memory channel must not lose by
-    that.
+    While a job runs on one core, only jobs that meet it run. If all of them, and it,
+    fit one after the other into the time that it takes, they can as well: then it runs
+    on the whole chip. The memory channel must not lose by that.
     """
     jobs = list(group.jobs)
     changed = True

@@ -102,9 +102,8 @@ def frontier_table(
 ) -> Table:
     """Return the table of a frontier, one row per point.
 
-    ``steps`` is the number of steps of a training run, to price it; ``top``
-    and ``within`` select points, see
-    :func:`nest.analysis.pareto.points_to_show`.
+    ``steps`` is the number of steps of a training run, to price it; ``top`` and
+    ``within`` select points, see :func:`nest.analysis.pareto.points_to_show`.
     """
     scale = frontier_scale(frontier)
     knee_index = knee(bulges(frontier))
@@ -280,9 +279,8 @@ def contradictions(
 def write_plot(path: str, frontier: Frontier) -> None:
     """Draw step time against memory, one line per number of devices.
 
-    A line says how fast a step can be with so much memory per device; it is
-    dashed where that is not proven. Dots are points of the frontier in the
-    chosen objectives.
+    A line says how fast a step can be with so much memory per device; it is dashed
+    where that is not proven. Dots are points of the frontier in the chosen objectives.
     """
     save_plot(path, lambda axes: draw(axes, frontier))
 

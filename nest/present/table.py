@@ -52,10 +52,9 @@ _LIMITS = {
 def show(file: IO[str], *items: RenderableType) -> None:
     """Print to a terminal, or plainly to anything else.
 
-    What is wider than :func:`nest.util.terminal.columns_of` says is made to
-    fit (:mod:`nest.present.fitted`), but for texts that may not be broken
-    (``no_wrap``). With ``NO_COLOR`` in the environment nothing is colored,
-    bold or dim.
+    What is wider than :func:`nest.util.terminal.columns_of` says is made to fit
+    (:mod:`nest.present.fitted`), but for texts that may not be broken (``no_wrap``).
+    With ``NO_COLOR`` in the environment nothing is colored, bold or dim.
     """
     is_terminal = file.isatty()
     buffer = io.StringIO()

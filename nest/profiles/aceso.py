@@ -132,8 +132,7 @@ def import_aceso(
     paths
         Files, and folders of which all CSV files are read.
     model, tower, head
-        Name of the model, its only tower and its head: what the files must
-        agree with.
+        Name of the model, its only tower and its head: what the files must agree with.
     device, peak_flops
         Name of the device, and its peak FLOP/s by data type.
     dtype

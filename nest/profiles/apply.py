@@ -78,8 +78,7 @@ def apply_profile(
     for entry in entries:
         check_roofline(entry, peak, where)
 
-    # Where plans choose, costs with another split of activations stay as
-    # they are.
+    # Where plans choose, costs with another split of activations stay as they are.
     split = problem.job.plans_split_sequences and profile.sequence_parallel
     measured: dict[tuple[object, ...], Entry] = {
         (

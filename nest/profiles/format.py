@@ -54,14 +54,12 @@ class Entry(Struct, frozen=True, kw_only=True):
         Activation bytes kept from forward to backward, without
         recomputation; ``None`` if not measured.
     working_bytes
-        Memory needed beyond that while the layer runs; ``None`` if not
-        measured.
+        Memory needed beyond that while the layer runs; ``None`` if not measured.
     weight_bytes
         Weights per device, experts included, in the data type of the
         profile; ``None`` if not known.
     forward_flops, backward_flops
-        FLOPs of the two passes on this device, for the roofline; ``None`` if
-        not known.
+        FLOPs of the two passes on this device, for the roofline; ``None`` if not known.
     """
 
     model: str
@@ -150,8 +148,7 @@ def load_profile(path: str | Path) -> Profile:
     Raises
     ------
     InvalidProfileError
-        If there is no such file or it is no profile; the text says where
-        and what.
+        If there is no such file or it is no profile; the text says where and what.
     """
     data = read_bytes(path, InvalidProfileError, "profile")
     return decode_profile(data, str(path))

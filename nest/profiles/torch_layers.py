@@ -255,8 +255,7 @@ def _attention(shard: Shard, block: Block, shape: Attention) -> Layer:
 def _projection(shard: Shard, block: Block, shape: Attention, heads: int) -> Projection:
     """Return what makes ``b × s × heads × size`` of Q, K and V.
 
-    All of the input by one product, or K and V of the tower that
-    cross-attention reads.
+    All of the input by one product, or K and V of the tower that cross-attention reads.
     """
     split, hidden, size = shard.split, block.hidden, shape.head_size
     kv_heads = max(shape.kv_heads // split.tp, 1)
@@ -291,9 +290,8 @@ def _latent_projection(
 ) -> Projection:
     """Return Q, K, V of multi-head latent attention, expanded to heads.
 
-    DeepSeek-AI 2024, arXiv 2405.04434, §2.1: queries (where compressed) and
-    keys and values pass through a low rank; one rotated key is shared by all
-    heads.
+    DeepSeek-AI 2024, arXiv 2405.04434, §2.1: queries (where compressed) and keys and
+    values pass through a low rank; one rotated key is shared by all heads.
     """
     size, rotary = shape.head_size, shape.rotary_size
     plain = size - rotary

@@ -114,8 +114,7 @@ class Timing(NamedTuple):
     warm_up, repeats
         Passes before the measured ones, and measured passes.
     device_name
-        Name of the device in the profile; by default that of the hardware
-        data.
+        Name of the device in the profile; by default that of the hardware data.
     """
 
     device: str = "auto"
@@ -279,8 +278,7 @@ def time_passes(
     mark
         Takes a point in time.
     elapsed_ns
-        Returns the time from one point to a later one, in ns, once both have
-        passed.
+        Returns the time from one point to a later one, in ns, once both have passed.
     warm_up, repeats
         Pairs of passes before the measured ones, and measured pairs.
     """
@@ -366,10 +364,9 @@ def _memory(
 ) -> tuple[int, int | None]:
     """Return the kept bytes, and the working bytes where they can be seen.
 
-    Kept are the storages that autograd saves from forward to backward, each
-    once however many tensors are views of it, and neither weights nor
-    buffers. Working memory is the peak of both passes above what was there
-    before and what is kept.
+    Kept are the storages that autograd saves from forward to backward, each once
+    however many tensors are views of it, and neither weights nor buffers. Working
+    memory is the peak of both passes above what was there before and what is kept.
     """
     import torch
 

@@ -110,8 +110,7 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
     def node_sizes(self, problem: Problem) -> tuple[set[int], set[int]]:
         """Return the sizes of nodes of machines that a network has, and not.
 
-        Both are empty without a network of one's own, and for files of
-        clusters.
+        Both are empty without a network of one's own, and for files of clusters.
         """
         from nest.hardware import find_cluster
 

@@ -193,8 +193,7 @@ def amount(value: Any) -> Fraction:
     Raises
     ------
     RefusedValueError
-        If it is none, or one that would take long: 1e999999999 has as many
-        digits.
+        If it is none, or one that would take long: 1e999999999 has as many digits.
     """
     if isinstance(value, Fraction):
         text, size = str(value), float(value)

@@ -33,8 +33,7 @@ from nest.search.options import (
     paired_load,
 )
 
-#: Ranges of the time of a micro-batch forward, and parts of one that stays
-#: open.
+#: Ranges of the time of a micro-batch forward, and parts of one that stays open.
 NUM_RANGES, NUM_PARTS = 10, 3
 
 #: Times that a linear program is solved with more rows, at most.

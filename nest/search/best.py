@@ -100,9 +100,8 @@ GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 #: by this fraction: device ranges can only make the plan slower.
 WORTH_PRICING = 256
 
-#: Limits of the first searches: the least bound plus these fractions of it.
-#: Searches below a limit are short. They are skipped where the incumbent is
-#: below the limit.
+#: Limits of the first searches: the least bound plus these fractions of it. Searches
+#: below a limit are short. They are skipped where the incumbent is below the limit.
 CLOSE = (16, 8, 4, 2)
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
@@ -659,9 +658,8 @@ class BestSearch:
         graph = self._placement_graph(item, goal)
         if graph is None:
             return step_quanta, plan
-        # One label per node is fast and finds plans; the goal then is lower.
-        # The stages that remain get exact receive times. All labels together
-        # are the proof.
+        # One label per node is fast and finds plans; the goal then is lower. The stages
+        # that remain get exact receive times. All labels together are the proof.
         for exact, max_labels in ((False, 1), (True, 1), (True, None)):
             if int(graph.bounds()[0]) >= INFINITE:
                 break

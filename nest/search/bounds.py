@@ -4,12 +4,11 @@ A node is a closed set of layers and the device offset where the next stage
 begins. An edge is a stage with its device range. A pipeline is a path from
 the empty set at offset 0 to the set of all layers.
 
-Each node has two relaxed bounds. ``suffix`` bounds the stages after the node,
-which contain the layers outside the closed set. ``prefix`` bounds the stages
-before the node, which use exactly the devices below the offset. Both
-relaxations minimize ``Σ``, each maximum and ``Y`` separately. An edge stays
-only if its own costs with ``prefix`` and ``suffix`` may be a plan that is
-faster than the incumbent.
+Each node has two relaxed bounds. ``suffix`` bounds the stages after the node, which
+contain the layers outside the closed set. ``prefix`` bounds the stages before the node,
+which use exactly the devices below the offset. Both relaxations minimize ``Σ``, each
+maximum and ``Y`` separately. An edge stays only if its own costs with ``prefix`` and
+``suffix`` may be a plan that is faster than the incumbent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Predecessor-closed sets of the graph: the states of the program.
 
-A stage is the difference ``b - a`` of two closed sets ``a ⊂ b``; a pipeline
-is a chain of closed sets from the empty one to the whole graph. A chain of
-``V`` layers has ``V + 1`` of them; ``w`` parallel branches of ``V/w`` layers
-have ``(V/w + 1)^w``.
+A stage is the difference ``b - a`` of two closed sets ``a ⊂ b``; a pipeline is a chain
+of closed sets from the empty one to the whole graph. A chain of ``V`` layers has ``V +
+1`` of them; ``w`` parallel branches of ``V/w`` layers have ``(V/w + 1)^w``.
 """
 
 from __future__ import annotations

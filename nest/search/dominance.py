@@ -76,8 +76,7 @@ def non_dominated(
     group, columns
         As in :func:`drop_neighbours`.
     max_rows
-        Keep only so many rows of a group, the first ones; ``None`` keeps
-        all.
+        Keep only so many rows of a group, the first ones; ``None`` keeps all.
 
     Returns
     -------

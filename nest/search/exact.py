@@ -34,8 +34,7 @@ def search(task: SearchTask) -> SolverOutput:
 def _search_layers(task: SearchTask) -> SolverOutput:
     """Search strategies per layer.
 
-    The best plan with one per stage comes first: it rules out most of the
-    rest.
+    The best plan with one per stage comes first: it rules out most of the rest.
     """
     from nest.search import layers
 

@@ -8,15 +8,14 @@ every strategy that all layers have a cost for, every ``v`` and number of
 blocks ``S`` that the schedule can run, one strategy for all blocks. Where to
 cut the layers into ``S v`` chunks is up to :mod:`nest.search.chunks`.
 
-With the sum ``Σ`` of the layers' loads and the heaviest of them ``t``, a block
-takes ``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + ⌈ΣY/S⌉``; where passes
-run in pairs, a layer's load is what is left of it if ``M - S`` of them hide
-all that they may. Choices whose bound is no better than a plan in hand are
-left out; the others are taken in the order of what even chunks would take,
-``(Σ - m)/v`` more, a third of that where gradients of weights wait.
-Communication is left out at first; then a layer costs what it does on its
-cheapest block, and every receive what the cheapest one does. ``score`` prices
-every plan that is handed on.
+With the sum ``Σ`` of the layers' loads and the heaviest of them ``t``, a block takes
+``max τ >= m = max(⌈Σ/S⌉, t)``, hence ``T >= M m + ⌈ΣY/S⌉``; where passes run in pairs,
+a layer's load is what is left of it if ``M - S`` of them hide all that they may.
+Choices whose bound is no better than a plan in hand are left out; the others are taken
+in the order of what even chunks would take, ``(Σ - m)/v`` more, a third of that where
+gradients of weights wait. Communication is left out at first; then a layer costs what
+it does on its cheapest block, and every receive what the cheapest one does. ``score``
+prices every plan that is handed on.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Plans timed pass by pass: bounds on all of them, and proofs of some.
 
-Interleaved 1F1B and the schedules that split backward passes. Every block
-``r`` runs all micro-batches through its chunks, so that ``T >= L_r + Y_r``
-with its load over the step and its sync. Weighted with the devices of the
-blocks, ``P T >= Σ_r n_r (L_r + Y_r)``: each layer adds ``n (M τ - h e + Y)``
-of its strategy at least, on the place that is cheapest for it, ``e`` what
-hides in a pair of passes and ``h`` how many of them there are at most. A
-block has some passes of all its chunks in flight at once, so the layers take
-``n (static + kept)`` device-bytes of the ``P · capacity`` there are; the
-bound is the best Lagrangian one. Where all layers share one strategy some
-block has ``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
+Interleaved 1F1B and the schedules that split backward passes. Every block ``r`` runs
+all micro-batches through its chunks, so that ``T >= L_r + Y_r`` with its load over the
+step and its sync. Weighted with the devices of the blocks, ``P T >= Σ_r n_r (L_r +
+Y_r)``: each layer adds ``n (M τ - h e + Y)`` of its strategy at least, on the place
+that is cheapest for it, ``e`` what hides in a pair of passes and ``h`` how many of them
+there are at most. A block has some passes of all its chunks in flight at once, so the
+layers take ``n (static + kept)`` device-bytes of the ``P · capacity`` there are; the
+bound is the best Lagrangian one. Where all layers share one strategy some block has
+``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
 
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
 mix. The cases whose bound is least have it raised, for all numbers of blocks

@@ -95,10 +95,9 @@ class StageRule:
 class Labels:
     """The labels of all nodes in one table, a column per label.
 
-    The rows are the node, ``Σ τ``, one maximum per period, ``max Y``, the
-    number of stages, the memory, the first edge of the label and the label
-    after this edge (or -1). Node ``i`` has the labels ``first[i]`` to
-    ``stop[i]``.
+    The rows are the node, ``Σ τ``, one maximum per period, ``max Y``, the number of
+    stages, the memory, the first edge of the label and the label after this edge (or
+    -1). Node ``i`` has the labels ``first[i]`` to ``stop[i]``.
     """
 
     def __init__(self, num_periods: int, num_nodes: int) -> None:
@@ -149,9 +148,8 @@ class LabelSearch:
         Parameters
         ----------
         max_labels
-            Maximum number of labels per node. The pipelines are then plans,
-            but the best one may be missing. ``None`` keeps all labels, and
-            is a proof.
+            Maximum number of labels per node. The pipelines are then plans, but the
+            best one may be missing. ``None`` keeps all labels, and is a proof.
 
         Raises
         ------
@@ -222,9 +220,8 @@ class LabelSearch:
     def _may_improve(self, rows: Ints, old: Ints, label: Ints) -> Ints:
         """Return the new labels that fit and may lead to an improvement.
 
-        The maxima are raised to those of the ``prefix`` bound. This changes
-        no complete pipeline, and labels that differ only below the bound
-        become equal.
+        The maxima are raised to those of the ``prefix`` bound. This changes no complete
+        pipeline, and labels that differ only below the bound become equal.
         """
         graph, options = self.graph, self.options
         edges = graph.edges

@@ -74,8 +74,7 @@ class Relaxed(NamedTuple):
     Attributes
     ----------
     options
-        The options without their costs; ``fixed_bytes`` is relative to the
-        capacity.
+        The options without their costs; ``fixed_bytes`` is relative to the capacity.
     capacity
         Memory of the devices of each.
     passing_bytes
@@ -239,9 +238,8 @@ class Pipelines(LayerStages):
     ) -> list[list[Stairs]]:
         """Return how every amount falls with memory, by shape.
 
-        With so many in flight there are stages behind, of one layer and the
-        devices of the smallest stage at least: where these are not left,
-        nothing fits.
+        With so many in flight there are stages behind, of one layer and the devices of
+        the smallest stage at least: where these are not left, nothing fits.
         """
         stages_after = int(np.searchsorted(self._inflight, inflight))
         most_layers = int(self.shapes.kind_counts[-1].sum()) - stages_after

@@ -147,8 +147,7 @@ class StageWays:
     max_inflight
         The largest in-flight count that fits.
     fixed_bytes, kept_bytes
-        With ``i`` micro-batches in flight it holds ``fixed_bytes + i
-        kept_bytes``.
+        With ``i`` micro-batches in flight it holds ``fixed_bytes + i kept_bytes``.
     label
         Position among the labels of the last step.
     steps
@@ -226,8 +225,7 @@ def grow(
     stage, demand
         Its layers and costs, and what of it can matter.
     beam
-        Keep only so many labels per layer, the most promising ones;
-        ``None`` keeps all.
+        Keep only so many labels per layer, the most promising ones; ``None`` keeps all.
     deadline
         When to give up.
 
@@ -442,10 +440,9 @@ class Growth:
     def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
-        Memory must be no more with either in-flight count, hence with all
-        between, both with and without the working set: then it is no more
-        whatever is added. Labels that hold so little that they fit in any
-        case are alike in it.
+        Memory must be no more with either in-flight count, hence with all between, both
+        with and without the working set: then it is no more whatever is added. Labels
+        that hold so little that they fit in any case are alike in it.
         """
         demand = self.demand
         min_inflight, max_inflight = demand.min_inflight, demand.max_inflight

@@ -5,13 +5,12 @@ Frontiers of time and memory are merged layer by layer, as in
 out. Then only how many layers of each kind a stage has matters, so a few
 merges hold for all stages at every capacity: a bound of a level is looked up.
 
-What some layers of a stage take, ``c``, and hold, ``m``, with the largest
-working set ``w``, is dropped if others of as many layers of each kind have no
-more ``c``, ``m`` and ``m + w``: layers to come add the same to ``c`` and
-``m``, and with a working set ``x`` of theirs ``m + max(w, x)`` is the larger
-of ``m + w`` and ``m + x``. So the least cost within a capacity is exact. Where
-too much is left two neighbors become one that takes, holds and works with
-the least of both, so that what is found is still no more.
+What some layers of a stage take, ``c``, and hold, ``m``, with the largest working set
+``w``, is dropped if others of as many layers of each kind have no more ``c``, ``m`` and
+``m + w``: layers to come add the same to ``c`` and ``m``, and with a working set ``x``
+of theirs ``m + max(w, x)`` is the larger of ``m + w`` and ``m + x``. So the least cost
+within a capacity is exact. Where too much is left two neighbors become one that takes,
+holds and works with the least of both, so that what is found is still no more.
 """
 
 from __future__ import annotations

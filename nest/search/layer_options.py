@@ -34,11 +34,9 @@ class LayerOptions(NamedTuple):
     Attributes
     ----------
     strategy, layout
-        Positions of the strategy, and of its layout among those of as many
-        devices.
+        Positions of the strategy, and of its layout among those of as many devices.
     amounts, sync
-        Quanta of the ``sums`` of the schedule, a row each, and of ``Y`` at
-        least.
+        Quanta of the ``sums`` of the schedule, a row each, and of ``Y`` at least.
     hidden, hideable, backward
         What ``sync`` leaves out because it may hide, all of the layer's sync
         that may, and the backward pass, in quanta.
@@ -181,8 +179,7 @@ class StageBounds:
             total = counts @ self._priced.T
             room = free[:, None] * self._slopes
             bound = total - room - SLACK * (total + np.abs(room))
-            # Memory that is missing, or plenty, may be worth more than 64
-            # bits.
+            # Memory that is missing, or plenty, may be worth more than 64 bits.
             clipped = np.clip(bound.max(axis=1), 0.0, float(INFINITE))
             best = np.maximum(best, np.ceil(clipped).astype(np.int64))
         return best

@@ -1,12 +1,11 @@
 """The best plan where every layer of a stage has its own strategy.
 
-A stage is a pair of closed sets ``a ⊂ b`` and a strategy for every layer of
-``b - a``, all with the same number of devices. These are too many to list. The
-search therefore starts with one *relaxed* option for each stage, number of
-devices and group of in-flight counts. Its load and sync are lower bounds for
-any choice of strategies (:mod:`nest.search.layer_options`). For the stages
-that the bounds leave, the search then lists all non-dominated choices of
-strategies (:mod:`nest.search.layer_growth`).
+A stage is a pair of closed sets ``a ⊂ b`` and a strategy for every layer of ``b - a``,
+all with the same number of devices. These are too many to list. The search therefore
+starts with one *relaxed* option for each stage, number of devices and group of
+in-flight counts. Its load and sync are lower bounds for any choice of strategies
+(:mod:`nest.search.layer_options`). For the stages that the bounds leave, the search
+then lists all non-dominated choices of strategies (:mod:`nest.search.layer_growth`).
 """
 
 from __future__ import annotations
@@ -99,9 +98,8 @@ class Fitting(NamedTuple):
 class LayerStages(StageOptions):
     """The stage options of one ``(R, B)`` at layer granularity.
 
-    They are relaxed until :meth:`grown` lists the exact ones. The strategy of
-    a relaxed option encodes its devices and in-flight counts, see
-    :meth:`_relaxed`.
+    They are relaxed until :meth:`grown` lists the exact ones. The strategy of a relaxed
+    option encodes its devices and in-flight counts, see :meth:`_relaxed`.
     """
 
     def __init__(
@@ -239,8 +237,7 @@ class LayerStages(StageOptions):
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return the relaxed options that pass the filter.
 
-        Their bytes are set so that they fit the in-flight counts of their
-        group.
+        Their bytes are set so that they fit the in-flight counts of their group.
         """
         tables = []
         shapes = np.arange(len(self.shapes))
@@ -301,9 +298,8 @@ class LayerStages(StageOptions):
         Returns
         -------
         tuple
-            The shapes that may fit; bounds on their amounts, a row each; and,
-            with ``joint``, on the time that all wait plus ``Y``. Receive
-            times are left out.
+            The shapes that may fit; bounds on their amounts, a row each; and, with
+            ``joint``, on the time that all wait plus ``Y``. Receive times are left out.
         """
         fitting = self._fitting(options, inflight, capacity)
         counts = self.shapes.counts[shape]
@@ -337,9 +333,8 @@ class LayerStages(StageOptions):
         Returns
         -------
         array
-            Bounds on the amounts, a row each, and on the time that all wait
-            plus ``Y``; :data:`~nest.search.options.INFINITE` where nothing
-            fits.
+            Bounds on the amounts, a row each, and on the time that all wait plus ``Y``;
+            :data:`~nest.search.options.INFINITE` where nothing fits.
         """
         values = np.full((len(self.schedule.sums) + 1, len(shape)), INFINITE)
         which, of_row = np.unique(np.stack((group, room)), axis=1, return_inverse=True)
@@ -644,9 +639,8 @@ class LayerStages(StageOptions):
     def _change(self, route: Route, size: int, size_bytes: int) -> tuple[Ints, Ints]:
         """Return the time of an edge between layouts, forward and backward.
 
-        The forward pass moves the tensor to the layout of the consumer, the
-        backward pass to that of the producer. Rows are the layouts of the
-        producer.
+        The forward pass moves the tensor to the layout of the consumer, the backward
+        pass to that of the producer. Rows are the layouts of the producer.
         """
         key = (route, size, size_bytes)
         if key not in self._changes:

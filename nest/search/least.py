@@ -1,9 +1,8 @@
 """The least memory per device that some plan needs, to the byte.
 
-Of one strategy per stage, a plan within some bytes per device is a path of
-stages (:mod:`nest.search.paths`) whose devices are enough, wherever it sits.
-So an interval closes around the least size of each split: a path below, or a
-proof that there is none.
+Of one strategy per stage, a plan within some bytes per device is a path of stages
+(:mod:`nest.search.paths`) whose devices are enough, wherever it sits. So an interval
+closes around the least size of each split: a path below, or a proof that there is none.
 """
 
 from __future__ import annotations

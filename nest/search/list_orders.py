@@ -1,13 +1,12 @@
 """Orders of passes for one plan, by list scheduling and local search.
 
-Again and again the pass that can start first, over all blocks, runs next. A
-forward pass runs only where what it keeps fits, and where those that have not
-passed all chunks of its block leave room for one in each of these. So no
-order runs dead: the oldest micro-batch always has room in its next chunk, and
-those in front of it return and release the rest. Of two passes that can start
-together the order of their kinds decides, and *delays* shift when a pass
-seems able to start: a search over delays is a search over orders, each of
-which is legal.
+Again and again the pass that can start first, over all blocks, runs next. A forward
+pass runs only where what it keeps fits, and where those that have not passed all chunks
+of its block leave room for one in each of these. So no order runs dead: the oldest
+micro-batch always has room in its next chunk, and those in front of it return and
+release the rest. Of two passes that can start together the order of their kinds
+decides, and *delays* shift when a pass seems able to start: a search over delays is a
+search over orders, each of which is legal.
 
 Micro-batches are equal, so the passes of one kind of a chunk run in order
 (exchange argument: the k-th pass of a neighbor needs k of them).
@@ -31,8 +30,7 @@ _STOP_EVERY = 4096
 #: No pass of a block can run yet.
 _NEVER = 2**62
 
-#: Delays of gradients of weights that are tried first, in fractions of their
-#: time.
+#: Delays of gradients of weights that are tried first, in fractions of their time.
 _FIRST_DELAYS = (0.1, 0.0, 0.2, 0.5, 0.05, 0.15, 0.25, 0.35, 0.75, 1.0, 2.0)
 
 #: How many orders the local search changes further.

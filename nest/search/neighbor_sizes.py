@@ -1,10 +1,9 @@
 """Copies of stage options for each size of their neighbors.
 
-The receive time of a stage depends on the size of the sender. The search first
-costs each option with the shortest receive times over all sizes of its
-neighbors. This module splits the options that survive the bounds: it makes one
-copy for each pair of neighbor sizes, with the exact receive times. A copy ends
-only at nodes of these sizes.
+The receive time of a stage depends on the size of the sender. The search first costs
+each option with the shortest receive times over all sizes of its neighbors. This module
+splits the options that survive the bounds: it makes one copy for each pair of neighbor
+sizes, with the exact receive times. A copy ends only at nodes of these sizes.
 
 Two sizes are equivalent at a cut if every stage on the other side has the same
 receive times from both. The first size of such a class represents all of them,

@@ -1190,8 +1190,7 @@ class StageOptions:
         options
             The options.
         routes, which
-            Routes from both neighbors, and the position of the routes of each
-            option.
+            Routes from both neighbors, and the position of the routes of each option.
 
         Returns
         -------

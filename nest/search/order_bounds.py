@@ -23,11 +23,10 @@ def order_bound(scope: OrderScope) -> int:
 def _work_bound(scope: OrderScope, block: int) -> int:
     """Return what a block's work and its neighbors say.
 
-    Its first pass comes behind one forward pass of every chunk in front. Its
-    first gradients of inputs come behind a trip to the last chunk and back;
-    until then it runs forward passes that are all in flight. Its last ones
-    come in front of those of every chunk in front; gradients of weights that
-    come later are in flight as well.
+    Its first pass comes behind one forward pass of every chunk in front. Its first
+    gradients of inputs come behind a trip to the last chunk and back; until then it
+    runs forward passes that are all in flight. Its last ones come in front of those of
+    every chunk in front; gradients of weights that come later are in flight as well.
     """
     chunks, count = scope.members[block], scope.num_micro_batches
     first, last = chunks[0], chunks[-1]
@@ -61,11 +60,10 @@ def _most_in_flight(scope: OrderScope, block: int, times: list[int]) -> int:
 def _memory_bound(scope: OrderScope, block: int) -> int:
     """Return what a block's memory says.
 
-    A micro-batch stays in a chunk at least for its passes there and a trip
-    from it to the last chunk and back. Bytes times stays of all of them fit
-    in the free bytes, times the time from the block's first pass on. No more
-    than ``free // min kept`` are in flight, which fill no more bytes than
-    that many of the largest.
+    A micro-batch stays in a chunk at least for its passes there and a trip from it to
+    the last chunk and back. Bytes times stays of all of them fit in the free bytes,
+    times the time from the block's first pass on. No more than ``free // min kept`` are
+    in flight, which fill no more bytes than that many of the largest.
     """
     chunks, count = scope.members[block], scope.num_micro_batches
     sizes = [scope.kept_bytes[chunk] for chunk in chunks]

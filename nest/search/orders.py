@@ -1,13 +1,12 @@
 """The best plan where its order of passes is searched, too.
 
-Plans of schedules with a name come first, each schedule in a part of the
-time. Where any order may be, plans of one strategy for all blocks get their
-own order by list scheduling (:mod:`nest.search.list_orders`): those of the
-settings near the best plans (:mod:`nest.search.order_settings`), then the best
-of them for as long as their bounds (:mod:`nest.search.order_bounds`) leave
-something to gain. Of plans with few passes an engine looks for the best order
-(:mod:`formulations.orders`), and often proves it. The rest of the time bounds
-all plans in all orders (:mod:`nest.search.interleaved` with
+Plans of schedules with a name come first, each schedule in a part of the time. Where
+any order may be, plans of one strategy for all blocks get their own order by list
+scheduling (:mod:`nest.search.list_orders`): those of the settings near the best plans
+(:mod:`nest.search.order_settings`), then the best of them for as long as their bounds
+(:mod:`nest.search.order_bounds`) leave something to gain. Of plans with few passes an
+engine looks for the best order (:mod:`formulations.orders`), and often proves it. The
+rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved` with
 :class:`~nest.cost.schedules.AnyOrder`).
 """
 

@@ -69,8 +69,7 @@ def share(
         How many tasks and processes; with one, all run in this process.
     run
         Called in some process with the number of a task. May raise
-        :class:`OutOfTimeError`, whose ``args`` may hold what it would
-        return.
+        :class:`OutOfTimeError`, whose ``args`` may hold what it would return.
     take
         Called here with everything that a task tells.
     done

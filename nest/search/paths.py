@@ -113,9 +113,8 @@ class Costs(NamedTuple):
     Attributes
     ----------
     costs_after
-        Least cost from every set on, by number of stages. A row for each zone
-        in which the previous stage may end; :data:`INFINITE` if there is no
-        path.
+        Least cost from every set on, by number of stages. A row for each zone in which
+        the previous stage may end; :data:`INFINITE` if there is no path.
     tables
         Least cost of each shape, by number of remaining stages minus 1.
     cost
@@ -192,11 +191,10 @@ def _better_multipliers(
 ) -> Multipliers | None:
     """Return multipliers with a better bound, if the known paths allow any.
 
-    One multiplier changes, if possible that of a zone in which the last path
-    uses too many devices. With the other multipliers fixed, each path bounds
-    the result by a line. The new multiplier maximizes the minimum of the lines
-    (Kelley, *The cutting-plane method for solving convex programs*, J. SIAM 8,
-    1960).
+    One multiplier changes, if possible that of a zone in which the last path uses too
+    many devices. With the other multipliers fixed, each path bounds the result by a
+    line. The new multiplier maximizes the minimum of the lines (Kelley, *The
+    cutting-plane method for solving convex programs*, J. SIAM 8, 1960).
     """
     max_multiplier = int(INFINITE) // (4 * sum(room))
     for zone in sorted(range(len(room)), key=lambda z: room[z] - paths[-1].used[z]):
@@ -296,9 +294,8 @@ class Paths:
     ) -> Costs:
         """Return the least cost from every set on.
 
-        The cost is ``loads Σ o`` plus the charge of the devices. Numbers of
-        stages end where more stages never cost less, or where all costs
-        exceed the budget.
+        The cost is ``loads Σ o`` plus the charge of the devices. Numbers of stages end
+        where more stages never cost less, or where all costs exceed the budget.
         """
         key = (loads, multipliers, most_wait, budget)
         if key not in self._cache:
@@ -356,9 +353,8 @@ class Paths:
     def _min_costs_after(self, cost: Ints, combine: Combine, budget: int) -> Costs:
         """Return the least costs from every set on, by number of stages.
 
-        ``cost`` is the cost of each lean option. Row ``z`` is for a previous
-        stage that ends in zone ``z``: the next stage begins there or in the
-        next zone.
+        ``cost`` is the cost of each lean option. Row ``z`` is for a previous stage that
+        ends in zone ``z``: the next stage begins there or in the next zone.
         """
         shape = len(self.zones.starts), self.sets.count
         values = np.full(shape, INFINITE)
@@ -659,9 +655,8 @@ class Paths:
         last = np.minimum(last, zones.devices - size - bounds[0][1])
         multipliers = around[-1].multipliers
         if multipliers and any(multipliers):
-            # With few devices the stages before are slow, with many devices
-            # the stages after: charging the devices of one side only bounds
-            # the offset.
+            # With few devices the stages before are slow, with many devices the stages
+            # after: charging the devices of one side only bounds the offset.
             (before, after), (charged_before, charged_after) = bounds[-2:]
             free_slack = around[1].room - cost(zones.free)[row]
             paid = zones.paid(multipliers)

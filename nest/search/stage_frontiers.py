@@ -144,8 +144,7 @@ class StageFrontier(Growth):
     Parameters
     ----------
     stage, demand
-        Its layers, and what of it can matter; costs take the place of
-        budgets.
+        Its layers, and what of it can matter; costs take the place of budgets.
     floor
         Memory up to which all stages are alike.
     costs
@@ -224,8 +223,7 @@ class StageFrontier(Growth):
     def _criteria(self, labels: LayerLabels, after: int) -> list[Ints]:
         """Return the columns in which a label must be no worse to beat.
 
-        As of any growth, but labels are alike in memory only up to the
-        floor.
+        As of any growth, but labels are alike in memory only up to the floor.
         """
         demand = self.demand
         min_inflight, max_inflight = demand.min_inflight, demand.max_inflight

@@ -31,8 +31,7 @@ class Gap:
     Attributes
     ----------
     above_bytes, up_to_bytes
-        Such a plan's fullest device holds more than the one and at most the
-        other.
+        Such a plan's fullest device holds more than the one and at most the other.
     lower_bound_quanta
         Its step time is at least that.
     """

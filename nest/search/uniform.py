@@ -2,9 +2,8 @@
 
 Cases, ``(R, B)`` with a strategy, are taken by their bounds
 (:mod:`nest.search.uniform_bounds`), the best first, and searched as
-:mod:`nest.search.best` searches a split: for plans close to the bound first,
-as most cases have none there. Where no bound is below the best plan known, it
-is proven.
+:mod:`nest.search.best` searches a split: for plans close to the bound first, as most
+cases have none there. Where no bound is below the best plan known, it is proven.
 """
 
 from __future__ import annotations

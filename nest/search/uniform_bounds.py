@@ -24,8 +24,7 @@ from nest.search.options import INFINITE, BatchTerms, Bools, Ints
 def stage_bounds(terms: BatchTerms, split: BatchSplit, counts: Sequence[int]) -> Ints:
     """Return lower bounds on ``T`` of plans with one strategy.
 
-    Of shape (strategies, numbers of stages), :data:`INFINITE` where no plan
-    fits.
+    Of shape (strategies, numbers of stages), :data:`INFINITE` where no plan fits.
     """
     shapes, free, schedule = terms.shapes, terms.free, terms.schedule
     assert free is not None

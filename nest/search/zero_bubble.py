@@ -4,8 +4,7 @@ Source: Qi, Wan, Huang and Lin, "Zero bubble pipeline parallelism" (arXiv
 2401.10241), section 3.1, the heuristic algorithm:
 
 1. Warm-up: as many forward passes (F) as fit in memory and end before the
-   first gradients of inputs (B) can start. One option allows a last F that
-   delays them.
+   first gradients of inputs (B) can start. One option allows a last F that delays them.
 2. Then one F and one B in turn. Gradients of weights (W) go into a gap that is
    as long, or into a shorter one if the idle time of the stage would become
    the longest of all, or where an F needs the memory. A stage stays an F ahead

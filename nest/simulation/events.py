@@ -254,8 +254,7 @@ class Simulation(Tabular):
         Yields
         ------
         tuple
-            A pass, the one that runs together with it, if any, and when both
-            end.
+            A pass, the one that runs together with it, if any, and when both end.
         """
         first: Pass | None = None
         for run, end in self.timeline.passes(block):

@@ -1,9 +1,8 @@
 """The protocol a solver fulfills, its options and what it hands back.
 
-A solver is pure: it prints nothing, writes no files but those that an option
-names, leaves the problem as it is, and is deterministic for a given seed and
-worker count. What it claims is re-checked and re-scored by
-:mod:`nest.solvers.run`.
+A solver is pure: it prints nothing, writes no files but those that an option names,
+leaves the problem as it is, and is deterministic for a given seed and worker count.
+What it claims is re-checked and re-scored by :mod:`nest.solvers.run`.
 """
 
 from __future__ import annotations

@@ -64,9 +64,8 @@ def challengers(
 ) -> Iterator[Challenger]:
     """Yield feasible plans, of every batch split one before the next ones.
 
-    Plans with one strategy and stages of about equal loads. Those that are
-    most like the best plan come first; without one, those that need least
-    memory.
+    Plans with one strategy and stages of about equal loads. Those that are most like
+    the best plan come first; without one, those that need least memory.
 
     Parameters
     ----------
@@ -101,8 +100,7 @@ def challengers(
         try:
             verdict = score(problem, plan, model)
         except InvalidPlanError:
-            # It breaks a rule about whole plans, which even stages do not
-            # always keep.
+            # It breaks a rule about whole plans, which even stages do not always keep.
             continue
         if verdict.feasible:
             memory_bytes = max(x.memory_bytes for x in verdict.blocks)

@@ -1,9 +1,8 @@
 """Planners that are commands: a problem file in, a plan file out.
 
-A description file names the command; the planner may be written in any
-language. It runs in a directory of its own, in the process group of its
-cell, and is stopped at the time limit. What it hands in is a claim like that
-of any other solver.
+A description file names the command; the planner may be written in any language. It
+runs in a directory of its own, in the process group of its cell, and is stopped at the
+time limit. What it hands in is a claim like that of any other solver.
 """
 
 from __future__ import annotations

@@ -73,8 +73,7 @@ def inconsistency(
     exact
         Whether its solver promises proofs.
     step_quanta
-        Step time of its plan by the shared cost model, if the plan is legal
-        and fits.
+        Step time of its plan by the shared cost model, if the plan is legal and fits.
     proven_quanta
         Lower bound that an optimum of ``step_quanta`` implies.
     best_quanta

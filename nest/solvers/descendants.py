@@ -1,12 +1,11 @@
 """The processes that a process has started, and theirs: found and ended.
 
-Most stay in its process group and end with that. A process that begins a
-session of its own has left the group, and if its parent ends too (a daemon)
-nothing leads to it any more. Linux gives children whose parent has ended to
-the nearest ancestor that asked for them, so they stay descendants of that one
-as long as it lives, and ``/proc`` shows them. Once it is gone they are known
-by a mark in their environment, unless they have cleared that. Where there is
-no ``/proc`` only groups are ended.
+Most stay in its process group and end with that. A process that begins a session of its
+own has left the group, and if its parent ends too (a daemon) nothing leads to it any
+more. Linux gives children whose parent has ended to the nearest ancestor that asked for
+them, so they stay descendants of that one as long as it lives, and ``/proc`` shows
+them. Once it is gone they are known by a mark in their environment, unless they have
+cleared that. Where there is no ``/proc`` only groups are ended.
 """
 
 from __future__ import annotations

@@ -54,12 +54,11 @@ def judge(
     Returns
     -------
     Verdict
-        Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit
-        is accepted, as OVER_MEMORY, from solvers that may overrun. A false
-        claim is a mismatch, also if the plan does not fit or is not legal.
-        If the job allows plans that an exact solver does not search, the
-        verdict has no proof and no bound, and the detail says so. A refuted
-        claim is in ``extra["claim"]``, a plan that is not legal in
+        Outcome SOLVED, INVALID_PLAN or MISMATCH. A plan that does not fit is accepted,
+        as OVER_MEMORY, from solvers that may overrun. A false claim is a mismatch, also
+        if the plan does not fit or is not legal. If the job allows plans that an exact
+        solver does not search, the verdict has no proof and no bound, and the detail
+        says so. A refuted claim is in ``extra["claim"]``, a plan that is not legal in
         ``extra["rejected_plan"]``, and a plan that refutes a proof in
         ``extra["contradiction"]``.
     """

@@ -1,8 +1,7 @@
 """A solver's process, seen from the runner: start, listen, stop.
 
-The process is a fresh interpreter, not a fork: engines that cannot live
-together never meet, and a script that calls the runner needs no ``__main__``
-guard. POSIX only.
+The process is a fresh interpreter, not a fork: engines that cannot live together never
+meet, and a script that calls the runner needs no ``__main__`` guard. POSIX only.
 """
 
 from __future__ import annotations

@@ -273,10 +273,9 @@ def import_trouble(target: str, limit_s: float | None = None) -> str | None:
     target
         ``"module:Class"``.
     limit_s
-        Seconds to wait for the import. Default and maximum:
-        :data:`IMPORT_S`. A finished import is never repeated in this
-        process. After a timeout, only a call with a longer limit imports
-        again.
+        Seconds to wait for the import. Default and maximum: :data:`IMPORT_S`. A
+        finished import is never repeated in this process. After a timeout, only a call
+        with a longer limit imports again.
     """
     known = _tried.get(target)
     wait_s = IMPORT_S if limit_s is None else min(limit_s, IMPORT_S)

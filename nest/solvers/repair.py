@@ -1,9 +1,8 @@
 """Make a plan that exceeds the memory fit, as a planner's users would.
 
-A planner whose memory model differs from the shared one may hand in a plan
-that does not fit. Its users would turn on more recomputation, shard more, or
-shrink the micro-batch, and keep the rest; :func:`repair` does that and says
-what it did.
+A planner whose memory model differs from the shared one may hand in a plan that does
+not fit. Its users would turn on more recomputation, shard more, or shrink the
+micro-batch, and keep the rest; :func:`repair` does that and says what it did.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ Change = Callable[[Strategy], Strategy]
 def repair(problem: Problem, verdict: Verdict, remedies: Sequence[str]) -> Verdict:
     """Return the verdict on the plan that fits, or say that none was found.
 
-    Remedies are applied one after the other, each to the stages that do not
-    fit (to all, where a preset wants them alike), the mildest form first,
-    until everything fits. One that is not legal for a stage, or saves it
-    nothing, is left out there.
+    Remedies are applied one after the other, each to the stages that do not fit (to
+    all, where a preset wants them alike), the mildest form first, until everything
+    fits. One that is not legal for a stage, or saves it nothing, is left out there.
 
     Parameters
     ----------

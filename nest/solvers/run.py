@@ -115,9 +115,8 @@ def run_solver(
     name
         Keyword of the solver.
     options
-        Limits and seeds. The time limit holds from this call to its return;
-        a solver that ignores it is killed
-        :data:`~nest.solvers.cell.GRACE_S` later.
+        Limits and seeds. The time limit holds from this call to its return; a solver
+        that ignores it is killed :data:`~nest.solvers.cell.GRACE_S` later.
     on_progress
         Called at every report of the solver, and now and then.
     on_report

@@ -182,8 +182,7 @@ class HierarchyNetwork:
     def _different(self, block: Block) -> frozenset[Block]:
         """Return the block of every replica, up to symmetry.
 
-        Shifting one by whole subtrees of the level that holds it changes
-        nothing.
+        Shifting one by whole subtrees of the level that holds it changes nothing.
         """
         key = ("different", block)
         if key not in self._known:
@@ -336,13 +335,12 @@ class HierarchyNetwork:
 def _nccl(share: Share, kind: CollectiveKind) -> dict[str, Line]:
     """Return collectives as NCCL runs them.
 
-    Rings visit all members of a unit before they leave it; there are as many
-    as the smallest unit has ranks, each leaving through a port of its own,
-    and between members that are joined in pairs they go all ways alike. Above
-    level 0 a small all-reduce takes trees, chains inside a node. Sources: Hu
-    et al., *Demystifying NCCL*, 2025, arXiv 2507.04786, on ring and tree;
-    Jeaugey, *Massively Scale Your Deep Learning Training with NCCL 2.4*,
-    2019, on double binary trees at full bandwidth.
+    Rings visit all members of a unit before they leave it; there are as many as the
+    smallest unit has ranks, each leaving through a port of its own, and between members
+    that are joined in pairs they go all ways alike. Above level 0 a small all-reduce
+    takes trees, chains inside a node. Sources: Hu et al., *Demystifying NCCL*, 2025,
+    arXiv 2507.04786, on ring and tree; Jeaugey, *Massively Scale Your Deep Learning
+    Training with NCCL 2.4*, 2019, on double binary trees at full bandwidth.
     """
     if kind == "all-to-all":
         return {"direct": share.direct()}

@@ -81,16 +81,14 @@ class NetworkFacts:
     name
         Of the graph, if it has one.
     num_devices, num_switches, num_links
-        Parallel cables are one link, and so are the two arcs of a directed
-        graph.
+        Parallel cables are one link, and so are the two arcs of a directed graph.
     port_bytes_per_s
         All links of a device together.
     bisection_bytes_per_s
         Between the first half of the devices in their order and the others;
         0 for one device.
     diameter_hops, diameter_latency_ns
-        The most over all pairs of devices, each on its route of least
-        latency.
+        The most over all pairs of devices, each on its route of least latency.
     bounds_ns_per_byte
         What collectives of all devices take at least for every byte of their
         buffer, by kind, because of ports and of cuts around the units; none
@@ -124,8 +122,7 @@ def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> Networ
     Raises
     ------
     InvalidProblemError
-        If devices cannot reach each other, or an order is not all of them,
-        each once.
+        If devices cannot reach each other, or an order is not all of them, each once.
     """
     devices = devices_of(graph)
     if not devices:

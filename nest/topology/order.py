@@ -70,11 +70,10 @@ class Group:
 class OrderCosts:
     """What orders of the devices of a graph cost.
 
-    A group costs its weight times the most that a message costs between two
-    of its devices; an order costs the sum over its groups. This is linear in
-    the assignment of devices to positions but for the maximum, so that an
-    exact model stays small. It is no price of a collective: it knows neither
-    algorithms nor who shares a link.
+    A group costs its weight times the most that a message costs between two of its
+    devices; an order costs the sum over its groups. This is linear in the assignment of
+    devices to positions but for the maximum, so that an exact model stays small. It is
+    no price of a collective: it knows neither algorithms nor who shares a link.
 
     Parameters
     ----------

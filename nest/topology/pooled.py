@@ -1,10 +1,9 @@
 """Folded Clos networks as trees: equal switches side by side are one.
 
-Where a message leaves a switch for any of several, it spreads in proportion
-to their links. If the switches of a set have equally much to every set of
-neighbors, what comes in over one set goes on to any other evenly: the sets
-are the nodes of a tree, and the links between two of them carry the same as
-one link with all of their bandwidth.
+Where a message leaves a switch for any of several, it spreads in proportion to their
+links. If the switches of a set have equally much to every set of neighbors, what comes
+in over one set goes on to any other evenly: the sets are the nodes of a tree, and the
+links between two of them carry the same as one link with all of their bandwidth.
 """
 
 from __future__ import annotations

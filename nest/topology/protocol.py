@@ -1,9 +1,8 @@
 """What the rest of the project asks a network, and in which terms.
 
-A network says how long a transfer between two blocks takes and how long
-collectives of groups that run at the same time, and which blocks are alike.
-What it is made of stays inside: routes and groups are opaque, hashable keys,
-and equal keys cost the same.
+A network says how long a transfer between two blocks takes and how long collectives of
+groups that run at the same time, and which blocks are alike. What it is made of stays
+inside: routes and groups are opaque, hashable keys, and equal keys cost the same.
 """
 
 from __future__ import annotations
@@ -156,8 +155,7 @@ class Network(Protocol):
     def groups(self, groups: ParallelGroups) -> Any:
         """Return a hashable key for groups; equal keys take equal times.
 
-        Groups of one rank, which communicate nothing, have the key of no
-        groups.
+        Groups of one rank, which communicate nothing, have the key of no groups.
         """
 
     def collective_ns(

@@ -47,8 +47,7 @@ class Distances:
     hops
         Links of the shortest of these routes, same shape.
     ns_per_byte
-        Sum of the inverse bandwidths of the links of the fastest of these,
-        same shape.
+        Sum of the inverse bandwidths of the links of the fastest of these, same shape.
     """
 
     latency_ns: Floats

@@ -5,11 +5,10 @@ group have in a member of the level (a device, or a unit of the level below)
 is theirs alone: as often the bandwidth as they are. On that a group is priced
 as on a graph of its own, see docs/cost-model.md, under "Network".
 
-Sources: Thakur, Rabenseifner and Gropp, *Optimization of Collective
-Communication Operations in MPICH*, IJHPCA 19(1), 2005; Chan, Heimlich,
-Purkayastha and van de Geijn, *Collective communication: theory, practice, and
-experience*, CCPE 19(13), 2007. All-reduces that are not two halves come from
-:mod:`nest.topology.graph.algorithms`.
+Sources: Thakur, Rabenseifner and Gropp, *Optimization of Collective Communication
+Operations in MPICH*, IJHPCA 19(1), 2005; Chan, Heimlich, Purkayastha and van de Geijn,
+*Collective communication: theory, practice, and experience*, CCPE 19(13), 2007.
+All-reduces that are not two halves come from :mod:`nest.topology.graph.algorithms`.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class Spread(NamedTuple):
     fewest, most
         Ranks in one of these.
     meeting
-        The fewest of these, but 2, that are in one unit of the level; 1 if
-        no two are.
+        The fewest of these, but 2, that are in one unit of the level; 1 if no two are.
     """
 
     members: int

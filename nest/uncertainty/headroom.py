@@ -147,8 +147,7 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
     Raises
     ------
     InvalidOptionError
-        If the text is neither, or a type of devices has no more memory than
-        that.
+        If the text is neither, or a type of devices has no more memory than that.
     """
     quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:

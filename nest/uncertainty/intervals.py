@@ -4,14 +4,13 @@ The logarithm of true over predicted step time has the standard deviation
 
     s² = noise² + (device · D)² + (network · N)² + (host · H)²
 
-``device``, ``network`` and ``host`` are how the plan's step time grows with
-the times of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are
-fitted to the errors of predictions for sources of measured runs that they
-have not seen (``bench/intervals.py``), and so are the multiples of ``s``
-within which half of them lie, and nine of ten. Two plans of one problem err
-together: of their ratio only what the shares differ by counts. Under a
-calibration of a user's own runs the matrix of what these leave unknown takes
-the place of ``D²``, ``N²`` and ``H²``.
+``device``, ``network`` and ``host`` are how the plan's step time grows with the times
+of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are fitted to the
+errors of predictions for sources of measured runs that they have not seen
+(``bench/intervals.py``), and so are the multiples of ``s`` within which half of them
+lie, and nine of ten. Two plans of one problem err together: of their ratio only what
+the shares differ by counts. Under a calibration of a user's own runs the matrix of what
+these leave unknown takes the place of ``D²``, ``N²`` and ``H²``.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ STEP = 1.1
 #: the upper end of a 90 % interval.
 GUARANTEED = 0.95
 
-#: Of what is unknown of the logarithms of the times of devices, the network
-#: and hosts.
+#: Of what is unknown of the logarithms of the times of devices, the network and hosts.
 Covariance = tuple[Row, Row, Row]
 
 #: Of how many sources runs of a family of devices must be that takes another

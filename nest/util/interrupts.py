@@ -74,8 +74,7 @@ def deferred() -> Iterator[None]:
 def unheard() -> Iterator[None]:
     """Let processes and threads that the block starts never hear SIGINT.
 
-    This thread hears it afterwards. Where signals cannot be held back nothing
-    is done.
+    This thread hears it afterwards. Where signals cannot be held back nothing is done.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -182,8 +181,7 @@ def end_with_parent(parent: int) -> None:
     Parameters
     ----------
     parent
-        The id of the parent. A process that has another parent already ends
-        at once.
+        The id of the parent. A process that has another parent already ends at once.
     """
     if not set_process_option(_PARENT_DEATH_SIGNAL, signal.SIGKILL):
 

@@ -140,8 +140,7 @@ def timeline(events: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> A
     Parameters
     ----------
     events
-        Rows of a simulation: ``block``, ``kind``, ``start_ns``,
-        ``duration_ns``.
+        Rows of a simulation: ``block``, ``kind``, ``start_ns``, ``duration_ns``.
     """
     axes = _axes(axes)
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)

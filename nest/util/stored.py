@@ -42,8 +42,7 @@ def find(what: str, name: str, records: Iterable[N]) -> N:
     Raises
     ------
     UnknownNameError
-        If there is none; the text says ``what`` was asked for and lists all
-        names.
+        If there is none; the text says ``what`` was asked for and lists all names.
     """
     by_name = {record.name: record for record in records}
     if name not in by_name:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: What terminals act on, or cannot be written: control characters but for
-#: tabs and ends of lines, those that turn the direction of text, and halves
-#: of characters.
+#: What terminals act on, or cannot be written: control characters but for tabs and ends
+#: of lines, those that turn the direction of text, and halves of characters.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -49,9 +48,8 @@ def count_text(count: int) -> str:
 def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the one of some names that a wrong one was meant to be, if any.
 
-    One of which it differs in a letter or two, or the first one that begins
-    with it. Names that are alike only in how they end, such as in a size,
-    are not meant.
+    One of which it differs in a letter or two, or the first one that begins with it.
+    Names that are alike only in how they end, such as in a size, are not meant.
     """
     candidates = list(names)
     for other in _similar(name, candidates, _ALIKE):

@@ -73,8 +73,7 @@ def covered(outcome: Assessment, run: PredictedRun) -> Covered | None:
 def coverage_figures(within: Iterable[Covered | None]) -> dict[str, Any]:
     """Return which part of step times their intervals hold.
 
-    Of rows that have any. Figures are fractions, ``None`` if there is no
-    such row.
+    Of rows that have any. Figures are fractions, ``None`` if there is no such row.
     """
     compared = [covered for covered in within if covered is not None]
     if not compared:

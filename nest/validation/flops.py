@@ -1,10 +1,9 @@
 """Step times from FLOP/s, as the software that prints them counts FLOPs.
 
-Software divides a count of its own by the time that it measured. Where that
-count is known, the time follows. The table is ``data/flop_counts.json``: each
-count with its source, found by the words of ``tflops_kind``. All are sums over
-the matrix products of decoders: they differ in whether a product with a causal
-mask counts in full or half.
+Software divides a count of its own by the time that it measured. Where that count is
+known, the time follows. The table is ``data/flop_counts.json``: each count with its
+source, found by the words of ``tflops_kind``. All are sums over the matrix products of
+decoders: they differ in whether a product with a causal mask counts in full or half.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ class FlopCount(Struct, frozen=True, kw_only=True):
     words
         Pattern of the beginning of ``tflops_kind``, upper or lower case.
     causal
-        Whether only the half of attention's products below the diagonal
-        counts.
+        Whether only the half of attention's products below the diagonal counts.
     reference
         Where the count is from.
     """
@@ -78,11 +76,10 @@ def counted_time(row: Row) -> CountedTime | None:
 def counted_flops(row: Row, causal: bool) -> float | None:
     """Return the FLOPs of a step that a count in use has.
 
-    For each of ``layers`` and each token, 6 FLOPs per weight of queries,
-    keys, values, output and MLP (of experts those that a token visits), 12 ·
-    ``seq_len`` per channel of queries for the products of attention, half if
-    ``causal``; and 6 per weight of the head (Narayanan et al. 2021, arXiv
-    2104.04473, appendix, without recomputation).
+    For each of ``layers`` and each token, 6 FLOPs per weight of queries, keys, values,
+    output and MLP (of experts those that a token visits), 12 · ``seq_len`` per channel
+    of queries for the products of attention, half if ``causal``; and 6 per weight of
+    the head (Narayanan et al. 2021, arXiv 2104.04473, appendix, without recomputation).
     """
     layers, hidden = row.layers, row.hidden
     samples, tokens = row.global_batch, row.seq_len

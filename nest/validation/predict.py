@@ -70,12 +70,11 @@ SHARDED_GRADIENTS = 2
 #: Values of ``mem_class`` that have what the allocator caches.
 CACHED_CLASSES = ("torch_reserved", "nvidia-smi")
 
-#: Workspaces for matrix products. cuBLAS in PyTorch has 2 x 4 MiB and 8 x 16
-#: KiB, from Hopper on 8 x 4 MiB (parseChosenWorkspaceSize in
-#: aten/src/ATen/cuda/CublasHandlePool.cpp); Transformer Engine 4 MiB, from
-#: Hopper on 32 (get_cublas_workspace_size_bytes), and four more for grouped
-#: products (get_multi_stream_cublas_workspace in
-#: transformer_engine/pytorch/module/base.py).
+#: Workspaces for matrix products. cuBLAS in PyTorch has 2 x 4 MiB and 8 x 16 KiB, from
+#: Hopper on 8 x 4 MiB (parseChosenWorkspaceSize in
+#: aten/src/ATen/cuda/CublasHandlePool.cpp); Transformer Engine 4 MiB, from Hopper on 32
+#: (get_cublas_workspace_size_bytes), and four more for grouped products
+#: (get_multi_stream_cublas_workspace in transformer_engine/pytorch/module/base.py).
 CUBLAS_WORKSPACE_BYTES = 2 * 2**22 + 8 * 2**14
 LARGE_WORKSPACE_BYTES = 2**25
 ENGINE_WORKSPACE_BYTES = 2**22
@@ -88,12 +87,10 @@ class PredictOptions(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     calibration
-        Parameter sets instead of the stored ones, by device family, or by
-        the one whose parameters it takes, see
-        :func:`~nest.hardware.calibration.calibrated_family`.
+        Parameter sets instead of the stored ones, by device family, or by the one whose
+        parameters it takes, see :func:`~nest.hardware.calibration.calibrated_family`.
     software
-        Parameters that do not depend on the device, instead of the stored
-        ones.
+        Parameters that do not depend on the device, instead of the stored ones.
     host_shares
         Factors on the host's time instead of those of the table, by the name
         of the entry of :data:`~nest.validation.software.SOFTWARE`.
@@ -227,9 +224,8 @@ def _prediction(
 ) -> Prediction:
     """Return the step time, and the memory in the sense of the row.
 
-    PyTorch's counters of what is allocated know the libraries' workspaces
-    too; what is reserved also has what the allocator caches, and nvidia-smi
-    the reserve besides.
+    PyTorch's counters of what is allocated know the libraries' workspaces too; what is
+    reserved also has what the allocator caches, and nvidia-smi the reserve besides.
     """
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
@@ -343,8 +339,7 @@ class _Setting(NamedTuple):
     Attributes
     ----------
     stated, software, schedule
-        The cells that a row must have, its software, and the schedule of its
-        pipeline.
+        The cells that a row must have, its software, and the schedule of its pipeline.
     site
         The machine, with the rates that the run reaches.
     ep, expert_tp
@@ -388,8 +383,7 @@ def build(
     row
         What ran.
     recompute, every
-        What every so many layers recompute; ``None``: by what the row says,
-        the least.
+        What every so many layers recompute; ``None``: by what the row says, the least.
     options
         Calibration.
     """
@@ -678,11 +672,10 @@ def _chunks(
 ) -> list[int] | None:
     """Split embedding, ``layers`` blocks and head into pipeline chunks.
 
-    Blocks are spread evenly, or embedding and head count as blocks too; or,
-    unless the software is known to do one, they do where only all of them
-    together divide evenly (as Megatron-LM's options to account for them in
-    the split, and DeepSpeed's ``type:transformer|embedding``, do). What is
-    left over goes to the first chunks.
+    Blocks are spread evenly, or embedding and head count as blocks too; or, unless the
+    software is known to do one, they do where only all of them together divide evenly
+    (as Megatron-LM's options to account for them in the split, and DeepSpeed's
+    ``type:transformer|embedding``, do). What is left over goes to the first chunks.
     """
     balance = software.balance
     if balance == "either":

@@ -243,10 +243,9 @@ def average_ranks(values: Sequence[float]) -> list[float]:
 def spearman(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, ties averaged.
 
-    It is Pearson's correlation of the ranks (C. Spearman, "The proof and
-    measurement of association between two things", 1904). None if all
-    measured values are equal: there is nothing to rank. 0 if only the
-    predicted ones are: they rank nothing.
+    It is Pearson's correlation of the ranks (C. Spearman, "The proof and measurement of
+    association between two things", 1904). None if all measured values are equal: there
+    is nothing to rank. 0 if only the predicted ones are: they rank nothing.
     """
     if len(set(measured)) <= 1:
         return None
@@ -314,10 +313,9 @@ class RankingGroup(NamedTuple):
 def ranking_groups(outcomes: Iterable[Assessment]) -> list[RankingGroup]:
     """Return the groups of :data:`MIN_CHOICES` or more configurations.
 
-    Rows of a group have the same source, software, precision, model shape,
-    device, number of devices, sequence length and global batch. A
-    configuration measured more than once counts once, with the mean of both
-    times.
+    Rows of a group have the same source, software, precision, model shape, device,
+    number of devices, sequence length and global batch. A configuration measured more
+    than once counts once, with the mean of both times.
     """
     same, choice = attrgetter(*SAME_PROBLEM), attrgetter(*_CHOICES)
     problems: dict[Any, dict[Any, list[Assessment]]] = {}

@@ -1,11 +1,10 @@
 """Measurements of training runs: a record per run, and what it says.
 
-One row is one published run: what ran (model shape, mesh, batch, software),
-on what, and what was measured. An attribute of :class:`Row` has the name of
-its column; a cell that is empty is None. A cell that cannot be read does not
-stop anything: the row says so in :attr:`Row.unreadable`, and
-:func:`~nest.validation.usable.why_unusable` refuses it. Files are read by
-:mod:`nest.validation.reading`.
+One row is one published run: what ran (model shape, mesh, batch, software), on what,
+and what was measured. An attribute of :class:`Row` has the name of its column; a cell
+that is empty is None. A cell that cannot be read does not stop anything: the row says
+so in :attr:`Row.unreadable`, and :func:`~nest.validation.usable.why_unusable` refuses
+it. Files are read by :mod:`nest.validation.reading`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,9 @@ class Row(Struct, frozen=True, kw_only=True):
     line
         Line of the file on which the row begins, from 1.
     unreadable
-        Cells that are not what their column holds, as ``column: expected …,
-        got …``.
+        Cells that are not what their column holds, as ``column: expected …, got …``.
     assumed
-        Columns that are empty in the file and were filled in, as ``column:
-        why``.
+        Columns that are empty in the file and were filled in, as ``column: why``.
     status
         ``"ok"`` where the file does not say it.
     kind

@@ -32,20 +32,18 @@ RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"custom": RECOMPUTE,
 }
 
-#: Patterns of ``recompute`` that mean every so many layers in full, the
-#: least recomputation first. What torchtitan computes again "per op" is
-#: every other matrix product, and all that is cheap: as if every other layer
-#: did it. PyTorch FSDP's wrapper takes every k-th block, where "selective"
-#: does not say which k.
+#: Patterns of ``recompute`` that mean every so many layers in full, the least
+#: recomputation first. What torchtitan computes again "per op" is every other matrix
+#: product, and all that is cheap: as if every other layer did it. PyTorch FSDP's
+#: wrapper takes every k-th block, where "selective" does not say which k.
 PERIODS: dict[str, tuple[int, ...]] = {
     r".*\bevery (other|2nd|second) layer\)?": (2,),
     r".*\bper-op sac\b.*": (2,),
 }
 FSDP_PERIODS = (8, 4, 3, 2)
 
-#: Names of schedules and those of a job. A schedule that was found by a
-#: search within the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which
-#: has that memory.
+#: Names of schedules and those of a job. A schedule that was found by a search within
+#: the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which has that memory.
 SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
     "1f1b-i": "1f1b",

@@ -31,8 +31,7 @@ class Software(Struct, frozen=True, kw_only=True):
     name
         Of the entry.
     based_on
-        Name of an entry whose facts hold unless stated here; not what it
-        matches.
+        Name of an entry whose facts hold unless stated here; not what it matches.
     prefix
         Beginning of the framework's name in the rows, or of the source's
         where no framework is named; upper or lower case.
@@ -47,9 +46,8 @@ class Software(Struct, frozen=True, kw_only=True):
         Whether attention is one fused kernel, and whether norms and other
         chains of elementwise operators are.
     deterministic
-        Whether runs are deterministic, which fused attention is not, so that
-        it is used only where context parallelism needs it, whatever a row
-        says.
+        Whether runs are deterministic, which fused attention is not, so that it is used
+        only where context parallelism needs it, whatever a row says.
     attention_share
         What its attention kernel reaches of the calibrated rate: half for
         the first FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
@@ -74,8 +72,7 @@ class Software(Struct, frozen=True, kw_only=True):
         Memory traffic per weight that adds the gradients of a micro-batch to
         those of earlier ones; 0 where the product that yields them does.
     keeps_outputs
-        Whether a pipeline stage keeps what it has sent on until the backward
-        pass.
+        Whether a pipeline stage keeps what it has sent on until the backward pass.
     transformer_engine
         Whether matrix products are those of Transformer Engine and PyTorch,
         which keep workspaces.
@@ -90,8 +87,7 @@ class Software(Struct, frozen=True, kw_only=True):
         and each rank broadcasts its own after the update; 0 where all ranks
         gather their shards at once.
     balance
-        How blocks become pipeline chunks; what is left over goes to the
-        first ones.
+        How blocks become pipeline chunks; what is left over goes to the first ones.
     chunk_layers
         Blocks of a chunk where interleaving is not stated; 0: no interleaving.
     recompute

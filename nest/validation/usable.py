@@ -41,9 +41,8 @@ class Reason(NamedTuple):
 def why_unusable(row: Row) -> Reason | None:
     """Return why a row says nothing about any prediction, or None.
 
-    A run that went out of memory is of use: it should not be predicted to
-    fit. Whether the model, the device or the plan can be expressed is for
-    the prediction to say.
+    A run that went out of memory is of use: it should not be predicted to fit. Whether
+    the model, the device or the plan can be expressed is for the prediction to say.
     """
     if row.unreadable:
         column = row.unreadable[0].split(":")[0]
@@ -127,10 +126,9 @@ _SAME_FLOPS = 1.5
 def impossible(row: Row) -> str | None:
     """Return why no run can have a row's figures, or None.
 
-    A step cannot be faster than the matrix products of the model at the
-    device's peak FLOP/s, nor hold more memory than the device has; no device
-    does more FLOP/s than its peak, and all figures are of one step. What a
-    row does not state is not judged.
+    A step cannot be faster than the matrix products of the model at the device's peak
+    FLOP/s, nor hold more memory than the device has; no device does more FLOP/s than
+    its peak, and all figures are of one step. What a row does not state is not judged.
     """
     times = stated_step_times_s(row)
     spec = _device(row.hardware or "")

@@ -1,8 +1,7 @@
 """Commands that are refused, and the line that each writes.
 
-``refusals.txt`` has a command after ``$`` and its message after it, without
-``nest: error:``. In a message ``…`` stands for any text, such as the names of
-all models.
+``refusals.txt`` has a command after ``$`` and its message after it, without ``nest:
+error:``. In a message ``…`` stands for any text, such as the names of all models.
 """
 
 from __future__ import annotations

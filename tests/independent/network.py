@@ -1,9 +1,8 @@
 """Messages and collectives on a tree network, by docs/cost-model.md.
 
-Written from the section *Network* of that page alone. Everything works on
-explicit lists of devices, hop by hop and flow by flow, in exact fractions;
-algorithms are those of :mod:`tests.independent.graph`, whose wires are here
-what a group has of the tree.
+Written from the section *Network* of that page alone. Everything works on explicit
+lists of devices, hop by hop and flow by flow, in exact fractions; algorithms are those
+of :mod:`tests.independent.graph`, whose wires are here what a group has of the tree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The preset ``standard``, written from docs/cost-model.md alone.
 
-Naive on purpose: groups are lists of devices, every collective is priced
-where it occurs, nothing is kept for later. Names and sections are those of
-the page.
+Naive on purpose: groups are lists of devices, every collective is priced where it
+occurs, nothing is kept for later. Names and sections are those of the page.
 """
 
 from __future__ import annotations

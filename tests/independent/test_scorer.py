@@ -80,9 +80,8 @@ def test_last_bits_of_collectives_agree(first: int) -> None:
 
 
 def test_a_stage_runs_its_layers_in_the_order_of_the_graph() -> None:
-    # In the file a comes before b, in the graph after it, as it needs c. So b
-    # receives: 100 bytes per sample, 2 samples on dp = 2, from one device,
-    # 10 + 2 * 100 ns.
+    # In the file a comes before b, in the graph after it, as it needs c. So b receives:
+    # 100 bytes per sample, 2 samples on dp = 2, from one device, 10 + 2 * 100 ns.
     costs = (make_cost(), make_cost(samples=2), make_cost(samples=2, tp=2))
     problem = make_problem(
         {"a": costs, "b": costs, "c": costs},

@@ -275,9 +275,8 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
 def flops(family: str, length: int) -> dict[str, Any]:
     """Return a family's default configuration, its parameters and FLOPs.
 
-    FLOPs are those that PyTorch counts in a forward pass of one sample on
-    the meta device. Of experts the ones that tokens visit are multiplied
-    with.
+    FLOPs are those that PyTorch counts in a forward pass of one sample on the meta
+    device. Of experts the ones that tokens visit are multiplied with.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode

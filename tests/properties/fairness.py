@@ -12,8 +12,7 @@ from nest.solvers.result import Outcome
 def check_fair(name: str, problem: Problem, **extra: str) -> SolverOutput | None:
     """Hold a planner's plan against the rules and against ``dp``.
 
-    Returns what the planner handed in, ``None`` if it cannot search the
-    problem.
+    Returns what the planner handed in, ``None`` if it cannot search the problem.
     """
     solver = get_solver(name)()
     if solver.unsupported(problem) is not None:

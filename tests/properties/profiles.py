@@ -42,9 +42,8 @@ if PROFILES[PROFILE].derandomize:
 def examples(number: int, full: int | None = None) -> settings:
     """Return the settings of a test.
 
-    It gets so many examples for broken code, half of them for ``ci``, a tenth
-    for ``quick`` and ``dev``, and ten times as many, or those of ``full``,
-    for ``full``.
+    It gets so many examples for broken code, half of them for ``ci``, a tenth for
+    ``quick`` and ``dev``, and ten times as many, or those of ``full``, for ``full``.
     """
     counts = {
         "quick": max(3, number // 10),

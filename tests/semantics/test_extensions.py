@@ -189,8 +189,7 @@ def test_every_chunk_receives_and_wraps_around_the_replica():
 def test_two_blocks_are_neighbours_both_ways():
     """Blocks of two devices: 0-1 and 2-3, on threes.
 
-    Both span two switches: 100 + 50 both ways, activations as well as
-    gradients.
+    Both span two switches: 100 + 50 both ways, activations as well as gradients.
     """
     wide = make_cost(10, 20, tp=2)
     problem = chain(
@@ -310,10 +309,9 @@ def test_first_block_keeps_what_korthikanti_et_al_state(blocks, virtual):
 def memory_chain(**fields):
     """Block 0 is a and c.
 
-    Weights, gradients, state: 8 · 15 bytes. Kept: 4 · 100 + 10 once a a c c
-    a C a are done, more than 3 · 100 + 2 · 10 when the first backward pass
-    begins. Working: the larger of 5 and 30. Together 120 + 410 + 30 = 560.
-    Block 1: 3 · 3 kept by b.
+    Weights, gradients, state: 8 · 15 bytes. Kept: 4 · 100 + 10 once a a c c a C a are
+    done, more than 3 · 100 + 2 · 10 when the first backward pass begins. Working: the
+    larger of 5 and 30. Together 120 + 410 + 30 = 560. Block 1: 3 · 3 kept by b.
     """
     return chain(
         costs={
@@ -1033,8 +1031,7 @@ def test_the_list_of_solvers_says_what_they_search(capsys):
 def everything(**fields):
     """A problem on which a plan may use whatever there is.
 
-    Two devices; each layer has a cost on one and, with an all-reduce, on
-    two of them.
+    Two devices; each layer has a cost on one and, with an all-reduce, on two of them.
     """
     costs = tuple(
         cost

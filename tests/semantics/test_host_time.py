@@ -1,7 +1,6 @@
 """Passes that wait for the host: one small case per rule.
 
-Rules: docs/cost-model.md, *Passes of a layer*. Links take 10 ns + 1 ns per
-byte.
+Rules: docs/cost-model.md, *Passes of a layer*. Links take 10 ns + 1 ns per byte.
 """
 
 from __future__ import annotations

@@ -83,9 +83,8 @@ def test_steps_of_lists(
 def test_chunks_of_a_list_sit_in_a_loop_or_a_v() -> None:
     """One micro-batch, four chunks: F 10 each, I 10 each.
 
-    Down and up: 40 + 40, and a W of the first chunk; the other W fit in what
-    is idle. In a V block 2 has both chunks in the middle: a W between their I
-    takes 10 more.
+    Down and up: 40 + 40, and a W of the first chunk; the other W fit in what is idle.
+    In a V block 2 has both chunks in the middle: a W between their I takes 10 more.
     """
     problem = chain(4, global_batch=1, virtual_stages=(2,))
     loop = ordered(

@@ -82,9 +82,8 @@ def test_stages_share_what_uniform_names():
 def test_stages_have_even_shares_of_a_kind():
     """Two devices, M = 2: one layer of 30 ns, two of a kind of 15.
 
-    Free: the two on their own, 60 + 30. Even: one of them in each stage, so
-    45 and 15: 60 + 45. Three of a kind cannot be split in two: one stage,
-    2·75.
+    Free: the two on their own, 60 + 30. Even: one of them in each stage, so 45 and 15:
+    60 + 45. Three of a kind cannot be split in two: one stage, 2·75.
     """
     problem = chain({"in": layer(30), "b": layer(15), "c": layer(15)}, global_batch=2)
     two = alike(problem, "b", "c")
@@ -301,8 +300,7 @@ def test_a_single_rank_keeps_the_zero_stage_that_a_rule_wants():
 def test_stages_ask_for_micro_batches():
     """Three layers of 30 ns, M = 2: three stages 90 + 30, two 90 + 60.
 
-    M = 3 is no multiple of 2: on two devices one stage, 3·90, instead of 90 +
-    2·60.
+    M = 3 is no multiple of 2: on two devices one stage, 3·90, instead of 90 + 2·60.
     """
     costs = {name: layer(30) for name in "abc"}
     problem = chain(costs, devices=3, global_batch=2)

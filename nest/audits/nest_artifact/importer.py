@@ -152,13 +152,12 @@ def read_artifact_file(path: str | Path) -> ArtifactFile:
 def import_nest_artifact(path: str | Path) -> Problem:
     """Read a ``dp_input`` file of the NEST artifact.
 
-    Every node becomes a layer under its own id, in topological order (ties
-    in file order), and every tensor width a key of its cost table; equal
-    tables become one kind. A layer that a width leaves out has no such key.
-    Per micro-batch there are ``ep`` samples, one for each of the ``dp = ep``
-    ranks that share the experts. Collectives are part of the latencies.
-    Energy, frequency, bandwidth, sp_enabled, isTensorParallelized and
-    baselines are ignored.
+    Every node becomes a layer under its own id, in topological order (ties in file
+    order), and every tensor width a key of its cost table; equal tables become one
+    kind. A layer that a width leaves out has no such key. Per micro-batch there are
+    ``ep`` samples, one for each of the ``dp = ep`` ranks that share the experts.
+    Collectives are part of the latencies. Energy, frequency, bandwidth, sp_enabled,
+    isTensorParallelized and baselines are ignored.
 
     Parameters
     ----------

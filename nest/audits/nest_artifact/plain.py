@@ -30,8 +30,7 @@ def plain_problem(problem: Problem, tp: int | None = None) -> Problem:
     problem
         The problem.
     tp
-        At which width tensors are; by default the least that they have a
-        size for.
+        At which width tensors are; by default the least that they have a size for.
     """
     graph = problem.graph
     edges = tuple(_at_width(edge, tp) for edge in graph.edges)

@@ -262,10 +262,9 @@ def _tree(network: Network) -> TreeNetwork:
 def _switch_tree(network: Network, block: Block) -> tuple[float, float]:
     """Return (ns per byte, ns) of the gradient sync as coded.
 
-    Reference: reference/nest-artifact.md §2. Ranks 0, P, 2P, … meet at level
-    ``L``. Level 0 is charged ``⌊lg R⌋`` rounds ``lat_0 + X/2^i/bw_0``; every
-    level above ``2(lat + X/bw)`` and once more the totals reached at the
-    levels between.
+    Reference: reference/nest-artifact.md §2. Ranks 0, P, 2P, … meet at level ``L``.
+    Level 0 is charged ``⌊lg R⌋`` rounds ``lat_0 + X/2^i/bw_0``; every level above
+    ``2(lat + X/bw)`` and once more the totals reached at the levels between.
     """
     tree = _tree(network)
     rounds = block.replicas.bit_length() - 1

@@ -100,13 +100,12 @@ def import_piper(
 ) -> Problem:
     """Read one of Piper's input files.
 
-    Every node becomes a layer under its own id, and every degree of its
-    alternatives a key of its cost table; equal tables become one kind. The
-    alternative ``vanilla`` is recompute ``none``; ``activation recomp`` is
-    ``selective``, its longer time the extra time. One time unit of the file
-    counts as 1 s. Sizes are rounded up to whole bytes, those of memory so
-    that no number of micro-batches in flight needs less than in the file,
-    and one in flight at most one byte more per layer.
+    Every node becomes a layer under its own id, and every degree of its alternatives a
+    key of its cost table; equal tables become one kind. The alternative ``vanilla`` is
+    recompute ``none``; ``activation recomp`` is ``selective``, its longer time the
+    extra time. One time unit of the file counts as 1 s. Sizes are rounded up to whole
+    bytes, those of memory so that no number of micro-batches in flight needs less than
+    in the file, and one in flight at most one byte more per layer.
 
     Parameters
     ----------

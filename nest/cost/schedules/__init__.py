@@ -88,8 +88,7 @@ def schedule_of(name: str | tuple[str, ...], virtual_stages: int = 1) -> Schedul
     Parameters
     ----------
     name
-        The job's schedule; of several, or of ``any``, the answers hold for
-        all of them.
+        The job's schedule; of several, or of ``any``, the answers hold for all of them.
     virtual_stages
         Chunks per block; above 1 the interleaved form of ``1f1b``.
     """

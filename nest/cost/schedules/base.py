@@ -309,9 +309,8 @@ def peak(
 ) -> InFlight:
     """Return the most that a block keeps, pass by pass.
 
-    A pass is in flight from the start of its forward pass to the end of its
-    backward pass, gradients of weights included. Parameters as of
-    :meth:`Schedule.kept`.
+    A pass is in flight from the start of its forward pass to the end of its backward
+    pass, gradients of weights included. Parameters as of :meth:`Schedule.kept`.
     """
     count = [0] * len(kept_bytes)
     highest = [0] * len(kept_bytes)

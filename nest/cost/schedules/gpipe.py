@@ -15,8 +15,7 @@ from nest.cost.schedules.base import Pass, PassTimes, StageSchedule, Weights
 class GPipe(StageSchedule):
     """``T = Σ τ + (M-1) (max F + max G)``, as long as the schedule takes.
 
-    The slowest forward and the slowest backward pass may be those of
-    different stages.
+    The slowest forward and the slowest backward pass may be those of different stages.
     """
 
     name = "gpipe"

@@ -1,9 +1,8 @@
 """The order of passes that a plan has of its own.
 
-Where a job leaves the order to plans, a plan names a schedule or lists the
-passes of every block. Either way its step is timed pass by pass, so that
-plans of different orders compare. Rules: docs/cost-model.md, *Orders of
-plans*.
+Where a job leaves the order to plans, a plan names a schedule or lists the passes of
+every block. Either way its step is timed pass by pass, so that plans of different
+orders compare. Rules: docs/cost-model.md, *Orders of plans*.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """When passes run: every one as soon as its block and its input are there.
 
-A block runs its list in order. A pass waits for the one before it on its
-block and for the same micro-batch: forward for the chunk in front, backward
-for the chunk behind, the last chunk's for its own forward pass. Gradients of
-weights come after those of inputs on the same block. Two paired passes start
-when both can, and end together.
+A block runs its list in order. A pass waits for the one before it on its block and for
+the same micro-batch: forward for the chunk in front, backward for the chunk behind, the
+last chunk's for its own forward pass. Gradients of weights come after those of inputs
+on the same block. Two paired passes start when both can, and end together.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import NamedTuple
 
 from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 
-#: More passes of a step are not run one by one: that would take minutes, and
-#: gigabytes.
+#: More passes of a step are not run one by one: that would take minutes, and gigabytes.
 MOST_PASSES = 2**21
 
 #: Which time of its chunk a pass takes, see :func:`pass_times`.

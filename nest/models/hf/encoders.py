@@ -32,8 +32,7 @@ class Encoder(NamedTuple):
     plain
         Whether MLPs have a gate and linear layers of blocks no biases.
     buckets
-        Default of the rows of a table of relative positions, ``None``
-        without.
+        Default of the rows of a table of relative positions, ``None`` without.
     dropout
         Name and default of the dropout rate.
     """
@@ -173,8 +172,7 @@ def deberta_v2(config: Config) -> Parts:
     Raises
     ------
     InvalidProblemError
-        If relative positions have projections of their own, or tokens are
-        convolved.
+        If relative positions have projections of their own, or tokens are convolved.
     """
     model = _deberta(config)
     if config.integer("conv_kernel_size", default=0, minimum=0):

@@ -77,12 +77,10 @@ class Family(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     layers, hidden, heads, kv_heads, length, mlp
-        Names of fields, ``mlp`` of the MLP's width; none if there is no such
-        field.
+        Names of fields, ``mlp`` of the MLP's width; none if there is no such field.
     longest, kv_default, head_size
-        Defaults of the sequence length and the key and value heads
-        (``None``: as many as heads), and of the width of a head (``None``:
-        ``hidden / heads``).
+        Defaults of the sequence length and the key and value heads (``None``: as many
+        as heads), and of the width of a head (``None``: ``hidden / heads``).
     mlp_factor
         Width of the MLP by default, as a multiple of the residual stream's;
         ``0``: it must be stated.
@@ -98,8 +96,7 @@ class Family(Struct, frozen=True, kw_only=True):
     final_norm
         Whether the output of the last block is normalized.
     biases, output_bias, mlp_biases, head_bias
-        Which linear layers have biases; ``output_bias`` ``None``: as
-        ``biases``.
+        Which linear layers have biases; ``output_bias`` ``None``: as ``biases``.
     latent
         Whether attention is multi-head latent attention.
     query_key_norm, norm_over, norm_vectors
@@ -115,9 +112,8 @@ class Family(Struct, frozen=True, kw_only=True):
         Rule that says what a layer is where ``layer_types`` is not stated,
         see :data:`~nest.models.hf.layouts.LAYOUTS`.
     pattern, pattern_names, pattern_kinds
-        Without such a rule: every how manyeth layer is of the first of two
-        kinds (``0`` for none), names of a field with that number, and the
-        kinds.
+        Without such a rule: every how manyeth layer is of the first of two kinds (``0``
+        for none), names of a field with that number, and the kinds.
     mixer
         What layers have that ``layer_types`` calls linear, and such, see
         :data:`~nest.models.hf.mixers.MIXERS`.
@@ -133,8 +129,7 @@ class Family(Struct, frozen=True, kw_only=True):
     sizes
         Sizes that configurations leave out, by the names of their fields.
     tied
-        Default of whether the output layer is the token table; ``None``: it
-        never is.
+        Default of whether the output layer is the token table; ``None``: it never is.
     """
 
     layers: tuple[str, ...] = ("num_hidden_layers",)
@@ -457,9 +452,8 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
 def named(blocks: Sequence[Block]) -> list[Block]:
     """Give every kind of block a name of its own.
 
-    ``decoder`` if all are alike; else what tells them apart: the kind of
-    attention, or of what is in its place, and of the MLP; a number where that
-    is not enough.
+    ``decoder`` if all are alike; else what tells them apart: the kind of attention, or
+    of what is in its place, and of the MLP; a number where that is not enough.
     """
     kinds = list(dict.fromkeys(blocks))
     if len(kinds) == 1:

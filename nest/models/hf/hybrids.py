@@ -170,8 +170,7 @@ def zamba2(config: Config) -> Parts:
     Raises
     ------
     InvalidProblemError
-        If attention has adapters too, linear layers have biases, or nothing
-        is tied.
+        If attention has adapters too, linear layers have biases, or nothing is tied.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
         config.must_be(name, False, default=False, why="such models are not supported")

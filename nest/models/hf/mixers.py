@@ -204,10 +204,9 @@ def zamba2(config: Config) -> Mixer:
 def delta_rule(config: Config) -> Mixer:
     """Return a gated delta net (Yang et al. 2024, arXiv 2412.06464, §3).
 
-    In chunks of ``Q`` tokens, per token and head: two products of keys and
-    queries with keys, ``4Q d_k``, the solved system times keys and values,
-    ``2Q(d_k + d_v)``, scores times values, ``2Q d_v``, and three products
-    with the state, ``6 d_k d_v``.
+    In chunks of ``Q`` tokens, per token and head: two products of keys and queries with
+    keys, ``4Q d_k``, the solved system times keys and values, ``2Q(d_k + d_v)``, scores
+    times values, ``2Q d_v``, and three products with the state, ``6 d_k d_v``.
     """
     hidden = config.integer("hidden_size")
     key_heads = config.integer("linear_num_key_heads")

@@ -10,14 +10,13 @@ product ``m × k`` by ``k × n``
 
     e = e_matmul · Π_{d in m, k, n} d / (d + d_half)
 
-(small dimensions leave tensor cores idle; a dimension that is no multiple of
-8 values takes ``e_misaligned`` instead), for a fused attention kernel
-``e_attention · x / (x + x_half)`` with ``x`` blocks of 128 queries over all
-heads, for fp8 a fraction of its own and casts besides; routed tokens may move
-more bytes than counted (docs/cost-model.md). No operator takes less than the
-host needs to issue its kernels, ``kernels · host_ns``; a pass takes the sum. A
-calibration with a ``host_ns`` states beside it what the host takes to issue a
-pass,
+(small dimensions leave tensor cores idle; a dimension that is no multiple of 8 values
+takes ``e_misaligned`` instead), for a fused attention kernel ``e_attention · x / (x +
+x_half)`` with ``x`` blocks of 128 queries over all heads, for fp8 a fraction of its own
+and casts besides; routed tokens may move more bytes than counted (docs/cost-model.md).
+No operator takes less than the host needs to issue its kernels, ``kernels · host_ns``;
+a pass takes the sum. A calibration with a ``host_ns`` states beside it what the host
+takes to issue a pass,
 
     host_ns · (kernels + collective_kernels · calls of collectives),
 
@@ -62,16 +61,15 @@ Attention
     expanded to full heads.
 
 Activations kept per micro-batch
-    ``none``: Korthikanti et al. §4.1 and §4.2: ``34sbh + 5as²b`` for GPT-3
-    over ``tp`` with sequence parallelism; a fused attention kernel replaces
-    the second term by its ``4Ta/tp`` bytes of row sums. ``selective``: what
-    takes much memory and few FLOPs is computed again. Unfused, the attention
-    core, as in Korthikanti et al. §5: ``34sbh/tp``. Fused, that would free
-    next to nothing; there both norms, the core and the activation function are
-    computed again: ``20sbh/tp``. Software that lists modules may leave out the
-    core: ``22sbh/tp`` and its row sums. ``full``: the input of every layer,
-    ``2Uh``. Norms that are not fused keep 6 bytes per value more, a gated
-    activation function that is not 2. Embedding and head follow the same three
+    ``none``: Korthikanti et al. §4.1 and §4.2: ``34sbh + 5as²b`` for GPT-3 over ``tp``
+    with sequence parallelism; a fused attention kernel replaces the second term by its
+    ``4Ta/tp`` bytes of row sums. ``selective``: what takes much memory and few FLOPs is
+    computed again. Unfused, the attention core, as in Korthikanti et al. §5:
+    ``34sbh/tp``. Fused, that would free next to nothing; there both norms, the core and
+    the activation function are computed again: ``20sbh/tp``. Software that lists
+    modules may leave out the core: ``22sbh/tp`` and its row sums. ``full``: the input
+    of every layer, ``2Uh``. Norms that are not fused keep 6 bytes per value more, a
+    gated activation function that is not 2. Embedding and head follow the same three
     rules.
 
 Working memory
@@ -80,10 +78,9 @@ Working memory
     head), plus the gradient of the score matrix where attention is unfused.
 
 What operators compute
-    Times here need FLOPs and bytes alone. Beside them operators state their
-    matrix products, elementwise operations and the operators whose results
-    they need, of which :mod:`nest.accelerators` makes schedules on the cores
-    of an accelerator.
+    Times here need FLOPs and bytes alone. Beside them operators state their matrix
+    products, elementwise operations and the operators whose results they need, of which
+    :mod:`nest.accelerators` makes schedules on the cores of an accelerator.
 
 fp8 (Micikevicius et al. 2022, arXiv 2209.05433): the linear layers of blocks
 multiply at the fp8 peak after casting their inputs; attention, router,

@@ -25,8 +25,7 @@ from nest.models.weights import attention_heads, attention_weights
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.
 ATTENTION_BACKWARD = 2.5
 
-#: Queries of one head that a thread block of a fused kernel takes (Dao 2023,
-#: §3.3).
+#: Queries of one head that a thread block of a fused kernel takes (Dao 2023, §3.3).
 QUERY_BLOCK = 128
 
 
@@ -243,8 +242,7 @@ def _fused_core(
     elif shape.causal and not shape.cross:
         seen = length / 2
     flops = 2 * tokens * seen * (share.query + share.output)
-    # Read Q, K, V, write O; backward reads these and dO, and writes dQ, dK,
-    # dV.
+    # Read Q, K, V, write O; backward reads these and dO, and writes dQ, dK, dV.
     moved = tokens * (share.query + share.output) + key_tokens * (
         share.key + share.value
     )

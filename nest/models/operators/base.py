@@ -180,9 +180,8 @@ class Operator(NamedTuple):
     name
         For people, and to say which operators are computed again.
     unit
-        Which efficiency applies: ``matmul``, ``attention``, or ``memory``
-        (elementwise, without counted FLOPs), ``routing`` where that moves
-        tokens to experts and back.
+        Which efficiency applies: ``matmul``, ``attention``, or ``memory`` (elementwise,
+        without counted FLOPs), ``routing`` where that moves tokens to experts and back.
     forward_flops, forward_bytes, backward_flops, backward_bytes
         Work and memory traffic of the two passes.
     kernels, backward_kernels

@@ -25,12 +25,11 @@ RECURRENCE_BACKWARD = 2
 def mixer_part(block: Block, shape: Mixer, split: Split, execution: Execution) -> Node:
     """Count linear layers, convolution, recurrence; no norm, no residual.
 
-    Kept are the outputs of the linear layers, of the convolution, of the
-    recurrence and of the gate behind it; ``selective`` computes the last
-    three again from the first, as kernels of Mamba do (Gu and Dao 2023,
-    arXiv 2312.00752, §3.3.2). Under context parallelism the sequence is
-    exchanged for heads before the recurrence, and back behind it; what a
-    convolution alone needs from neighbors is not counted.
+    Kept are the outputs of the linear layers, of the convolution, of the recurrence and
+    of the gate behind it; ``selective`` computes the last three again from the first,
+    as kernels of Mamba do (Gu and Dao 2023, arXiv 2312.00752, §3.3.2). Under context
+    parallelism the sequence is exchanged for heads before the recurrence, and back
+    behind it; what a convolution alone needs from neighbors is not counted.
     """
     tokens, tp = split.tokens, split.tp
     if shape.normed:
@@ -87,10 +86,9 @@ def _convolutions(
 ) -> Node:
     """Count convolutions of images, as products with all that they see.
 
-    Kept are the input of each, what its batch norm normalizes and what its
-    activation function takes; ``selective`` keeps inputs of convolutions and
-    norms and computes the norms and activation functions again. No rank
-    shares a convolution.
+    Kept are the input of each, what its batch norm normalizes and what its activation
+    function takes; ``selective`` keeps inputs of convolutions and norms and computes
+    the norms and activation functions again. No rank shares a convolution.
     """
     tokens = split.tokens
     operators: list[Operator] = []

@@ -44,10 +44,9 @@ LOOSE_NORM_BYTES = FP32 + BF16
 def embedding_node(tower: Tower, split: Split, execution: Execution = FUSED) -> Node:
     """Count the embedding of a tower: look-up or patches, positions, norm.
 
-    The table is cut over ``tp`` by vocabulary, so the partial results are
-    all-reduced, or reduce-scattered under sequence parallelism, in which case
-    the backward pass gathers the gradient. A linear layer embeds patches and
-    is not cut.
+    The table is cut over ``tp`` by vocabulary, so the partial results are all-reduced,
+    or reduce-scattered under sequence parallelism, in which case the backward pass
+    gathers the gradient. A linear layer embeds patches and is not cut.
     """
     hidden = tower.hidden
     values = split.tokens * hidden

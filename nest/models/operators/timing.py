@@ -75,11 +75,10 @@ def operator_ns(
 def _exponential_share(operator: Operator, machine: Machine, products: float) -> float:
     """Return what exponentials leave of the calibrated rate of attention.
 
-    A kernel that computes one exponential a score beside ``products`` times
-    the products of a forward pass is busy with these for ``d / (d + z /
-    products)`` of its time, with heads of ``d`` values and ``z`` the device's
-    ``exponential_size``. The calibrated rate holds for another device, with
-    heads of :data:`HEAD_SIZE`.
+    A kernel that computes one exponential a score beside ``products`` times the
+    products of a forward pass is busy with these for ``d / (d + z / products)`` of its
+    time, with heads of ``d`` values and ``z`` the device's ``exponential_size``. The
+    calibrated rate holds for another device, with heads of :data:`HEAD_SIZE`.
     """
     size = machine.exponential_size
     calibrated_size = machine.calibration.exponential_size
@@ -283,7 +282,6 @@ def _accumulation_ns(node: Node, machine: Machine, execution: Execution) -> floa
 def _pass_ns(operators: list[tuple[float, float]], host_ns: float) -> float:
     """Return the time of operators, each its ns on the device and kernels.
 
-    The device waits for kernels that the host issues more slowly than it
-    runs them.
+    The device waits for kernels that the host issues more slowly than it runs them.
     """
     return fsum(max(time_ns, host_ns * kernels) for time_ns, kernels in operators)

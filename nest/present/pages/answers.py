@@ -39,8 +39,7 @@ def solver_rows(
     problem
         The problem.
     traces
-        By solver: what it had and when, as (wall_s, step quanta, bound
-        quanta).
+        By solver: what it had and when, as (wall_s, step quanta, bound quanta).
     missing
         Solvers that were asked for and did not begin.
     """

@@ -1,8 +1,7 @@
 """Write what came of a run: Markdown, CSV, JSON, and one page of HTML.
 
-Nothing of a report depends on the order in which cells ran, or on when it was
-written. ``answers.csv``, and ``answers`` of ``report.json``, have nothing
-measured in them.
+Nothing of a report depends on the order in which cells ran, or on when it was written.
+``answers.csv``, and ``answers`` of ``report.json``, have nothing measured in them.
 """
 
 from __future__ import annotations

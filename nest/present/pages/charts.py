@@ -239,8 +239,7 @@ def kinds(
 ) -> Spec:
     """Return a channel with a look for each of some names.
 
-    ``look`` are the looks in the order of the names; by default Vega-Lite
-    chooses them.
+    ``look`` are the looks in the order of the names; by default Vega-Lite chooses them.
     """
     scale: Spec = {"domain": list(order)}
     if look:

@@ -21,8 +21,7 @@ _SHOWN = ("answer", "stages", "memory", "terms")
 def plan_sections(ended: Ended) -> list[Section]:
     """Return a section per problem of a comparison, in their order.
 
-    Its figures are shown; its map, its memory and where its time goes when
-    asked for.
+    Its figures are shown; its map, its memory and where its time goes when asked for.
     """
     return [
         _plan_section(ended, position, [r for r in ended.rows if r.entry == entry])

@@ -1,11 +1,10 @@
 """Networks of ASTRA-sim's analytical backends (YAML).
 
-One word, one number of devices, one bandwidth and one latency per dimension;
-dimension 0 varies fastest, and the graph is the product of the dimensions.
-Rules after ``common/network-parser/NetworkParser.cpp`` and
-``common/NetworkFunction.cpp`` of astra-sim/astra-network-analytical (commit
-599a047): GB/s are 2**30 bytes/s, a message through a Switch takes two links,
-a Ring is two-way, FullyConnected has a link per pair.
+One word, one number of devices, one bandwidth and one latency per dimension; dimension
+0 varies fastest, and the graph is the product of the dimensions. Rules after
+``common/network-parser/NetworkParser.cpp`` and ``common/NetworkFunction.cpp`` of
+astra-sim/astra-network-analytical (commit 599a047): GB/s are 2**30 bytes/s, a message
+through a Switch takes two links, a Ring is two-way, FullyConnected has a link per pair.
 """
 
 from __future__ import annotations

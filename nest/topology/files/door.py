@@ -63,10 +63,9 @@ class Format(NamedTuple):
     options
         Options that it may need in addition to the file.
     read
-        Reads it; raises :class:`~nest.errors.InvalidProblemError` if the
-        file is malformed or contradicts itself, and
-        :class:`~nest.errors.InvalidOptionError` if an option is missing or
-        does not fit the file.
+        Reads it; raises :class:`~nest.errors.InvalidProblemError` if the file is
+        malformed or contradicts itself, and :class:`~nest.errors.InvalidOptionError` if
+        an option is missing or does not fit the file.
     """
 
     name: str
@@ -186,8 +185,7 @@ def read_topology(
     path
         The file.
     format
-        A key of :data:`FORMATS`; recognized from suffix and content by
-        default.
+        A key of :data:`FORMATS`; recognized from suffix and content by default.
     **options
         What the file does not say: the fields of
         :class:`~nest.topology.files.supplement.FileSupplement`; ``None`` is
@@ -196,19 +194,17 @@ def read_topology(
     Returns
     -------
     networkx.Graph
-        Nodes of ``kind`` device or switch, which may say ``forward``; edges
-        with ``bandwidth`` (bytes/s, one way, full duplex) and ``latency_ns``;
-        ``order`` (devices by rank), and what else is known: ``units``,
-        ``coord`` with ``wrap``, ``name``. A :class:`networkx.DiGraph` if the
-        two directions of a link differ.
+        Nodes of ``kind`` device or switch, which may say ``forward``; edges with
+        ``bandwidth`` (bytes/s, one way, full duplex) and ``latency_ns``; ``order``
+        (devices by rank), and what else is known: ``units``, ``coord`` with ``wrap``,
+        ``name``. A :class:`networkx.DiGraph` if the two directions of a link differ.
 
     Raises
     ------
     InvalidProblemError
         If the file cannot be read or recognized, or is inconsistent.
     InvalidOptionError
-        If an option is missing or out of range, or the format does not ask
-        for it.
+        If an option is missing or out of range, or the format does not ask for it.
     UnknownNameError
         If the format or an option is unknown.
     """

@@ -43,10 +43,9 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     Raises
     ------
     InvalidProblemError
-        If a name or a range is empty, a range is not digits, a dash and
-        digits, runs downwards, or has too many hosts, or brackets do not
-        match. Boxes (``[000x133]``) are refused like anything else that is no
-        range.
+        If a name or a range is empty, a range is not digits, a dash and digits, runs
+        downwards, or has too many hosts, or brackets do not match. Boxes
+        (``[000x133]``) are refused like anything else that is no range.
     """
     hosts: list[str] = []
     num_ranges = 0

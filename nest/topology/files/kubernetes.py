@@ -1,8 +1,7 @@
 """Node labels of Kubernetes, as ``kubectl get nodes -o json`` prints them.
 
-Keys after topograph's ``docs/reference/node-labels.md`` (commit e2b6250).
-Values are opaque: equal ones are the same switch, and a missing one is
-unknown, not equal.
+Keys after topograph's ``docs/reference/node-labels.md`` (commit e2b6250). Values are
+opaque: equal ones are the same switch, and a missing one is unknown, not equal.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from nest.topology.files.source import Source, parse_json, shown
 MAX_DEVICES = 1024
 
 
-#: Labels of tiers, closest first: what they begin with, and their ends. The
-#: first row that any node has is taken. The rows are those of topograph (new
-#: and old), of AWS, where layer 1 is the spine, of GCP, whose host is the node
-#: itself, and of OCI.
+#: Labels of tiers, closest first: what they begin with, and their ends. The first row
+#: that any node has is taken. The rows are those of topograph (new and old), of AWS,
+#: where layer 1 is the spine, of GCP, whose host is the node itself, and of OCI.
 TIERS = (
     ("fabric.topograph.run/tier-", tuple(map(str, range(8)))),
     ("network.topology.nvidia.com/", ("leaf", "spine", "core")),

@@ -91,11 +91,10 @@ class _Node:
 def read(source: Source) -> nx.Graph:
     """Read the topology of one node.
 
-    Options state the number of nodes, the latencies of PCIe, NVLink and
-    ports; the speed between processors, if there are several; and what the
-    file leaves out: the speed of PCIe links and ports, the ports if it has no
-    network cards, and what devices send into the node if it has no ``gpu``
-    elements, which could have NVLinks.
+    Options state the number of nodes, the latencies of PCIe, NVLink and ports; the
+    speed between processors, if there are several; and what the file leaves out: the
+    speed of PCIe links and ports, the ports if it has no network cards, and what
+    devices send into the node if it has no ``gpu`` elements, which could have NVLinks.
     """
     root = parse_xml(source)
     if root.tag != "system" or root.get("version") != VERSION:

@@ -67,11 +67,10 @@ class Node(NamedTuple):
 def read(source: Source) -> nx.Graph:
     """Read the matrix of one node.
 
-    A device is linked to the network cards that are closest to it; further
-    cards (of storage) are left out. Options state the number of nodes; the
-    speed of an NVLink and of a port, where there are any; that of PCIe and
-    between processors, for devices that NVLink does not join; the ports, if
-    the matrix has no network cards.
+    A device is linked to the network cards that are closest to it; further cards (of
+    storage) are left out. Options state the number of nodes; the speed of an NVLink and
+    of a port, where there are any; that of PCIe and between processors, for devices
+    that NVLink does not join; the ports, if the matrix has no network cards.
     """
     node = _matrix(source)
     switched = _is_switched(source, node)

@@ -1,9 +1,8 @@
 """Topology files of SimAI (its ns-3 backend).
 
-Line 1 counts nodes, devices per server, NV switches, other switches and links,
-and names the device; line 2 lists all switches; then one line per link. Form
-after ``inputs/topo/gen_Topo_Template.py`` of SimAI (commit cef83f9). No
-option completes it.
+Line 1 counts nodes, devices per server, NV switches, other switches and links, and
+names the device; line 2 lists all switches; then one line per link. Form after
+``inputs/topo/gen_Topo_Template.py`` of SimAI (commit cef83f9). No option completes it.
 """
 
 from __future__ import annotations

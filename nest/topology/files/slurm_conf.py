@@ -15,9 +15,8 @@ from nest.topology.files.source import Source, shown
 def read(source: Source) -> nx.Graph:
     """Read a ``topology.conf``: a tree, blocks or rings.
 
-    Options state devices and ports of a node with their speed, and for trees
-    and blocks the uplinks of each tier; ``part`` where nothing joins several
-    roots or rings.
+    Options state devices and ports of a node with their speed, and for trees and blocks
+    the uplinks of each tier; ``part`` where nothing joins several roots or rings.
     """
     entries: dict[str, list[Entry]] = {}
     sizes: list[Any] = []

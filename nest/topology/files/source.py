@@ -36,9 +36,8 @@ def listed(names: Iterable[object]) -> str:
 class Source:
     """The text of a file, and the options that complete it.
 
-    Methods that read a value raise
-    :class:`~nest.errors.InvalidProblemError` in one line: file and location,
-    what was expected, what came, and what to do.
+    Methods that read a value raise :class:`~nest.errors.InvalidProblemError` in one
+    line: file and location, what was expected, what came, and what to do.
 
     Parameters
     ----------

@@ -23,10 +23,9 @@ from nest.topology.generators.build import (
 def fat_tree(k: int, port: Cable, up_latency_ns: float) -> nx.Graph:
     """Return the k-ary fat tree, ``k³/4`` devices behind switches of k ports.
 
-    ``k`` pods of ``k/2`` edge and ``k/2`` aggregation switches each, all
-    pairs joined, and ``(k/2)²`` cores; aggregation switch ``a`` of every pod
-    leads to cores ``a k/2 .. a k/2 + k/2 - 1`` (Al-Fares et al., SIGCOMM
-    2008). All links are equally fast.
+    ``k`` pods of ``k/2`` edge and ``k/2`` aggregation switches each, all pairs joined,
+    and ``(k/2)²`` cores; aggregation switch ``a`` of every pod leads to cores ``a k/2
+    .. a k/2 + k/2 - 1`` (Al-Fares et al., SIGCOMM 2008). All links are equally fast.
     """
     if k % 2:
         refuse("fat-tree: k", "an even number", k, "half of the ports lead up")

@@ -62,11 +62,10 @@ def dgx(
 ) -> nx.Graph:
     """Return nodes of devices behind NVSwitches, and leaves above them.
 
-    With ``ports`` "device" every device has a port to the leaf of its node.
-    With "pooled" any device can fill all ports of its node, as many as it
-    has devices, and with "shared" a node has one port. The last two are
-    links from the leaf to a switch ``ports`` of the node, which adds no
-    latency. Several leaves are joined by spines.
+    With ``ports`` "device" every device has a port to the leaf of its node. With
+    "pooled" any device can fill all ports of its node, as many as it has devices, and
+    with "shared" a node has one port. The last two are links from the leaf to a switch
+    ``ports`` of the node, which adds no latency. Several leaves are joined by spines.
     """
     _stay_inside("dgx", nvlink, port.latency_ns)
     per_leaf = nodes if nodes_per_leaf is None else nodes_per_leaf

@@ -78,11 +78,10 @@ def torus(shape: Coordinates, wrap: bool, link: Cable) -> nx.Graph:
 def tpu(generation: str, shape: Coordinates, twisted: bool, link: Cable) -> nx.Graph:
     """Return a slice of TPUs, with the wrap-around rules of its generation.
 
-    Slices ``n x n x 2n`` and ``n x 2n x 2n``, in any order of the axes, of
-    those that wrap can be twisted: an axis of ``n`` that wraps around ends
-    ``n`` further on every axis of ``2n``, which makes all axes alike
-    (Cámara et al., TPDS 2010, recalled). A twisted slice has no ``coord``
-    and ``wrap``, since these describe a torus.
+    Slices ``n x n x 2n`` and ``n x 2n x 2n``, in any order of the axes, of those that
+    wrap can be twisted: an axis of ``n`` that wraps around ends ``n`` further on every
+    axis of ``2n``, which makes all axes alike (Cámara et al., TPDS 2010, recalled). A
+    twisted slice has no ``coord`` and ``wrap``, since these describe a torus.
     """
     rules, where = GENERATIONS[generation], f"tpu-{generation}: shape"
     text = "x".join(map(str, shape))

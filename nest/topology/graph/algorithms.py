@@ -37,8 +37,7 @@ from nest.topology.graph.routes import Floats, Ints, Routes
 
 Ranks = Sequence[int]
 
-#: What a kind of collective consists of; reduce-scatters and all-gathers
-#: are halves.
+#: What a kind of collective consists of; reduce-scatters and all-gathers are halves.
 Component = Literal["half", "all-reduce", "all-to-all"]
 COMPONENT_OF: Mapping[CollectiveKind, Component] = {
     "all-reduce": "all-reduce",
@@ -54,8 +53,7 @@ class Places(NamedTuple):
     Attributes
     ----------
     units
-        The number of the unit of every rank, an array per partition, finest
-        first.
+        The number of the unit of every rank, an array per partition, finest first.
     coordinates
         Of every rank; none if there are not any.
     """

@@ -4,13 +4,12 @@ Switches add nothing up, so that what has to leave some ranks is as in
 Patarasuk and Yuan, JPDC 69(2), 2009, for ports, and all that enters or leaves
 crosses every cut between these ranks and the others.
 
-``out(U)`` and ``in(U)`` are the maximum flows out of the ranks ``U`` (a rank
-or a unit) to all other ranks of the groups, and into them; for a single rank
-its arcs. The sums of :data:`CROSSING` over the groups, over ``out(U)`` and
-over ``in(U)``, are bounds. For an all-reduce so is ``Σ 2(m-1)·X`` over the sum
-of ``out``, or of ``in``, of all ranks or of the units of a partition, ``m`` of
-which a group has ranks in. Each group alone and all together count. The
-largest slope is rounded to 12 significant decimal digits.
+``out(U)`` and ``in(U)`` are the maximum flows out of the ranks ``U`` (a rank or a unit)
+to all other ranks of the groups, and into them; for a single rank its arcs. The sums of
+:data:`CROSSING` over the groups, over ``out(U)`` and over ``in(U)``, are bounds. For an
+all-reduce so is ``Σ 2(m-1)·X`` over the sum of ``out``, or of ``in``, of all ranks or
+of the units of a partition, ``m`` of which a group has ranks in. Each group alone and
+all together count. The largest slope is rounded to 12 significant decimal digits.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ def bound_ns(
     size_bytes
         The buffer of each.
     places
-        The units; cuts around them count, unless there are too many on a
-        large network.
+        The units; cuts around them count, unless there are too many on a large network.
     """
     check_collective(kind)
     together = [groups, *([group] for group in groups)]

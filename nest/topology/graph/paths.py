@@ -89,9 +89,8 @@ class Paths:
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every arc.
 
-        At every node a message splits in proportion to the bandwidths of
-        the arcs that begin a shortest path; what goes to one target goes on
-        together.
+        At every node a message splits in proportion to the bandwidths of the arcs that
+        begin a shortest path; what goes to one target goes on together.
         """
         if len(sources) > _MANY * len(self._nodes):
             loads = np.zeros(len(self.bandwidths))

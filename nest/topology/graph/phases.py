@@ -1,8 +1,7 @@
 """Phases: flows that run together, and the time that they take.
 
-``latency + max over arcs of load / bandwidth``. What is sent is in proportion
-to the size ``X`` of a buffer, so that lists of phases take ``a + X·c``: a
-*line*.
+``latency + max over arcs of load / bandwidth``. What is sent is in proportion to the
+size ``X`` of a buffer, so that lists of phases take ``a + X·c``: a *line*.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from nest.topology.refinement import link_kinds
 #: So many flows are followed at once; more take more memory.
 _FLOWS = 1 << 18
 
-#: From so many flows to a target on, they are spread together instead of path
-#: by path.
+#: From so many flows to a target on, they are spread together instead of path by path.
 _MANY = 64
 
 #: Up to so many devices all paths are known as soon.

@@ -1,10 +1,9 @@
 """Rotations of the rank order that a graph cannot tell from standing still.
 
-A *rotation* by ``step`` of runs of ``length`` takes the rank at place ``i`` of
-a run to ``(i + step) mod length``, in all runs at once. It is a symmetry if
-some automorphism of the graph does so to its devices and what else prices
-depend on goes along. What an automorphism is said to be is checked arc by
-arc; that none is found says nothing.
+A *rotation* by ``step`` of runs of ``length`` takes the rank at place ``i`` of a run to
+``(i + step) mod length``, in all runs at once. It is a symmetry if some automorphism of
+the graph does so to its devices and what else prices depend on goes along. What an
+automorphism is said to be is checked arc by arc; that none is found says nothing.
 """
 
 from __future__ import annotations

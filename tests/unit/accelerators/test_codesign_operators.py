@@ -130,8 +130,7 @@ def test_attention_heads_go_to_cores_of_their_own():
 def test_energy_by_hand():
     """4·3·4 products; operands twice from the buffer, results once: 64 words.
 
-    Those move between memory and the buffer too, or 40 through the shared
-    one.
+    Those move between memory and the buffer too, or 40 through the shared one.
     """
     single = energy_fj(PRODUCT, SMALL, ENERGIES, whole=False)
     assert single == 48_000_000 + 128 * 100 + 128 * 101

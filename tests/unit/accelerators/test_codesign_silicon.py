@@ -198,10 +198,9 @@ def test_curves_must_grow() -> None:
 def test_tdp_by_hand() -> None:
     """Of one core of each type, 2 × 2, two lanes, 1 Hz and 1 byte/s.
 
-    In a cycle 4 · 2000 + 2·(2 + 3·2) · 12500 and 2 · (4600 + 6 · 12500) fJ:
-    367.2 pJ; a byte of memory takes 31.2 + 2 · 12.5 pJ. That is far less than
-    1 mW, which it is rounded up to; 84.6 mW/mm² on 3.355 mm² leak 284 mW,
-    rounded up.
+    In a cycle 4 · 2000 + 2·(2 + 3·2) · 12500 and 2 · (4600 + 6 · 12500) fJ: 367.2 pJ; a
+    byte of memory takes 31.2 + 2 · 12.5 pJ. That is far less than 1 mW, which it is
+    rounded up to; 84.6 mW/mm² on 3.355 mm² leak 284 mW, rounded up.
     """
     least = replace(
         LIKE,

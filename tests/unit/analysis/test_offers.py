@@ -39,10 +39,9 @@ def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
 def problem(**fields: object) -> Problem:
     """One layer of 30 ns, or 60 on a slow device; four samples.
 
-    Four fast devices at 3 $ per hour, then four slow ones at 1 $. Only
-    replicas help: 1, 2 and 4 fast ones take 120, 60 and 30 ns, slow ones, or
-    some of both, twice that. Steps cost 360 $ ns per hour on fast devices,
-    240 on slow ones.
+    Four fast devices at 3 $ per hour, then four slow ones at 1 $. Only replicas help:
+    1, 2 and 4 fast ones take 120, 60 and 30 ns, slow ones, or some of both, twice that.
+    Steps cost 360 $ ns per hour on fast devices, 240 on slow ones.
     """
     cost = replace(
         make_cost(10, 20),

@@ -1091,10 +1091,9 @@ def text_of(found, top):
 def test_points_that_say_most_are_not_neighbours():
     """Bytes 0 to 100, ns 100 to 0, each a hundredth of its range.
 
-    B bulges most, 1 - 10/100 - 40/100, and C beside it nearly as much. From B
-    to E the chord leads by (90, -40): D is 40 · -40 + 20 · 90 = 200 below it,
-    C 2 · -40 + 1 · 90 = 10. Then no point is below a chord, and C is the next
-    by its bulge.
+    B bulges most, 1 - 10/100 - 40/100, and C beside it nearly as much. From B to E the
+    chord leads by (90, -40): D is 40 · -40 + 20 · 90 = 200 below it, C 2 · -40 + 1 · 90
+    = 10. Then no point is below a chord, and C is the next by its bulge.
     """
     found = frontier(small())
     vectors_of = {

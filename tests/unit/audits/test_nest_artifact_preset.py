@@ -1,9 +1,8 @@
 """Preset ``nest-artifact``: NEST's objective as coded, by hand.
 
-Three levels of pairs. Messages between devices use the running minimum of
-the bandwidths: 10 + 1 ns per byte, then twice (up and down) 100 + 10 and
-twice 1000 + 10. The gradient sync uses the raw bandwidths, where the top
-level takes 2.5 ns per byte.
+Three levels of pairs. Messages between devices use the running minimum of the
+bandwidths: 10 + 1 ns per byte, then twice (up and down) 100 + 10 and twice 1000 + 10.
+The gradient sync uses the raw bandwidths, where the top level takes 2.5 ns per byte.
 """
 
 import itertools

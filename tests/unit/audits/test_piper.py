@@ -553,9 +553,8 @@ def test_the_bound_on_the_largest_load(three: Problem) -> None:
 def test_more_in_flight_never_looks_cheaper() -> None:
     """Three choices of 18 bytes: 10 y, 6 y + 3 or 2 y + 12.
 
-    The least memory for two in flight is the second's, 15, at 100 ns more;
-    for three the third's, 18, at 50 more, and that fits for two as well. Four
-    do not fit.
+    The least memory for two in flight is the second's, 15, at 100 ns more; for three
+    the third's, 18, at 50 more, and that fits for two as well. Four do not fit.
     """
     activations = (
         Activations(kept_bytes=10),

@@ -148,8 +148,7 @@ def test_memory_of_a_stage() -> None:
 def test_memory_under_rules_of_their_own() -> None:
     """Preset ``nest-artifact``, full recomputation: 36 bytes are kept once.
 
-    A further micro-batch keeps the 100 bytes that enter a stage, here none
-    in front.
+    A further micro-batch keeps the 100 bytes that enter a stage, here none in front.
     """
     full = (Activations(recompute="full", kept_bytes=36),)
     table = (make_cost(10, 20, weight_bytes=8, activations=full),)
@@ -475,8 +474,7 @@ def test_micro_batches_choose_degrees_anew() -> None:
 def test_memory_decides_what_degrees_fit() -> None:
     """dp of 2 holds whole weights, 16 bytes per 2; tp of 2 half of them.
 
-    10 ns per byte that a stage on two devices holds are added to twice the
-    time.
+    10 ns per byte that a stage on two devices holds are added to twice the time.
     """
     table = tuple(
         make_cost(10 * n, 20 * n, tp=tp, samples=n, weight_bytes=8 // tp)

@@ -597,8 +597,7 @@ def mixing(size_bytes, **job):
 def test_layers_of_a_stage_differ_if_resharding_pays():
     """30 + 40 and the tensor: 10 + 2 · 8/1 and 10 + 2 · 8/2 ns, so 104.
 
-    Forward in b's layout, one shard, backward in a's, two. Alike they take
-    130 or 140.
+    Forward in b's layout, one shard, backward in a's, two. Alike they take 130 or 140.
     """
     problem = mixing(8, granularity="layer")
     output = solve(problem)

@@ -62,8 +62,7 @@ def answer(name: str, problem: Problem) -> SolverOutput:
 def test_two_pipelines_of_two_stages(name: str, own_ns: float | None) -> None:
     """Two layers need 200 bytes; so 2 stages, and 2 replicas of them.
 
-    In the first stage 64 + 2 · 36 bytes, with the one more that Alpa has
-    room for 172.
+    In the first stage 64 + 2 · 36 bytes, with the one more that Alpa has room for 172.
     """
     output = answer(name, nest_problem(175))
     assert output.plan is not None

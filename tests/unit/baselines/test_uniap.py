@@ -206,9 +206,8 @@ def test_no_program_is_begun_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_of_a_pair() -> None:
     """Two stages of two devices, 2 micro-batches of 2 samples.
 
-    dp 2: 30 ns of one sample, and a share of the sync: 2 (10 + 8/2) = 28,
-    half of it. tp 2: 2 samples on two devices. A cut of 200 bytes: dp 2
-    receives half.
+    dp 2: 30 ns of one sample, and a share of the sync: 2 (10 + 8/2) = 28, half of it.
+    tp 2: 2 samples on two devices. A cut of 200 bytes: dp 2 receives half.
     """
     problem = chain_of(
         3, global_batch=4, micro_batches=(2,), zero=(0, 3), replicas=(1,)

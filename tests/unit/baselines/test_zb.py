@@ -1,9 +1,8 @@
 """``zb``: orders by the rules of the zero-bubble paper, and their memory.
 
-Figures are those of arXiv 2401.10241, table 2: of p stages with equal times
-the idle time is (p - 1)(T_F + T_B - T_W) in the memory of 1F1B, which is that
-of ZB-H1, and (p - 1)(T_F + T_B - 2 T_W) with 2p - 1 micro-batches in flight,
-that of ZB-H2.
+Figures are those of arXiv 2401.10241, table 2: of p stages with equal times the idle
+time is (p - 1)(T_F + T_B - T_W) in the memory of 1F1B, which is that of ZB-H1, and (p -
+1)(T_F + T_B - 2 T_W) with 2p - 1 micro-batches in flight, that of ZB-H2.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def test_equal_stages_idle_as_in_the_paper(
 def test_the_warm_up_may_delay_the_first_gradients() -> None:
     """On two stages of (4, 4, 3) the first B starts at 4 + 4 + 4 = 12.
 
-    Three F end at 12; of (5, 4, 3) the third one would end at 15, one after
-    14.
+    Three F end at 12; of (5, 4, 3) the third one would end at 15, one after 14.
     """
     for forward, options, expected in (
         (4, (False, False), 3),

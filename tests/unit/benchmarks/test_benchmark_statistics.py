@@ -80,9 +80,8 @@ def test_primal_integral() -> None:
 def test_wilson() -> None:
     """8 of 10: (0.8 + z²/20 ± z √(0.016 + z²/400)) / (1 + z²/10).
 
-    With z = 1.96, z² = 3.8416: middle 0.99208, half 1.96·√0.025604 =
-    0.313623, divided by 1.38416: 0.490157 and 0.943316 (Newcombe 1998 has
-    0.490 and 0.943).
+    With z = 1.96, z² = 3.8416: middle 0.99208, half 1.96·√0.025604 = 0.313623, divided
+    by 1.38416: 0.490157 and 0.943316 (Newcombe 1998 has 0.490 and 0.943).
     """
     low, high = wilson(8, 10)
     assert low == pytest.approx(0.490157, abs=1e-5)

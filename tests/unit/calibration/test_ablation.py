@@ -60,11 +60,10 @@ def parameter(name: str) -> Parameter:
 def test_a_fit_without_a_mechanism_by_hand() -> None:
     """Times are x · y of H100 rows and x · z of Blackwell's.
 
-    Rows of source a are off by 0.05 in the logarithm, those of b by 0.15.
-    With priors that say next to nothing all but x is left, and x absorbs what
-    is common: the fit is near the middle, 0.1, and a source is predicted by
-    the other: off by 0.1 either way. A row that cannot be predicted is left
-    out.
+    Rows of source a are off by 0.05 in the logarithm, those of b by 0.15. With priors
+    that say next to nothing all but x is left, and x absorbs what is common: the fit is
+    near the middle, 0.1, and a source is predicted by the other: off by 0.1 either way.
+    A row that cannot be predicted is left out.
     """
     names = ("every.slowdown", "Blackwell.matmul_fraction")
     at = Fit(tuple(map(parameter, names)), np.zeros(2), np.eye(2))

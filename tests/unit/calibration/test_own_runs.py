@@ -1,7 +1,6 @@
 """A user's own runs: the update, what is refused, and which runs to do next.
 
-The parameters and the stored fit are data that fits change: no test knows
-their values.
+The parameters and the stored fit are data that fits change: no test knows their values.
 """
 
 from __future__ import annotations

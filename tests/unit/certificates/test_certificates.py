@@ -103,13 +103,12 @@ def best_of_two_stages() -> tuple[Problem, Certificate]:
 def test_a_certificate_derived_by_hand() -> None:
     """Two replicas of one stage: 10 + 20 + 30 + 40 ns, and the sync.
 
-    Two ranks that all-reduce X bytes pay 2 (10 + X / 2) ns: 21 for the 1 byte
-    of a, 22 for the 2 of b, 143 in all. One replica has two micro-batches: no
-    load may exceed 142 // 2 = 71 ns for less than 143, and whatever has b
-    takes 70, and 10 + 5 for what it receives, or 30 for a: nothing is left to
-    have a price. Of two replicas the cheapest path is one stage, 100; b alone
-    takes 85, a 45 in front of it, with a sync of 22: 152. So nothing is left
-    to search.
+    Two ranks that all-reduce X bytes pay 2 (10 + X / 2) ns: 21 for the 1 byte of a, 22
+    for the 2 of b, 143 in all. One replica has two micro-batches: no load may exceed
+    142 // 2 = 71 ns for less than 143, and whatever has b takes 70, and 10 + 5 for what
+    it receives, or 30 for a: nothing is left to have a price. Of two replicas the
+    cheapest path is one stage, 100; b alone takes 85, a 45 in front of it, with a sync
+    of 22: 152. So nothing is left to search.
     """
     problem, certificate = best_of_two_stages()
     assert certificate["problem_hash"] == problem_hash(problem)
@@ -744,12 +743,11 @@ def crowded(**fields: Any) -> Problem:
 def test_a_problem_without_a_plan_by_hand() -> None:
     """No two layers fit on a device: 2 · (40 + 40), 40 + 80 bytes.
 
-    Behind a come at least one stage, of b and c on four devices, so with two
-    in flight, 80 bytes, a is left: but these are five devices of four. Of
-    the paths with four devices or fewer one is left, three stages of three
-    devices. At a price of 1 it costs 3, so nothing is settled. The search
-    lists two ends, c, and b with c, where one device or more is left for a:
-    a has three in flight, 120 bytes.
+    Behind a come at least one stage, of b and c on four devices, so with two in flight,
+    80 bytes, a is left: but these are five devices of four. Of the paths with four
+    devices or fewer one is left, three stages of three devices. At a price of 1 it
+    costs 3, so nothing is settled. The search lists two ends, c, and b with c, where
+    one device or more is left for a: a has three in flight, 120 bytes.
     """
     certificate = certify_infeasible(crowded())
     assert certificate["status"] == "infeasible"

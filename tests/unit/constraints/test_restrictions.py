@@ -272,8 +272,7 @@ def test_chunks_that_no_plan_has_are_refused():
         r"--pin v=4: expected one of the chunks per stage that the job "
         r"allows and the layers have costs for \(1, 2\), got 4; choose",
     )
-    # Chunks of one block are no plan; one micro-batch does not divide by two
-    # blocks.
+    # Chunks of one block are no plan; one micro-batch does not divide by two blocks.
     for name, value in (("pp", 3), ("pp", 1), ("b", 4)):
         message = f"--pin v=2,{name}={value}: expected a plan that fulf"
         refuses(problem, {"v": (2,), name: (value,)}, message)

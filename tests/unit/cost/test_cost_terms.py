@@ -61,8 +61,7 @@ def test_stage_adds_up_its_layers():
 def test_a_layer_is_rounded_once_per_pass():
     """Two layers of 0.6 ns are 1 + 1 quanta, not 1.2 -> 1.
 
-    A collective is rounded together with its layer: 0.3 + (10 + 0.5) = 10.8
-    is 11.
+    A collective is rounded together with its layer: 0.3 + (10 + 0.5) = 10.8 is 11.
     """
     problem = make_problem({"a": make_cost(0.6), "b": make_cost(0.6)})
     assert only_stage(problem, make_plan(("a b", SINGLE))).forward == 2
@@ -657,8 +656,7 @@ def test_on_graphs_stages_end_the_step_together(zero, forward, backward, sync):
 def test_on_graphs_replicas_of_all_stages_synchronise_together():
     """Ranks 0, 2 in one node, 1, 3 in the other: 2*10 + 2000/2 inside.
 
-    Of experts the same; in the order of the file all is across: 2*20 +
-    2*2000.
+    Of experts the same; in the order of the file all is across: 2*20 + 2*2000.
     """
     fields = {"strategy": SINGLE, "weight_bytes": 1000, "replicas": 2}
     inside = zero_stage(0, topology=ACROSS, **fields)

@@ -113,12 +113,11 @@ def test_equal_chunks_have_the_closed_form(blocks, virtual, micro):
 def test_unequal_chunks_take_their_critical_path():
     """S = 2, v = 2, M = 2; chunks take F = 3, 1, 1, 3 and G = 1.
 
-    Block 0 runs a0 a1 b0 b1 B0 B1 A0 A1, block 1 runs a0 a1 b0 B0 b1 B1 A0
-    A1. Chunk 0 runs 0-3 and 3-6, chunk 1 3-4 and 6-7, chunk 2 6-7 and 7-8.
-    Block 1 then goes b0 7-10, B0 10-11, b1 11-14, B1 14-15; chunk 2 backward
-    11-12 and 15-16, chunk 1 (after 15, where its block is free) 15-16 and
-    16-17, chunk 0 16-17 and 17-18. With loads 6 and 6 the formula of equal
-    chunks would say 2 * 6 + 6 / 2 = 15.
+    Block 0 runs a0 a1 b0 b1 B0 B1 A0 A1, block 1 runs a0 a1 b0 B0 b1 B1 A0 A1. Chunk 0
+    runs 0-3 and 3-6, chunk 1 3-4 and 6-7, chunk 2 6-7 and 7-8. Block 1 then goes b0
+    7-10, B0 10-11, b1 11-14, B1 14-15; chunk 2 backward 11-12 and 15-16, chunk 1 (after
+    15, where its block is free) 15-16 and 16-17, chunk 0 16-17 and 17-18. With loads 6
+    and 6 the formula of equal chunks would say 2 * 6 + 6 / 2 = 15.
     """
     schedule = schedule_of("1f1b", 2)
     chunks = passes_of([3, 1, 1, 3], [1, 1, 1, 1])

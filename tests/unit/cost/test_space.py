@@ -155,10 +155,9 @@ def test_reasons_against_a_strategy(strategy, reason):
 def test_strategies_follow_from_the_costs():
     """B = 4, five devices; keys are (tp, cp, ep, samples).
 
-    (1,1,1,4): dp 1. (1,1,1,1): dp 4. (2,1,1,2): dp 2, four devices.
-    (2,1,2,4): dp * cp = 1, no room for ep 2. (1,2,2,4): cp 2, ep 2.
-    (1,1,1,3): 3 does not divide 4. (2,1,1,1): eight devices. (1,1,1,8): more
-    samples than B.
+    (1,1,1,4): dp 1. (1,1,1,1): dp 4. (2,1,1,2): dp 2, four devices. (2,1,2,4): dp * cp
+    = 1, no room for ep 2. (1,2,2,4): cp 2, ep 2. (1,1,1,3): 3 does not divide 4.
+    (2,1,1,1): eight devices. (1,1,1,8): more samples than B.
     """
     keys = [
         (1, 1, 1, 4),

@@ -1,8 +1,7 @@
 """What ``torch.distributed.pipelining`` says about our lists of passes.
 
-Its own checks, which need no process group: that a list runs every pass once
-and in a legal order, and that sends and receives can be put in without a
-deadlock.
+Its own checks, which need no process group: that a list runs every pass once and in a
+legal order, and that sends and receives can be put in without a deadlock.
 """
 
 from __future__ import annotations

@@ -408,8 +408,7 @@ def test_building_looks_at_the_clock_and_stops(name, granularity):
 def cbc(monkeypatch, *, limit_s, building_s, writing_s):
     """Run CBC on a clock that only stands still while CBC runs.
 
-    Return the seconds that CBC was told, and those after which it would be
-    killed.
+    Return the seconds that CBC was told, and those after which it would be killed.
     """
     import pulp
 

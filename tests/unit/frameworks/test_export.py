@@ -973,8 +973,7 @@ def ordered(name, counts=(4, 4), placement="loop", listed=True):
     return replace(problem, job=job), plan
 
 
-#: Schedules whose passes torchtitan reads, with what it calls the parts of a
-#: rank.
+#: Schedules whose passes torchtitan reads, with what it calls the parts of a rank.
 BY_PASSES = [
     ("zb-h1", (5, 3), "loop", True, "PipelineScheduleMulti"),
     ("zb-h1", (5, 3), "loop", False, "PipelineScheduleMulti"),

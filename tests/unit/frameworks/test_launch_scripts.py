@@ -741,9 +741,8 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
     for plan in uniform_plans(problem, every=499):
         for distributed in {False, plan.stages[0].strategy.zero < 2}:
             plan = replace(plan, overlap=overlap, distributed_optimizer=distributed)
-            # All plans can be written: weights gather early together with
-            # gradients only, tp with sequence parallelism only, and all of
-            # it is on here.
+            # All plans can be written: weights gather early together with gradients
+            # only, tp with sequence parallelism only, and all of it is on here.
             shares = problem.job.overlap
             found = through_megatron(problem, plan, settings, overlap=shares)
             assert not found.notes

@@ -264,8 +264,7 @@ def test_old_and_new_names_of_experts() -> None:
 def test_modules_for_multi_token_prediction() -> None:
     """DeepSeek-V3's has 11.5 B weights of its own (its model card).
 
-    A sparse block, a layer from 2 h to h and three norms; its head runs
-    twice.
+    A sparse block, a layer from 2 h to h and three norms; its head runs twice.
     """
     stated = {**DEEPSEEK, "num_nextn_predict_layers": 1}
     plain, more = from_hf(stated), from_hf(stated, mtp=True)

@@ -79,8 +79,7 @@ def test_graph_nodes_hold_all_weights(entry: dict[str, Any]) -> None:
 def test_sizes_by_default_and_flops(entry: dict[str, Any]) -> None:
     """Within 1 in 2000: rotary angles and class tokens are not counted.
 
-    Within 1 in 200 where a delta rule is computed another way than in
-    kernels.
+    Within 1 in 200 where a delta rule is computed another way than in kernels.
     """
     model = from_hf(entry["config"])
     assert model.parameters == entry["parameters"]

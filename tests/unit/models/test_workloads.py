@@ -165,8 +165,7 @@ def test_gpt3_layer_bytes(gpt3_layer: Node) -> None:
 def test_gpt3_layer_weights(gpt3_layer: Node) -> None:
     """(12 h² + biases 7 h of split columns)/8, and 6 h on every device.
 
-    Whole on every device are two norms (4 h) and the biases of the two
-    outputs (2 h).
+    Whole on every device are two norms (4 h) and the biases of the two outputs (2 h).
     """
     h = 12288
     assert gpt3_layer.weights == (12 * h * h + 7 * h) // 8 + 6 * h
@@ -221,9 +220,8 @@ def test_gpt3_activations_without_sequence_parallelism() -> None:
 def test_activations_published_for_gpt3(gpt3_layer: Node) -> None:
     """12.3515625 GiB: Korthikanti et al. figure 1, first of 8 stages.
 
-    Their selective recomputation keeps what fused attention keeps, but for
-    the row sums; three interleaved chunks hold (1 + 7/24) micro-batches of
-    all 96 layers.
+    Their selective recomputation keeps what fused attention keeps, but for the row
+    sums; three interleaved chunks hold (1 + 7/24) micro-batches of all 96 layers.
     """
     kept = gpt3_layer.kept_bytes["none"] - 4 * 2048 * 96 // 8
     assert kept * 96 * (1 + 7 / 24) / 2**30 == 12.3515625
@@ -314,8 +312,7 @@ def test_grouped_query_heads_are_replicated_beyond_their_number() -> None:
 def test_context_parallelism() -> None:
     """Two ranks halve tokens and core; each gathers all K and V.
 
-    K and V of 4096 tokens, 32/2 heads of 128, bf16: 33,554,432 bytes each
-    over both.
+    K and V of 4096 tokens, 32/2 heads of 128, bf16: 33,554,432 bytes each over both.
     """
     one = decoder_layer(LLAMA2, Split(tp=2, sequence_length=4096))
     two = decoder_layer(LLAMA2, Split(tp=2, cp=2, sequence_length=4096))
@@ -385,8 +382,7 @@ def test_experts_under_tensor_parallelism(sequence_parallel: bool) -> None:
 def test_mixtral_layer_activations() -> None:
     """Per token, k = 2: 4 k h of tokens in and out, 6 k f inside, 4 E gates.
 
-    Attention with 8 of 32 heads for K and V keeps 2 (1 + 2/4) h + 2 h, the
-    norms 8 h.
+    Attention with 8 of 32 heads for K and V keeps 2 (1 + 2/4) h + 2 h, the norms 8 h.
     """
     h, f = 4096, 14336
     kept = decoder_layer(MIXTRAL, Split(sequence_length=4096)).kept_bytes

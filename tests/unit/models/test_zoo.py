@@ -921,10 +921,9 @@ def test_a_problem_of_the_zoo() -> None:
 def test_mfu_of_llama3_70b() -> None:
     """Appendix B of PaLM, 6 N + 12 L h s per token, by hand.
 
-    80 layers of 8192 channels: queries and the output take 2 · 8192² weights,
-    keys and values 2 · 8192 · 1024, the gated MLP 3 · 8192 · 28672, and the
-    head 8192 · 128256. A step has 512 samples of 8192 tokens, on 64 devices of
-    989 TFLOP/s.
+    80 layers of 8192 channels: queries and the output take 2 · 8192² weights, keys and
+    values 2 · 8192 · 1024, the gated MLP 3 · 8192 · 28672, and the head 8192 · 128256.
+    A step has 512 samples of 8192 tokens, on 64 devices of 989 TFLOP/s.
     """
     layer = 2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672
     assert layer == 855_638_016

@@ -898,10 +898,9 @@ def test_the_device_is_named_after_the_processor(torch):
     assert got.device == machine()["cpu"]
 
 
-#: Kept by :data:`GPT`, T tokens of 2-byte values: the inputs of two norms
-#: with mean and deviation of each token, their outputs, Q, K and V, the output
-#: of the attention with a 4-byte sum of each row of scores, and input and
-#: output of the activation function.
+#: Kept by :data:`GPT`, T tokens of 2-byte values: the inputs of two norms with mean and
+#: deviation of each token, their outputs, Q, K and V, the output of the attention with
+#: a 4-byte sum of each row of scores, and input and output of the activation function.
 def kept_by_gpt(tokens: int, outer: int, tp: int) -> int:
     norms = 2 * (2 * HIDDEN + 2 + 2) * outer
     inputs = 2 * 2 * HIDDEN * outer
@@ -1095,10 +1094,9 @@ def test_layers_that_take_no_time_are_refused(tmp_path):
 def test_operators_are_summed_to_layers(tmp_path):
     """Forward of a layer: 10+100+30+20+25+30+40+5+10+150+8+140+5 = 573 µs.
 
-    Backward: 20+200+60+40+25+60+80+5+20+300+12+280+5 = 1107 µs. Kept: 33 MB
-    less the scores (4) and the two sums (1 + 1), which is 27; of the
-    embedding 1.5 MB less its output. FLOPs of a layer: 24 h² + 4 s h per
-    token.
+    Backward: 20+200+60+40+25+60+80+5+20+300+12+280+5 = 1107 µs. Kept: 33 MB less the
+    scores (4) and the two sums (1 + 1), which is 27; of the embedding 1.5 MB less its
+    output. FLOPs of a layer: 24 h² + 4 s h per token.
     """
     got = run_import(write_lines(tmp_path / NAME))
     embedding, decoder, head = got.entries

@@ -29,8 +29,7 @@ def graph(names: str, *edges: str) -> Graph:
         (graph("abc", "ab", "bc"), 4, 6),
         # No edge: all subsets; 3^3 pairs a ⊆ b, less the equal ones.
         (graph("abc"), 8, 19),
-        # Diamond: {}, a, ab, ac, abc, abcd; of the 15 two, ab and ac are not
-        # nested.
+        # Diamond: {}, a, ab, ac, abc, abcd; of the 15 two, ab and ac are not nested.
         (graph("abcd", "ab", "ac", "bd", "cd"), 6, 14),
     ],
     ids=["chain", "no edges", "diamond"],

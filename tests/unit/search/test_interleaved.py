@@ -224,12 +224,11 @@ def test_recomputation_makes_room_for_more_passes():
 def test_one_chunk_may_keep_less_than_another():
     """Six layers of 30 ns; 80 bytes of weights and state, 7 kept.
 
-    Three layers on either block. The first one has chunks of one and two
-    layers: with 3 and 2 passes in flight, or 4 and 1, they keep 3 + 2 · 2
-    times 7 bytes, the other way round 4 · 2 + 1 times. Block 1 with chunks of
-    two and one takes 4 · 90, 10 ns before its first pass and 20 behind its
-    last at least, and as the passes run 10 more. Plain stages of three keep
-    2 · 3 times 7 bytes: 4 · 90 + 90.
+    Three layers on either block. The first one has chunks of one and two layers: with 3
+    and 2 passes in flight, or 4 and 1, they keep 3 + 2 · 2 times 7 bytes, the other way
+    round 4 · 2 + 1 times. Block 1 with chunks of two and one takes 4 · 90, 10 ns before
+    its first pass and 20 behind its last at least, and as the passes run 10 more. Plain
+    stages of three keep 2 · 3 times 7 bytes: 4 · 90 + 90.
     """
     cost = make_cost(10, 20, weight_bytes=10, kept_bytes=7)
     needed = 3 * 80 + 7 * (3 + 2 * 2)

@@ -41,8 +41,7 @@ def ways(
 ) -> set[tuple[int, int, int]]:
     """Return (load, sync, most in flight) of all ways to run a chain.
 
-    A change of layout, of which there are two, takes ``change`` quanta each
-    way.
+    A change of layout, of which there are two, takes ``change`` quanta each way.
     """
     move = change * (1 - np.eye(2, dtype=np.int64))
     no_options = np.zeros(2, dtype=np.int64)
@@ -71,9 +70,8 @@ def ways(
 def test_memory_is_compared_with_fewest_and_most_in_flight():
     """50 bytes hold less than 20 each with four in flight, more with one.
 
-    The second layer takes 10 quanta and 30 bytes, or 50 quanta: beside 20
-    bytes one micro-batch has room for the former, and beside 50 only the
-    latter fits.
+    The second layer takes 10 quanta and 30 bytes, or 50 quanta: beside 20 bytes one
+    micro-batch has room for the former, and beside 50 only the latter fits.
     """
     first = options((0, 30, 0, 50, 0), (0, 30, 0, 0, 20))
     second = options((0, 10, 0, 30, 0), (0, 50, 0, 0, 0))

@@ -131,8 +131,7 @@ def test_batches_are_doubled_where_there_is_room():
 def test_a_preferred_setting_and_which_terms_lose():
     """Two stages against two replicas of one: 250 to 120.
 
-    Four micro-batches of 30 + 20 instead of two of 60; the other stage
-    fills once, 50.
+    Four micro-batches of 30 + 20 instead of two of 60; the other stage fills once, 50.
     """
     prefer = parse(["pp=2"], "--prefer")
     found = explain(chain(), BOTH, prefer=prefer)

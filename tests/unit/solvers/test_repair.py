@@ -1,8 +1,7 @@
 """Plans that do not fit are repaired as a planner's users would.
 
-Two layers of 10 ns forward and 20 ns backward. With two bytes per weight, two
-per gradient and twelve of optimizer state, a layer of ``2 w`` weight bytes
-holds ``16 w``.
+Two layers of 10 ns forward and 20 ns backward. With two bytes per weight, two per
+gradient and twelve of optimizer state, a layer of ``2 w`` weight bytes holds ``16 w``.
 """
 
 from __future__ import annotations

@@ -34,9 +34,8 @@ def network(devices, switches, links, *, directed=False):
 def test_a_leaf_spine_network_by_hand():
     """4 leaves of 8 devices of 50 GB/s, 4 spines, 2:1.
 
-    A leaf has 8 x 50 GB/s down and 4 x 50 GB/s up; two leaves send twice
-    that. The farthest devices are 2 ports of 2000 ns and 2 links of 600 ns
-    apart.
+    A leaf has 8 x 50 GB/s down and 4 x 50 GB/s up; two leaves send twice that. The
+    farthest devices are 2 ports of 2000 ns and 2 links of 600 ns apart.
     """
     text = "leaf-spine:leaves=4,hosts=8,oversubscription=2"
     facts = network_facts(generate(text))

@@ -140,9 +140,8 @@ BY_HAND = [
     (LAUNCHED, "all-gather", range(4), 1000, 3110 + 70),
     (LAUNCHED, "all-to-all", range(4), 1000, 5210 + 70),
     (LAUNCHED, "all-gather", (0, 1), 100, 7 + 10 + 50),
-    # Every level is launched apart. Three of three, X = 900: 20 + 600 below,
-    # then 300: 200 + 2000. A ring: 6*10 + 3*100 - 10, 8/9*900 at three times
-    # 1e8: 350 + 2666.7.
+    # Every level is launched apart. Three of three, X = 900: 20 + 600 below, then 300:
+    # 200 + 2000. A ring: 6*10 + 3*100 - 10, 8/9*900 at three times 1e8: 350 + 2666.7.
     (THREES, "all-gather", range(9), 900, 2820 + 7 + 70),
     (THREES, "reduce-scatter", range(9), 900, 2820 + 7 + 70),
     # 2(20 + 600) below, 2(200 + 2000) above
@@ -169,10 +168,9 @@ BY_HAND = [
     # Two of one, one of the other: 1/3*600 at 1e9, 2/3*600 at 2e9.
     (MESH, "all-gather", (0, 1, 4), 600, 200),
     (nccl(MESH), "all-gather", (0, 1, 4), 600, 400),
-    # Partners on a mesh have one link: two messages each way, 2*(2*100 +
-    # 3/4*4), where links to all peers at once take 2*(3*100 + 1). Two trees:
-    # 4*100, and both join ranks 1 and 2: 1/2*4 up in one, 1/2*4 down in the
-    # other, 404.
+    # Partners on a mesh have one link: two messages each way, 2*(2*100 + 3/4*4), where
+    # links to all peers at once take 2*(3*100 + 1). Two trees: 4*100, and both join
+    # ranks 1 and 2: 1/2*4 up in one, 1/2*4 down in the other, 404.
     (LATE_MESH, "all-reduce", range(4), 4, 404),
     (LATE_MESH, "reduce-scatter", range(4), 4, 203),
     (LATE_MESH, "reduce-scatter", range(4), 4000, 1300),
@@ -208,9 +206,8 @@ BY_HAND = [
     # uneven: one ring at 4e8, 2 hops of 100 each round
     (NCCL, "all-gather", (0, 1, 2), 300, 70 + 200 + 500),
     (NCCL, "all-reduce", (0, 1, 2), 300, 70 + 400 + 1000),
-    # Trees for small all-reduces: up a chain of 2 at 10 and a tree of depth
-    # 3 at 100. 2*310 + 2*16 at two ports of 4e8; a ring 2*(8*10 + 8*100 -
-    # 10) + 37.5.
+    # Trees for small all-reduces: up a chain of 2 at 10 and a tree of depth 3 at 100.
+    # 2*310 + 2*16 at two ports of 4e8; a ring 2*(8*10 + 8*100 - 10) + 37.5.
     (EIGHT_PAIRS, "all-reduce", range(16), 16, 620 + 40),
     # With 15 ranks there is a ring alone: 2*(7*10 + 8*100 - 10), and
     # 14/15*15 twice at one port.
@@ -220,9 +217,8 @@ BY_HAND = [
         nccl(make_levels((2, 0.0, 1e9), (2, 0.0, 4e9))),
         *("all-to-all", range(4), 800, 600),
     ),
-    # As many rings as the smallest unit has members: of three and two of two
-    # fours two, 2*2e8 between them. Three hops of 10, two of 100, less one
-    # of 10; 4/5*500 at 4e8.
+    # As many rings as the smallest unit has members: of three and two of two fours two,
+    # 2*2e8 between them. Three hops of 10, two of 100, less one of 10; 4/5*500 at 4e8.
     (
         nccl(make_levels((4, 10.0, 1e9), (2, 100.0, 2e8))),
         *("all-gather", FIVE, 500, 220 + 1000),

@@ -48,9 +48,8 @@ def row(**changes: Any) -> Row:
 def test_flops_of_a_decoder():
     """Weights of a layer: 4 * 8 * 8 of attention and 2 * 8 * 32 = 768.
 
-    A token takes 2 * 6 * 768 = 9216 of them, 6 * 8 * 10 = 480 of the head,
-    and 2 * 12 * 16 * 8 = 3072 of attention's products, or half; a step has
-    48 tokens.
+    A token takes 2 * 6 * 768 = 9216 of them, 6 * 8 * 10 = 480 of the head, and 2 * 12 *
+    16 * 8 = 3072 of attention's products, or half; a step has 48 tokens.
     """
     assert counted_flops(row(), causal=False) == 48 * (9216 + 480 + 3072)
     assert counted_flops(row(), causal=True) == 48 * (9216 + 480 + 1536)

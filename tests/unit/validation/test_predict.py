@@ -493,8 +493,7 @@ def test_memory_in_the_sense_of_the_row() -> None:
     [
         # cuBLAS twice 8 MiB and 128 KiB, Transformer Engine 4 MiB.
         ("Megatron-Core 0.9", {}, 2 * (2**23 + 2**17) + 2**22),
-        # Each 32 MiB from Hopper on, where cuBLAS is made deterministic
-        # before too.
+        # Each 32 MiB from Hopper on, where cuBLAS is made deterministic before too.
         ("Megatron-Core 0.9", {"hardware": "H100-80GB-SXM"}, 3 * 2**25),
         ("Megatron-Core @HEAD (dev)", {}, 2 * 2**25 + 2**22),
         (
@@ -798,8 +797,7 @@ def test_the_share_of_the_hosts_time() -> None:
 def test_gradients_of_micro_batches_are_added_up() -> None:
     """By Megatron-DeepSpeed, of three in four micro-batches, 6 bytes each.
 
-    Its BF16Optimizer moves 10 bytes, and Megatron-LM of 2022 adds them in the
-    products.
+    Its BF16Optimizer moves 10 bytes, and Megatron-LM of 2022 adds them in the products.
     """
     rates = replace(stored_calibration().families["A100"], host_ns=0)
     options = PredictOptions(calibration={"A100": rates})
