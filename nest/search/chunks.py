@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import AnyOrder, Schedule, Times, schedule_of
+from nest.cost.schedules import Schedule, Times, schedule_of
 from nest.cost.space import BatchSplit, families, repeated_kinds, undivided
 from nest.ir.job import ANY_ORDER, SPLIT_BACKWARD
-from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.plan import Placement, Plan, Stage, Strategy
 from nest.search.closed_sets import chain_sets
 from nest.search.dominance import non_dominated
 from nest.search.options import (
@@ -181,6 +181,53 @@ class Uniform:
         ]
         return table
 
+    def even_cuts(self, num_chunks: int) -> list[int] | None:
+        """Return cuts into chunks of about the same load, wherever they sit.
+
+        ``None`` if the job asks for equal shares and there are none.
+        """
+        problem = self.terms.model.problem
+        if problem.job.even_layers and repeated_kinds(problem):
+            return self.equal_cuts(num_chunks)
+        passes = self.terms.least_passes[self.row, self.kinds]
+        load = passes[:, PassComponent.FORWARD] + passes[:, PassComponent.BACKWARD]
+        sums = np.concatenate(([0], np.cumsum(load)))[self.ends]
+        cuts: list[int] = _proportional(sums, num_chunks).tolist()
+        return cuts
+
+    def equal_cuts(self, num_chunks: int) -> list[int] | None:
+        """Return cuts into equal shares of every kind; ``None`` if none are."""
+        layers = self.terms.model.problem.graph.layers
+        ends = equal_shares(
+            [layers[i].kind for i in self.terms.shapes.order], num_chunks
+        )
+        if ends is None or not np.isin(ends, self.ends).all():
+            return None
+        cuts: list[int] = np.searchsorted(self.ends, ends).tolist()
+        return cuts
+
+    def plan(self, cuts: list[int], virtual: int, placement: Placement) -> Plan:
+        """Return the plan of one way to cut, with so many chunks per block."""
+        shapes, runtime = self.terms.shapes, self.terms.model.runtime
+        graph = shapes.model.problem.graph
+        names = [graph.layers[i].id for i in shapes.order]
+        return Plan(
+            replicas=self.case.replicas,
+            micro_batch=self.case.micro_batch,
+            stages=tuple(
+                Stage(
+                    layers=tuple(names[start:end]),
+                    devices=self.strategy.devices,
+                    strategy=self.strategy,
+                )
+                for start, end in pairwise(self.ends[cuts].tolist())
+            ),
+            virtual_stages=virtual,
+            placement=placement,
+            overlap=runtime.named_overlap,
+            distributed_optimizer=runtime.distributed_optimizer,
+        )
+
 
 def moments(
     schedule: Schedule, blocks: int, num_micro_batches: int, block: int
@@ -226,30 +273,9 @@ def passes_in_flight(
     Ints
         ``(times, v)``; times at which no chunk has more are left out.
     """
-    if isinstance(schedule, AnyOrder):
-        return _needed_in_flight(schedule, blocks, block, num_micro_batches)
     rows = moments(schedule, blocks, num_micro_batches, block)[::-1]
     peaks: Ints = rows[non_dominated(np.zeros(len(rows), np.int64), list(-rows.T))]
     return peaks
-
-
-def _needed_in_flight(
-    schedule: AnyOrder, blocks: int, block: int, num_micro_batches: int
-) -> Ints:
-    """Return how many micro-batches chunks keep busy with, in one row.
-
-    Of equal chunks, with backward passes twice as long as forward ones and
-    half of it for gradients of weights: those that start while one of them
-    goes to the last chunk and back.
-    """
-    virtual = schedule.virtual_stages
-    trips = [
-        2 * (blocks * virtual - chunk) for chunk in schedule.chunks_of(block, blocks)
-    ]
-    return np.array(
-        [[min(num_micro_batches, ceil_div(x, 3 * virtual)) for x in trips]],
-        dtype=np.int64,
-    )
 
 
 def bubble_part(schedule: Schedule) -> int:
@@ -322,9 +348,7 @@ class Chunks:
     have a row per block and a column per cut.
     """
 
-    def __init__(
-        self, uniform: Uniform, shape: Shape, schedule: Schedule | None = None
-    ) -> None:
+    def __init__(self, uniform: Uniform, shape: Shape) -> None:
         self.uniform, self.shape = uniform, shape
         size, kinds = shape.blocks, uniform.kinds
         blocks = [uniform.block(index) for index in range(size)]
@@ -334,7 +358,7 @@ class Chunks:
             total: Ints = np.cumsum(values[:, kinds], axis=1)
             return np.pad(total, ((0, 0), (1, 0)))[:, uniform.ends]
 
-        self.schedule = schedule or uniform.schedule(shape.virtual)
+        self.schedule = uniform.schedule(shape.virtual)
         self.block_of = np.array(
             [self.schedule.block_of(chunk, size) for chunk in range(math.prod(shape))]
         )
@@ -475,25 +499,7 @@ class Chunks:
 
     def plan(self, cuts: list[int]) -> Plan:
         """Return the plan of one way to cut."""
-        uniform, shapes = self.uniform, self.uniform.terms.shapes
-        graph = shapes.model.problem.graph
-        names = [graph.layers[i].id for i in shapes.order]
-        return Plan(
-            replicas=uniform.case.replicas,
-            micro_batch=uniform.case.micro_batch,
-            stages=tuple(
-                Stage(
-                    layers=tuple(names[start:end]),
-                    devices=uniform.strategy.devices,
-                    strategy=uniform.strategy,
-                )
-                for start, end in pairwise(uniform.ends[cuts].tolist())
-            ),
-            virtual_stages=self.shape.virtual,
-            placement=self.schedule.placement,
-            overlap=uniform.terms.model.runtime.named_overlap,
-            distributed_optimizer=(uniform.terms.model.runtime.distributed_optimizer),
-        )
+        return self.uniform.plan(cuts, self.shape.virtual, self.schedule.placement)
 
 
 def _proportional(load: Ints, num_chunks: int) -> Ints:
@@ -609,13 +615,9 @@ class Cutter:
 
     def _with_equal_shares(self, count: int) -> Plan | None:
         """Return the plan whose chunks have equal shares of every kind."""
-        shapes = self.chunks.uniform.terms.shapes
-        layers = shapes.model.problem.graph.layers
-        ends = equal_shares([layers[i].kind for i in shapes.order], count)
-        ends_allowed = self.chunks.uniform.ends
-        if ends is None or not np.isin(ends, ends_allowed).all():
+        cuts = self.chunks.uniform.equal_cuts(count)
+        if cuts is None:
             return None
-        cuts = np.searchsorted(ends_allowed, ends).tolist()
         prices = self.chunks.price(np.array([cuts]))
         if prices.excess.any() or self.chunks.step_time(prices, 0) >= self.best:
             return None

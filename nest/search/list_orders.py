@@ -136,10 +136,28 @@ class ListOrder(NamedTuple):
 
 
 def list_order(
-    scope: OrderScope, delays: Delays, stop: Callable[[], bool] = lambda: False
+    scope: OrderScope,
+    delays: Delays,
+    stop: Callable[[], bool] = lambda: False,
+    limit: int = _NEVER,
 ) -> ListOrder | None:
-    """Return the order of some delays; ``None`` if none fits, or to stop."""
-    return _Maker(scope, delays).run(stop)
+    """Return the order of some delays.
+
+    Parameters
+    ----------
+    scope, delays
+        The passes, and the delays.
+    stop
+        Whether it is time to stop.
+    limit
+        An end in quanta that the order must be below to matter.
+
+    Returns
+    -------
+    ListOrder or None
+        ``None`` if none fits, if it ends too late, or to stop.
+    """
+    return _Maker(scope, delays, limit).run(stop)
 
 
 def first_delays(scope: OrderScope) -> list[Delays]:
@@ -214,13 +232,19 @@ class OrderSearch:
             return not self._first
         return self.best.end <= self.floor
 
-    def run(self, stop: Callable[[], bool], rounds: int) -> None:
-        """Try so many orders, or fewer if it is time to stop."""
+    def begin_as(self, other: OrderSearch) -> None:
+        """Begin with the best delays of a plan with as many chunks, no others."""
+        self._first = [delays for _, _, delays in other._good[:1]]
+
+    def run(self, stop: Callable[[], bool], rounds: int, limit: int = _NEVER) -> None:
+        """Try so many orders that end below a limit, or fewer if it is time to stop."""
         for _ in range(rounds):
             if self.done or stop():
                 return
             delays = self._first.pop() if self._first else self._changed()
-            order = list_order(self.scope, delays, stop)
+            if len(self._good) == _MAX_GOOD:
+                limit = min(limit, self._good[-1][0])
+            order = list_order(self.scope, delays, stop, limit)
             if order is None:
                 continue
             if self.best is None or order.end < self.best.end:
@@ -264,8 +288,8 @@ class OrderSearch:
 class _Maker:
     """Makes the order of some delays."""
 
-    def __init__(self, scope: OrderScope, delays: Delays) -> None:
-        self.scope, self.delays = scope, delays
+    def __init__(self, scope: OrderScope, delays: Delays, limit: int) -> None:
+        self.scope, self.delays, self.limit = scope, delays, limit
         self.last = len(scope.times) - 1
         self.count = scope.num_micro_batches
         chunks = range(len(scope.times))
@@ -274,6 +298,12 @@ class _Maker:
         self.forward_ends: list[list[int]] = [[] for _ in chunks]
         self.inputs_ends: list[list[int]] = [[] for _ in chunks]
         self.free_at = [0] * len(scope.free_bytes)
+        #: When blocks end at least, if they never wait again.
+        self.ends_at = [
+            self.count
+            * sum(scope.forward[x] + scope.inputs[x] + scope.weights[x] for x in chunks)
+            for chunks in scope.members
+        ]
         self.held_bytes = [0] * len(scope.free_bytes)
         self.lists: list[list[Pass]] = [[] for _ in scope.free_bytes]
 
@@ -296,6 +326,8 @@ class _Maker:
                 return None
             _, _, _, chunk, kind = chosen[block]
             self._start(block, chunk, kind)
+            if self.ends_at[block] >= self.limit:
+                return None
             for other in self._touched(block, chunk, kind):
                 version[other] += 1
                 chosen[other] = self._choice(other)
@@ -383,13 +415,15 @@ class _Maker:
         free_at, passes = self.free_at[block], self.lists[block]
         if kind == 0:
             ready = self.forward_ends[chunk - 1][micro_batch] if chunk else 0
+            self.ends_at[block] += max(0, ready - free_at)
             end = max(free_at, ready) + scope.forward[chunk]
             self.forward_ends[chunk].append(end)
             self.held_bytes[block] += scope.kept_bytes[chunk]
             passes.append(Pass(chunk, micro_batch, False))
         elif kind == 1:
-            inputs_ready = self._inputs_ready(chunk, micro_batch)
-            end = max(free_at, inputs_ready or 0) + scope.inputs[chunk]
+            ready = self._inputs_ready(chunk, micro_batch) or 0
+            self.ends_at[block] += max(0, ready - free_at)
+            end = max(free_at, ready) + scope.inputs[chunk]
             self.inputs_ends[chunk].append(end)
             if scope.weights[chunk]:
                 passes.append(Pass(chunk, micro_batch, True, "inputs"))

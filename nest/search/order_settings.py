@@ -15,14 +15,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import AnyOrder
 from nest.cost.space import BatchSplit, Runtime, runtime_of
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Placement, Plan, Strategy
-from nest.search.chunks import Chunks, Cutter, Shape, Uniform, prefix_shapes
+from nest.search.chunks import Uniform, prefix_shapes
 from nest.search.interleaved import tried_runtimes
-from nest.search.options import INFINITE, BatchTerms, batch_terms
-from nest.solvers.base import Deadline
+from nest.search.options import BatchTerms, batch_terms
 
 #: Strategies of every batch to begin with where no plan is in hand.
 PLAINEST = 2
@@ -87,8 +85,8 @@ class Settings:
             }
         return self._batches[runtime]
 
-    def plan(self, setting: Setting, deadline: Deadline) -> Plan | None:
-        """Return a plan of a setting, cut for any order; ``None`` if none."""
+    def plan(self, setting: Setting) -> Plan | None:
+        """Return the plan of a setting with even chunks; ``None`` if none."""
         batch = self.batches(setting.runtime).get(setting[:2])
         if batch is None or setting.strategy not in batch[1].strategies:
             return None
@@ -99,12 +97,10 @@ class Settings:
         virtual = setting.virtual_stages
         if setting.blocks not in uniform.blocks(virtual):
             return None
-        chunks = Chunks(
-            uniform,
-            Shape(setting.blocks, virtual),
-            AnyOrder(virtual, setting.placement),
-        )
-        return Cutter(chunks, int(INFINITE), deadline).plan()
+        cuts = uniform.even_cuts(setting.blocks * virtual)
+        if cuts is None:
+            return None
+        return uniform.plan(cuts, virtual, setting.placement)
 
     def neighbors(self, setting: Setting) -> Iterator[Setting]:
         """Yield the settings that differ by one step."""

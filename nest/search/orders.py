@@ -4,7 +4,8 @@ Plans of schedules with a name come first, each schedule in a part of the time. 
 any order may be, plans of one strategy for all blocks get their own order by list
 scheduling (:mod:`nest.search.list_orders`): those of the settings near the best plans
 (:mod:`nest.search.order_settings`), then the best of them for as long as their bounds
-(:mod:`nest.search.order_bounds`) leave something to gain. Of plans with few passes an
+(:mod:`nest.search.order_bounds`) leave something to gain. Near the best ones are plans
+whose chunks differ (:mod:`nest.search.plan_moves`). Of plans with few passes an
 engine looks for the best order (:mod:`formulations.orders`), and often proves it. The
 rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved` with
 :class:`~nest.cost.schedules.AnyOrder`).
@@ -13,9 +14,10 @@ rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved` 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from msgspec.structs import replace as with_fields
@@ -25,7 +27,7 @@ from nest.cost.orders import named_job
 from nest.cost.schedules import AnyOrder
 from nest.cost.schedules.ordered import pass_text
 from nest.cost.score import assemble, locate, score
-from nest.cost.space import make_split, undivided
+from nest.cost.space import make_split, runtime_of, undivided
 from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
@@ -37,14 +39,16 @@ from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
 from nest.search.order_settings import Setting, Settings, settings_of
+from nest.search.plan_moves import Candidate, PlanMoves, PlanSearch
 from nest.search.task import SearchTask
 from nest.search.zero_bubble import best_zero_bubble_order
 from nest.solvers.base import Deadline, Progress, SolverOutput, exact_output
 from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
-#: other plans, and for better ones; what is left bounds all plans.
-NAMED_SHARE, FIRST_SHARE, BETTER_SHARE = 0.3, 0.35, 0.1
+#: other plans, for better ones, and for plans whose chunks differ; what is left
+#: bounds all plans.
+NAMED_SHARE, FIRST_SHARE, BETTER_SHARE, VARIED_SHARE = 0.3, 0.1, 0.1, 0.3
 
 #: The part of it for the first schedule: 1F1B, whose search is exact.
 LEADING_SHARE = 0.7
@@ -61,8 +65,12 @@ WORTH_MORE = 8
 #: Steps of more passes are not ordered: that would take seconds an order.
 MOST_ORDERED = 2**18
 
+#: Plans near which plans with differing chunks are looked for; how often, if there is
+#: no limit of time, and steps at a time.
+MAX_STARTS, MAX_TURNS, TURN = 8, 4, 20
+
 #: Settings that are looked at, at most.
-MAX_SETTINGS = 600
+MAX_SETTINGS = 3000
 
 #: Orders of one plan at a time, and at most.
 ROUND, MAX_ORDERS = 40, 1200
@@ -80,32 +88,6 @@ def search_orders(task: SearchTask) -> SolverOutput:
     return _OrdersSearch(task).run()
 
 
-@dataclass(eq=False)
-class _Candidate:
-    """A plan without its order, and the search for one.
-
-    ``extra`` is what comes behind its passes at least, in quanta;
-    ``is_modeled`` whether an engine has looked for its best order.
-    """
-
-    plan: Plan
-    search: OrderSearch
-    extra: int = 0
-    num_orders: int = 0
-    is_modeled: bool = False
-
-    @property
-    def floor(self) -> int:
-        """What it takes in any order."""
-        return self.search.floor + self.extra
-
-    @property
-    def step_quanta(self) -> int:
-        """The step time with its best order."""
-        best = self.search.best
-        return int(INFINITE) if best is None else best.end + self.extra
-
-
 class _OrdersSearch:
     """A search for plans and their orders."""
 
@@ -114,14 +96,20 @@ class _OrdersSearch:
         self.problem = task.model.problem
         self.best = int(INFINITE) if task.upper is None else task.upper
         self.plan = task.plan
-        self._candidates: dict[Plan, _Candidate] = {}
+        self._candidates: dict[Plan, Candidate] = {}
 
     def run(self) -> SolverOutput:
         """Search named schedules, then orders, then bound all of them."""
         bounds = [bound for bound in self._search_named() if bound is not None]
         if self.problem.job.schedule == ANY_ORDER:
-            self._explore(self._share(FIRST_SHARE / (1 - NAMED_SHARE)))
-            self._improve(self._share(BETTER_SHARE / (1 - NAMED_SHARE - FIRST_SHARE)))
+            remaining = 1 - NAMED_SHARE
+            for share, look in (
+                (FIRST_SHARE, self._explore),
+                (BETTER_SHARE, self._improve),
+                (VARIED_SHARE, self._vary),
+            ):
+                look(self._share(share / remaining))
+                remaining -= share
         bound, limit = 0, None
         if len(bounds) == len(self.problem.job.schedules) and (
             self.problem.job.schedule != ANY_ORDER
@@ -147,7 +135,7 @@ class _OrdersSearch:
         return f"; no order of it is more than {percent:.2f} % faster"
 
     @property
-    def _of_best(self) -> _Candidate | None:
+    def _of_best(self) -> Candidate | None:
         """The candidate that the best plan is, whatever its order."""
         if self.plan is None:
             return None
@@ -262,12 +250,12 @@ class _OrdersSearch:
                 push(int(INFINITE), setting)
         while queue and len(seen) < MAX_SETTINGS and not deadline.passed:
             _, _, setting = heapq.heappop(queue)
-            ordered: list[tuple[int, int, _Candidate, Setting]] = []
+            ordered: list[tuple[int, int, Candidate, Setting]] = []
             for neighbor in settings.neighbors(setting):
                 if neighbor in seen or deadline.passed:
                     continue
                 seen.add(neighbor)
-                plan = settings.plan(neighbor, deadline)
+                plan = settings.plan(neighbor)
                 new = None if plan is None else self._candidate(plan)
                 if new is not None:
                     ordered.append((new.floor, next(tie), new, neighbor))
@@ -276,13 +264,42 @@ class _OrdersSearch:
                     self._order(ready)
                 push(max(ready.step_quanta, floor), neighbor)
 
-    def _candidate(self, plan: Plan) -> _Candidate | None:
+    def _vary(self, deadline: Deadline) -> None:
+        """Look for plans with differing chunks near the best plans of each shape.
+
+        The better a search's plans, the more turns it has.
+        """
+        starts: dict[tuple[object, ...], Candidate] = {}
+        for candidate in sorted(self._candidates.values(), key=lambda x: x.promise):
+            plan = candidate.plan
+            shape = (
+                *(plan.replicas * plan.micro_batch, plan.num_blocks),
+                *(plan.placement, runtime_of(plan)),
+            )
+            is_mixed = any(stage.strategies for stage in plan.stages)
+            if candidate.search.best is not None and not is_mixed:
+                starts.setdefault(shape, candidate)
+        moves = PlanMoves(Settings(self.model))
+        searches = [
+            PlanSearch(moves, self._candidate, start)
+            for start in itertools.islice(starts.values(), MAX_STARTS)
+        ]
+        turns = MAX_TURNS if deadline.remaining_s is None else None
+        for turn in itertools.islice(count(), turns if searches else 0):
+            searches.sort(key=lambda x: x.plans[0].promise)
+            for varied in searches[: MAX_STARTS >> turn % 4]:
+                varied.run(lambda: deadline.passed, TURN)
+                self._take(varied.plans[0])
+            if deadline.passed:
+                return
+
+    def _candidate(self, plan: Plan) -> Candidate | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
         plan = _without_order(plan)
         if plan in self._candidates or self._is_long(plan):
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
-        candidate = _Candidate(plan, OrderSearch(scope, order_bound(scope)))
+        candidate = Candidate(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync
         self._candidates[plan] = candidate
         return candidate if min(scope.free_bytes) >= 0 else None
@@ -292,7 +309,7 @@ class _OrdersSearch:
         split = make_split(self.problem, plan.replicas, plan.micro_batch)
         return 3 * len(plan.stages) * split.num_micro_batches > MOST_ORDERED
 
-    def _order(self, candidate: _Candidate) -> None:
+    def _order(self, candidate: Candidate) -> None:
         """Give a candidate first orders."""
         search, task = candidate.search, self.task
         search.run(lambda: task.deadline.passed, 1)
@@ -311,7 +328,7 @@ class _OrdersSearch:
                 search.run(lambda: task.deadline.passed, num_orders)
                 self._take(candidate)
 
-    def _take(self, candidate: _Candidate) -> None:
+    def _take(self, candidate: Candidate) -> None:
         """Take a plan with its best order if that is better."""
         best = candidate.search.best
         if best is not None and candidate.step_quanta < self.best:
@@ -332,7 +349,7 @@ class _OrdersSearch:
                     and not x.search.done
                     and x.num_orders < MAX_ORDERS
                 ),
-                key=lambda x: (x is not incumbent, x.step_quanta + x.floor),
+                key=lambda x: (x is not incumbent, x.promise),
             )
             if not open_candidates:
                 return
@@ -342,7 +359,7 @@ class _OrdersSearch:
                 self._take(candidate)
                 self._prove(candidate, deadline)
 
-    def _prove(self, candidate: _Candidate, deadline: Deadline) -> None:
+    def _prove(self, candidate: Candidate, deadline: Deadline) -> None:
         """Let an engine look for the best order of few passes, once.
 
         Orders that are slower than the best plan do not matter.

@@ -153,6 +153,15 @@ def test_memory_holds_forward_passes_back() -> None:
     assert order.end == order_bound(scope) == 10
 
 
+def test_an_order_that_ends_at_the_limit_is_not_made() -> None:
+    """It ends at 10, whatever may have to wait; a limit of 11 changes nothing."""
+    scope = scope_of([(1, 1, 1), (1, 1, 1)], 2, (1, 9))
+    order = list_order(scope, plain(scope))
+    assert order is not None
+    assert list_order(scope, plain(scope), limit=order.end) is None
+    assert list_order(scope, plain(scope), limit=order.end + 1) == order
+
+
 def test_a_delay_holds_a_pass_back() -> None:
     scope = scope_of([(2, 2, 2)], 2, (9,))
     late = plain(scope)._replace(weights=(9,))

@@ -199,6 +199,7 @@ def test_what_an_engine_finds_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
     """Of five micro-batches the first two lists take 230."""
     for name in ("FEW_ORDERS", "FIRST_ORDERS", "ROUND", "MAX_ORDERS"):
         monkeypatch.setattr(orders, name, 1)
+    monkeypatch.setattr(orders, "MAX_TURNS", 0)
     problem = replace(FEW, job=replace(FEW.job, global_batch=5))
     output = DpSolver().solve(problem, SolveOptions())
     assert output.claimed_quanta == 210
