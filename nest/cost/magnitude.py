@@ -56,10 +56,9 @@ def check_magnitude(problem: Problem, network: Network) -> None:
         quanta = math.inf
     if quanta > MAX_TOTAL:
         raise InvalidProblemError(
-            f"$.quantum_ps: expected a quantum that keeps every step time "
-            f"below 2**61 quanta, got {problem.quantum_ps} ps with steps of "
-            f"up to {quanta:.3g} quanta; correct the costs or raise "
-            f"quantum_ps"
+            f"$.quantum_ps: expected a quantum that keeps every step time below 2**61 "
+            f"quanta, got {problem.quantum_ps} ps with steps of up to {quanta:.3g} "
+            f"quanta; correct the costs or raise quantum_ps"
         )
 
 
@@ -93,9 +92,8 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     if quantum_ps > COARSEST_PS:
         most_s = MAX_TERM * COARSEST_PS / 1e12
         raise ValueError(
-            f"expected step times below {most_s:.1g} s, "
-            f"got up to {step_ns / NS_PER_S:.3g} s; correct the times, "
-            f"bandwidths or sizes"
+            f"expected step times below {most_s:.1g} s, got up to "
+            f"{step_ns / NS_PER_S:.3g} s; correct the times, bandwidths or sizes"
         )
     while quantum_ps > max(1.0, fine_ps) and below(quantum_ps // 10, MAX_TOTAL // 2):
         quantum_ps //= 10

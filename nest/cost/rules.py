@@ -148,16 +148,14 @@ class CostRules:
                     )
             if problem.job.plans_split_sequences:
                 raise InvalidProblemError(
-                    f"$.job.sequence_parallel: expected true or false under "
-                    f"preset {self.name!r}, got a list; decide it or use "
-                    f"preset 'standard'"
+                    f"$.job.sequence_parallel: expected true or false under preset "
+                    f"{self.name!r}, got a list; decide it or use preset 'standard'"
                 )
             if problem.job.schedule not in SCHEDULES:
                 raise InvalidProblemError(
-                    f"$.job.schedule: expected one of "
-                    f"{', '.join(SCHEDULES)} under preset {self.name!r}, got "
-                    f"{problem.job.schedule!r}; change it or use preset "
-                    f"'standard'"
+                    f"$.job.schedule: expected one of {', '.join(SCHEDULES)} under "
+                    f"preset {self.name!r}, got {problem.job.schedule!r}; change it or "
+                    f"use preset 'standard'"
                 )
             if problem.cluster.others:
                 raise InvalidProblemError(

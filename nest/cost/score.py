@@ -251,9 +251,8 @@ def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
                 )
             if position in stage_of:
                 raise InvalidPlanError(
-                    f"stage {number}: expected every layer once, got "
-                    f"{layer!r} again (stage {stage_of[position]} has it); "
-                    f"remove one"
+                    f"stage {number}: expected every layer once, got {layer!r} again "
+                    f"(stage {stage_of[position]} has it); remove one"
                 )
             stage_of[position] = number
             strategy_of[position] = strategy

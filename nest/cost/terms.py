@@ -304,9 +304,8 @@ class LayerPrices:
             )
             samples = self.rules.samples_per_rank(strategy, micro_batch)
             return (
-                f"layer {name!r}: expected a cost for {degrees}samples="
-                f"{samples}, got none in kind {kind!r}; choose another "
-                f"strategy or add the cost"
+                f"layer {name!r}: expected a cost for {degrees}samples={samples}, got "
+                f"none in kind {kind!r}; choose another strategy or add the cost"
             )
         if _activations(cost, strategy) is None:
             return (

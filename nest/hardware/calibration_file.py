@@ -219,8 +219,7 @@ def calibration_for(
             else ""
         )
         raise InvalidCalibrationError(
-            f"{where}: expected a calibration of {family}, got one of "
-            f"{families}; leave --calibration out, or calibrate with runs on "
-            f"{family}{remedy}"
+            f"{where}: expected a calibration of {family}, got one of {families}; "
+            f"leave --calibration out, or calibrate with runs on {family}{remedy}"
         )
     return calibration

@@ -84,9 +84,8 @@ def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[MachineRun]]:
         unknown = [x.name for x, _ in machines if x.source == _SOURCE]
         if unknown:
             raise InvalidProblemError(
-                f"{where}: $.topology: expected the network of {unknown[0]}, "
-                f"which is no known machine, got none; add it, see 'nest new "
-                f"cluster'"
+                f"{where}: $.topology: expected the network of {unknown[0]}, which is "
+                f"no known machine, got none; add it, see 'nest new cluster'"
             )
         (site, count), *rest = machines
         made = mixed_cluster(machines) if rest else site.cluster(count)

@@ -293,8 +293,7 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
     site = machine(match["name"] or match["last"])
     if match["nodes"] and count // nodes != site.node.fan_out:
         raise InvalidOptionError(
-            f"cluster: expected nodes of {site.node.fan_out} devices for "
-            f"{site.name}, got {text!r}; correct it, or describe your nodes "
-            f"with 'nest new cluster'"
+            f"cluster: expected nodes of {site.node.fan_out} devices for {site.name}, "
+            f"got {text!r}; correct it, or describe your nodes with 'nest new cluster'"
         )
     return site, count

@@ -338,9 +338,8 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             end = device_range.first + device_range.count
         if end > self.num_devices:
             raise ValueError(
-                f"others[{len(self.others) - 1}].count: expected ranges "
-                f"within num_devices = {self.num_devices}, got an end of "
-                f"{end}; correct it"
+                f"others[{len(self.others) - 1}].count: expected ranges within "
+                f"num_devices = {self.num_devices}, got an end of {end}; correct it"
             )
         names: set[str] = set()
         for device in self.types:

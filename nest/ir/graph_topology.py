@@ -166,9 +166,8 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
             key = ends if self.directed else tuple(sorted(ends))
             if key in seen:
                 raise ValueError(
-                    f"{where}: expected one link between two nodes, got a "
-                    f"second one from {link.source!r} to {link.target!r}; "
-                    f"add up their bandwidths"
+                    f"{where}: expected one link between two nodes, got a second one "
+                    f"from {link.source!r} to {link.target!r}; add up their bandwidths"
                 )
             seen.add(key)
 

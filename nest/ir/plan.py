@@ -246,9 +246,8 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
             first = self.stages[block]
             if chunk.devices != first.devices:
                 raise ValueError(
-                    f"stages: expected {first.devices} devices in stage "
-                    f"{i + 1}, as in stage {block + 1} on the same block, got "
-                    f"{chunk.devices}"
+                    f"stages: expected {first.devices} devices in stage {i + 1}, as in "
+                    f"stage {block + 1} on the same block, got {chunk.devices}"
                 )
 
     @property

@@ -107,10 +107,9 @@ def apply_profile(
         first = problem.graph.kinds[0]
         tp, *_, samples = first.costs[0].key
         raise InvalidProfileError(
-            f"{where}: expected a layer of the problem, for example "
-            f"{first.name} tp={tp} samples={samples}, got "
-            f"{_listed(entries)}; profile the layers and degrees that the "
-            f"problem uses"
+            f"{where}: expected a layer of the problem, for example {first.name} "
+            f"tp={tp} samples={samples}, got {_listed(entries)}; profile the layers "
+            f"and degrees that the problem uses"
         )
     framework = (profile.framework, profile.framework_version, profile.dtype)
     summary = (
@@ -144,9 +143,8 @@ def _entries(
     if not matching:
         lengths = sorted({entry.sequence_length for entry in entries})
         raise InvalidProfileError(
-            f"{where}: sequence_length: expected {length}, as the job has, "
-            f"got {' and '.join(map(str, lengths))}; profile with that "
-            f"length"
+            f"{where}: sequence_length: expected {length}, as the job has, got "
+            f"{' and '.join(map(str, lengths))}; profile with that length"
         )
     return matching
 

@@ -210,8 +210,7 @@ def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> 
         least_ns = 1e9 * flops / (peak * PEAK_TOLERANCE)
         if time_ns < least_ns:
             raise InvalidProfileError(
-                f"{where}: {entry.name}: {phase}_ns: expected >= "
-                f"{least_ns:.0f} ({flops:.4g} FLOP at {peak / 1e12:.4g} "
-                f"TFLOP/s), got {time_ns:.6g}; check the units: {phase}_ns "
-                f"is in ns"
+                f"{where}: {entry.name}: {phase}_ns: expected >= {least_ns:.0f} "
+                f"({flops:.4g} FLOP at {peak / 1e12:.4g} TFLOP/s), got {time_ns:.6g}; "
+                f"check the units: {phase}_ns is in ns"
             )

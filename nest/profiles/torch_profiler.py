@@ -221,9 +221,8 @@ def _profile_of(
 
     if not entries:
         raise InvalidProfileError(
-            f"nest profile: expected a layer that fits the device's memory, "
-            f"got none ({', '.join(skipped)}); choose fewer samples or a "
-            f"shorter sequence"
+            f"nest profile: expected a layer that fits the device's memory, got none "
+            f"({', '.join(skipped)}); choose fewer samples or a shorter sequence"
         )
     return Profile(
         source="nest profile",

@@ -267,9 +267,8 @@ def _on_dask(
             yield died(task, _DIED)
         except CancelledError:
             raise NestError(
-                f"--dask {where}: expected a scheduler that stays, got "
-                f"none any more; what is finished is kept, go on with "
-                f"--resume"
+                f"--dask {where}: expected a scheduler that stays, got none any more; "
+                f"what is finished is kept, go on with --resume"
             ) from None
         future.release()
         submit()

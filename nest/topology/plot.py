@@ -61,9 +61,8 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
     pitch = num_devices // plan.replicas
     if plan.devices_used > pitch:
         raise InvalidPlanError(
-            f"plan: expected at most {num_devices} devices, got "
-            f"{plan.replicas} replicas of {plan.devices_used}; plot it on its "
-            f"own network"
+            f"plan: expected at most {num_devices} devices, got {plan.replicas} "
+            f"replicas of {plan.devices_used}; plot it on its own network"
         )
     blocks: list[int | None] = []
     labels = []
@@ -78,9 +77,8 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
         )
         labels.append(
             f"stage{'s' if len(chunks) > 1 else ''} "
-            f"{', '.join(str(chunk + 1) for chunk in chunks)}: "
-            f"{layers} layer{'s' if layers > 1 else ''}, "
-            f"{' '.join(strategies)}"
+            f"{', '.join(str(chunk + 1) for chunk in chunks)}: {layers} "
+            f"layer{'s' if layers > 1 else ''}, {' '.join(strategies)}"
         )
         blocks += [block] * stage.devices
     blocks += [None] * (pitch - len(blocks))

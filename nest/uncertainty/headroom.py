@@ -164,10 +164,9 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
             raise InvalidOptionError(
-                f"{option} {text}: expected less than the "
-                f"{format_bytes(usable_bytes)} that plans may use of a device "
-                f"({device.name}), got {format_bytes(size_bytes)}; leave less "
-                f"free"
+                f"{option} {text}: expected less than the {format_bytes(usable_bytes)} "
+                f"that plans may use of a device ({device.name}), got "
+                f"{format_bytes(size_bytes)}; leave less free"
             )
         return replace(
             device,

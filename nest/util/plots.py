@@ -66,8 +66,7 @@ def check_plot(path: str | None) -> None:
     if suffix not in PLOT_SUFFIXES:
         raise InvalidOptionError(
             f"--plot {path}: expected a file name that ends in "
-            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
-            f"rename it"
+            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; rename it"
         )
     # Matplotlib tells at length of folders that it may not write to.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)

@@ -142,9 +142,8 @@ def read_quantity(value: object, kind: Kind) -> Fraction:
     amount = split(value, kind.units) if isinstance(value, str) else None
     if amount is None:
         raise ValueError(
-            f"expected {kind.what} with its unit such as {kind.example!r}, "
-            f"got {_shown(value)}; write a number and one of "
-            f"{', '.join(kind.units)}"
+            f"expected {kind.what} with its unit such as {kind.example!r}, got "
+            f"{_shown(value)}; write a number and one of {', '.join(kind.units)}"
         )
     return amount[0] * kind.units[amount[1]]
 

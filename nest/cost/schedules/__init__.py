@@ -68,9 +68,8 @@ def paced(name: str | tuple[str, ...]) -> StageSchedule:
     """
     if name == ANY_ORDER or not isinstance(name, str):
         raise UnsupportedProblemError(
-            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this "
-            f"search does not order passes, got {name!r}; use 'nest solve' "
-            f"with solver dp"
+            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this search "
+            f"does not order passes, got {name!r}; use 'nest solve' with solver dp"
         )
     if name not in SCHEDULES:
         raise UnsupportedProblemError(

@@ -166,9 +166,8 @@ def _check_block(
         here = chunk, micro_batch
         if chunk not in chunks:
             raise InvalidPlanError(
-                f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to the {block_word} of chunk {chunk}, or "
-                f"remove it"
+                f"{where}: expected passes of its chunks {chunks}, got {text}; move it "
+                f"to the {block_word} of chunk {chunk}, or remove it"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(

@@ -98,9 +98,8 @@ class Source:
         if missing:
             texts = [f"{name} ({MEANING[name]})" for name in missing]
             raise InvalidOptionError(
-                f"{self.where}: expected {', '.join(texts)} beside the file, "
-                f"got none, and the file does not say; give "
-                f"{' and '.join(missing)}"
+                f"{self.where}: expected {', '.join(texts)} beside the file, got none, "
+                f"and the file does not say; give {' and '.join(missing)}"
             )
         return values[0] if len(values) == 1 else values
 
@@ -133,9 +132,8 @@ class Source:
         values: tuple[float, ...] = self.option(name)
         if len(values) != count:
             raise InvalidOptionError(
-                f"{self.where}: {name}: expected {count} numbers, one per "
-                f"tier that has one above, got {len(values)}; give "
-                f"{MEANING[name]}"
+                f"{self.where}: {name}: expected {count} numbers, one per tier that "
+                f"has one above, got {len(values)}; give {MEANING[name]}"
             )
         return tuple(values)
 

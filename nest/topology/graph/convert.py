@@ -200,9 +200,8 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
         way_ns = level.latency_ns - below_ns
         if way_ns < 0:
             raise InvalidProblemError(
-                f"levels[{index}].latency_ns: expected at least that of the "
-                f"level below, {below_ns:g}, got {level.latency_ns:g}; raise "
-                f"it"
+                f"levels[{index}].latency_ns: expected at least that of the level "
+                f"below, {below_ns:g}, got {level.latency_ns:g}; raise it"
             )
         port = level.bandwidth_bytes_per_s
         peer = level.peer_bandwidth_bytes_per_s
