@@ -68,10 +68,9 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     """Return the groups of a layer, by what they are for.
 
     Every axis by its name; ``data``, the ranks that share dense weights, and
-    ``expert-data``, those that share experts; ``sync`` and ``expert-sync``,
-    the same over all replicas; ``replicas``, one rank of every replica;
-    ``step-data`` and ``step-expert-data``, those of ``data`` and
-    ``expert-data`` at the end of the step.
+    ``expert-data``, those that share experts; ``sync`` and ``expert-sync``, the same
+    over all replicas; ``replicas``, one rank of every replica; ``step-data`` and
+    ``step-expert-data``, those of ``data`` and ``expert-data`` at the end of the step.
     Experts sit on ``ep`` consecutive ranks of those that share dense weights.
     """
     groups = {}

@@ -1,7 +1,6 @@
 """The plan space: which replicas, micro-batches, strategies, runtimes exist.
 
-These are counting rules only; whether a plan fits memory is
-decided by the cost terms.
+These are counting rules only; whether a plan fits memory is decided by the cost terms.
 """
 
 from __future__ import annotations

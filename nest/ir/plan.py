@@ -56,8 +56,7 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     Attributes
     ----------
     dp, tp, cp
-        Data, tensor and context parallel degree; a layer uses
-        ``dp * tp * cp`` devices.
+        Data, tensor and context parallel degree; a layer uses ``dp * tp * cp`` devices.
     ep
         Expert parallel degree; divides ``dp * cp`` and adds no devices.
     sequence_parallel
