@@ -71,15 +71,7 @@ class Breakdown:
 
 
 def breakdown(problem: Problem, plan: Plan, scored: Score) -> Breakdown:
-    """Return the terms of a plan's step time.
-
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it.
-    scored
-        The plan's score.
-    """
+    """Return the terms of a plan's step time."""
     loads = {"": [block.load for block in scored.blocks]}
     variant = without_edges(problem)
     loads["receive"] = _loads(variant, plan)
@@ -176,12 +168,7 @@ def _with_costs(problem: Problem, change: Callable[[LayerCost], LayerCost]) -> P
 def with_fast_network(problem: Problem, part: int | None = None) -> Problem:
     """Return the problem with a network that takes no time.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    part
-        The one part to make fast, of its topology's ``parts``; ``None`` for all.
+    Only one of the ``parts`` of its topology is fast, if a ``part`` is named.
     """
     cluster = problem.cluster
     fast = cluster.topology.without_cost(part)

@@ -67,14 +67,8 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
 
     That is the smallest one with which the longest step stays below 2**53 quanta, where
     floats are exact too. If a finer one is asked for, it is taken as far as steps stay
-    below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta.
-
-    Parameters
-    ----------
-    problem
-        The problem; its own quantum does not count.
-    fine_ps
-        No smaller quantum than this is asked for.
+    below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta. No
+    smaller one than ``fine_ps`` is asked for; the problem's own quantum does not count.
 
     Raises
     ------

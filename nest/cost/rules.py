@@ -182,16 +182,9 @@ class CostRules:
     def plain(self, problem: Problem, tp: int | None = None) -> Problem:
         """Return a problem for planners that know the preset ``standard``.
 
-        With the same plans, and cost tables that mean what they mean there;
-        the problem itself, if there is no other way to say it.
-
-        Parameters
-        ----------
-        problem
-            A problem with these rules.
-        tp
-            The width whose sizes its tensors have, if they have several; by
-            default the least.
+        With the same plans, and cost tables that mean what they mean there; the problem
+        itself, if there is no other way to say it. Tensors with several sizes have that
+        of width ``tp``, by default of the least one.
         """
         return problem
 
@@ -204,12 +197,7 @@ class CostRules:
     ) -> Iterable[int]:
         """Return the degrees ``dp`` for which a cost entry stands.
 
-        Parameters
-        ----------
-        problem, micro_batch
-            The problem and ``B``.
-        samples, devices
-            Samples of the entry, and devices of one data rank.
+        The entry is of so many ``samples``, and one data rank has so many ``devices``.
         """
         dp, rest = divmod(micro_batch, samples)
         return () if rest else (dp,)
@@ -255,12 +243,7 @@ class CostRules:
     ) -> float:
         """Return a time that no layer's gradient sync exceeds, in ns.
 
-        Parameters
-        ----------
-        network, num_devices
-            The network, and all ranks on it.
-        weight_bytes, grown_bytes
-            A layer's weights, and with their gradients and state.
+        ``grown_bytes`` are those of a layer's weights with their gradients and state.
         """
         return 3 * network.longest_ns(grown_bytes, num_devices)
 
@@ -314,12 +297,7 @@ class CostRules:
     ) -> int:
         """Return what of a chunk's load is recomputation.
 
-        Parameters
-        ----------
-        members, terms
-            Its layers and their terms.
-        last
-            Whether it is the last of its pipeline.
+        ``last`` says whether the chunk is the last of its pipeline.
         """
         return sum(t.recomputed for t in terms)
 
@@ -334,17 +312,7 @@ class CostRules:
         terms: Sequence[LayerTerms],
         micro_batch: int,
     ) -> int:
-        """Return what a stage's layers keep for a further micro-batch.
-
-        Parameters
-        ----------
-        model
-            Cost terms of the problem.
-        members, terms
-            The layers of the stage and their terms.
-        micro_batch
-            ``B``.
-        """
+        """Return what a stage's layers keep for a further micro-batch."""
         return sum(t.kept_bytes for t in terms)
 
     def kept_by_chunk(self, pipeline: Pipeline, block: int) -> list[int]:
@@ -460,15 +428,9 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
 def most_hidden(hideable: Any, fraction: float) -> Any:
     """Return what of gradient sync can hide, if the backward pass is long.
 
-    ``⌊φ s + 1/2⌋`` exactly, whatever the size: of a quantum more, no more
-    than a quantum more hides.
-
-    Parameters
-    ----------
-    hideable
-        Quanta of sync that may hide: an integer, or an array of objects.
-    fraction
-        Of the sync that can run behind computation.
+    ``⌊φ s + 1/2⌋`` exactly, whatever the size: of a quantum more, no more than a
+    quantum more hides. ``hideable`` has the quanta of sync that may hide: an integer,
+    or an array of objects; ``fraction`` is what of the sync can run behind computation.
     """
     part, whole = decimal(fraction).as_integer_ratio()
     return (2 * part * hideable + whole) // (2 * whole)
@@ -477,12 +439,8 @@ def most_hidden(hideable: Any, fraction: float) -> Any:
 def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
     """Return what of a block's gradient sync hides behind its backward load.
 
-    Parameters
-    ----------
-    hideable, backward
-        Quanta of sync that may hide, and of one micro-batch's backward passes.
-    fraction
-        Of the sync that can run behind computation.
+    ``hideable`` and ``fraction`` are those of :func:`most_hidden`; ``backward`` has the
+    quanta of one micro-batch's backward passes.
     """
     return min(int(most_hidden(hideable, fraction)), backward)
 

@@ -754,14 +754,8 @@ def families(
 ) -> list[Family]:
     """Return the families of a case; every plan belongs to one of them.
 
-    Parameters
-    ----------
-    problem, case
-        The problem and ``(R, B)``.
-    runnable
-        Strategies for ``B`` that can run so, see :meth:`Runtime.strategies`.
-    runtime
-        How plans run their stages.
+    ``runnable`` are the strategies for ``B`` that can run so, see
+    :meth:`Runtime.strategies`.
     """
     job, shared = problem.job, uniform_fields(problem)
     counts = stage_counts(problem, case, runtime.virtual_stages)

@@ -227,15 +227,7 @@ def _scatter(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
 class LayerPrices:
     """The terms of every layer of a problem; remembers them.
 
-    Parameters
-    ----------
-    problem, rules, network, groups, quanta
-        The problem; how it is priced; its network, the groups on it; its rounding.
-
-    Attributes
-    ----------
-    kinds
-        Kind of every layer: layers of one kind have equal terms.
+    ``kinds`` has the kind of every layer: layers of one kind have equal terms.
     """
 
     def __init__(
@@ -573,16 +565,9 @@ class LayerPrices:
         and what the host takes to issue the pass ``h``. Nothing is taken
         away, so that in floats, too, no part makes it shorter.
 
-        Parameters
-        ----------
-        cost, times, groups, where
-            The layer's cost entry, how long it computes, the groups of every
-            axis, and the name for messages.
-        overlap
-            What overlaps.
-        gather_ns, scatter_ns
-            All-gather of the weights in either pass, and reduce-scatter of
-            the gradients in the backward one, if they overlap.
+        ``gather_ns`` is the all-gather of the weights in either pass, ``scatter_ns``
+        the reduce-scatter of the gradients in the backward one, if they overlap;
+        ``where`` is the name for messages.
         """
         used = tuple(
             None if groups is None else groups[call.axis] for call in cost.collectives

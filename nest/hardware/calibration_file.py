@@ -119,15 +119,6 @@ def calibrated_parts(
 ) -> list[MachineRun]:
     """Return machines with the parameters of a calibration.
 
-    Parameters
-    ----------
-    parts
-        Machines and their devices.
-    found
-        The calibration.
-    where
-        Its file, for messages.
-
     Raises
     ------
     InvalidCalibrationError
@@ -179,15 +170,7 @@ def resting_on(
 def own_runs_for(
     calibration: CalibrationFile | None, machines: Sequence[MachineRun]
 ) -> OwnRuns | None:
-    """Return the own runs of a calibration if they ran on such machines.
-
-    Parameters
-    ----------
-    found
-        The calibration, if there is one.
-    parts
-        Machines and their devices.
-    """
+    """Return the own runs of a calibration if they ran on such machines."""
     if calibration is None or calibration.own_runs is None:
         return None
     families = {machine.calibration_family for machine, _ in machines}

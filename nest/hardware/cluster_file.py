@@ -36,10 +36,7 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     :data:`OWN` and the machine whose kernels its own are taken to be like (``kernels:
     h100``): that part of the peak they reach. Its topology must be said.
 
-    Parameters
-    ----------
-    path
-        A file in JSON, or in YAML if its name ends so.
+    The file is in JSON, or in YAML if its name ends so.
 
     Returns
     -------

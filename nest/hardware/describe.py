@@ -61,16 +61,11 @@ def machine_for(
 ) -> Machine:
     """Return the machine that a report describes.
 
-    Parameters
-    ----------
-    hardware
-        Name of the device, see :func:`~nest.hardware.devices.device_spec`.
-    interconnect
-        Free text; see :func:`network_bytes_per_s` for what is read, and
-        "NVLink 4 inter-gpu connects" for a node with fewer links.
-    devices_per_node
-        Size of a node. Not used where the device's own links join more
-        devices than one box holds (NVL72, TPU pods).
+    ``hardware`` is a name that :func:`~nest.hardware.devices.device_spec` knows. Of the
+    free text ``interconnect`` is read what :func:`network_bytes_per_s` says, and
+    "NVLink 4 inter-gpu connects" for a node with fewer links. The size of a node does
+    not count where the device's own links join more devices than one box holds (NVL72,
+    TPU pods).
 
     Raises
     ------

@@ -34,15 +34,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def parse_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> Any:
     """Return what a YAML text says.
 
-    Only plain values are made: no tags; dates stay text, as do integers that
-    are not written in decimals (``010``, ``1:30``).
-
-    Parameters
-    ----------
-    text, expected
-        One document, and what it is called in messages.
-    aliases
-        Whether it may have aliases.
+    Only plain values are made: no tags; dates stay text, as do integers that are not
+    written in decimals (``010``, ``1:30``). ``expected`` is what messages call it;
+    without ``aliases`` it may have none.
 
     Raises
     ------

@@ -127,18 +127,10 @@ def import_aceso(
 ) -> Profile:
     """Return the profile in per-operator files.
 
-    Parameters
-    ----------
-    paths
-        Files, and folders of which all CSV files are read.
-    model, tower, head
-        Name of the model, its only tower and its head: what the files must agree with.
-    device, peak_flops
-        Name of the device, and its peak FLOP/s by data type.
-    dtype
-        That the model ran in: fp16 or bf16.
-    algorithm
-        Which way of cutting matrices to take.
+    ``paths`` are files, and folders of which all CSV files are read. They must agree
+    with the model, which has one tower and ran in ``dtype`` (fp16 or bf16) on a device
+    with such peak FLOP/s by data type. ``algorithm`` is the way of cutting matrices to
+    take.
 
     Raises
     ------

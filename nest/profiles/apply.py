@@ -50,18 +50,9 @@ def apply_profile(
     contain them. Weights stay. All other costs stay analytic;
     ``problem.source`` says how many are which.
 
-    Parameters
-    ----------
-    problem
-        A problem whose kinds are those of an architecture.
-    profile
-        Measured on the device of the cluster.
-    model
-        Which model's entries to use; may be left out if there is only one.
-    layers_per_node
-        Layers that a graph node stands for, except embeddings and heads.
-    where
-        Names the profile in messages.
+    The problem's kinds are those of an architecture. ``model`` says whose entries to
+    use, if the profile has several; a graph node stands for ``layers_per_node`` layers,
+    unless it is an embedding or a head; ``where`` names the profile in messages.
 
     Raises
     ------

@@ -186,15 +186,6 @@ def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> 
     A pass of ``f`` FLOPs takes at least ``f / (peak · 1.02)``, see
     :data:`PEAK_TOLERANCE`. Without a peak or without FLOPs nothing is known.
 
-    Parameters
-    ----------
-    entry
-        The layer.
-    peak
-        Peak FLOP/s of the device.
-    where
-        What to name in the message.
-
     Raises
     ------
     InvalidProfileError

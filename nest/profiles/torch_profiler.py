@@ -139,18 +139,8 @@ def profile_layers(
 ) -> Profile:
     """Time every layer under every split.
 
-    Parameters
-    ----------
-    model
-        Name of the model in the profile.
-    layers, degrees
-        What to time; see :func:`layer_shapes`.
-    sequence_length
-        Tokens per sample.
-    timing
-        How to time it.
-    say
-        Takes one line about every layer.
+    ``model`` is its name in the profile, ``sequence_length`` counts tokens per sample,
+    and ``say`` takes one line about every layer.
 
     Returns
     -------
@@ -270,16 +260,10 @@ def time_passes(
 ) -> tuple[float, float]:
     """Return the median times of a forward and a backward pass in ns.
 
-    Parameters
-    ----------
-    forward, backward
-        Run one pass; backward gets what forward returned.
-    mark
-        Takes a point in time.
-    elapsed_ns
-        Returns the time from one point to a later one, in ns, once both have passed.
-    warm_up, repeats
-        Pairs of passes before the measured ones, and measured pairs.
+    ``backward`` gets what ``forward`` returned. ``mark`` takes a point in time, and
+    ``elapsed_ns`` returns the time from one to a later one, in ns, once both have
+    passed. Of the pairs of passes the first ``warm_up`` are not measured, the next
+    ``repeats`` are.
     """
     times = []
     for index in range(warm_up + repeats):

@@ -156,7 +156,7 @@ class Simulation(Tabular):
     ----------
     problem, plan
         The problem, and a legal plan for it.
-    found
+    verdict
         The plan's score, if the caller has it.
 
     Attributes

@@ -112,12 +112,8 @@ class NetworkFacts:
 def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> NetworkFacts:
     """Return what a network is like.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    order
-        Of its devices, for the halves; else the one that comes with it.
+    The halves are those of ``order``, by default of the order that comes with the
+    graph.
 
     Raises
     ------
@@ -418,12 +414,7 @@ class _Flows:
 def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:
     """Return the maximum flow from node 0 to node 1.
 
-    Parameters
-    ----------
-    arcs
-        Shape (arcs, 3): tail, head and capacity of each.
-    num_nodes
-        Of the graph.
+    ``arcs`` has shape (arcs, 3): tail, head and capacity of each.
     """
     tails, heads = arcs[:, :2].T.astype(np.int64)
     merged = _merged(tails, heads, arcs[:, 2], num_nodes)

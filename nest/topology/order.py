@@ -75,13 +75,6 @@ class OrderCosts:
     devices to positions but for the maximum, so that an exact model stays small. It is
     no price of a collective: it knows neither algorithms nor who shares a link.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    groups
-        Groups of the plan.
-
     Raises
     ------
     InvalidProblemError
@@ -162,13 +155,6 @@ def auto_order(graph: nx.Graph, groups: Sequence[Group] = ()) -> Order:
 
     The same graph gives the same order. With groups it costs no more than
     the order that comes with the graph.
-
-    Parameters
-    ----------
-    graph
-        The network.
-    groups
-        Of a plan, if there is one.
 
     Raises
     ------

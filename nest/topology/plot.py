@@ -92,14 +92,8 @@ def network_svg(
 ) -> str:
     """Return a picture of a network as SVG.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    order
-        Of its devices, from left to right; else the one that comes with it.
-    plan
-        Whose stages color the devices, with a legend.
+    Devices stand in ``order`` from left to right, by default in the one that comes with
+    the graph. The stages of ``plan`` color them, with a legend.
 
     Raises
     ------

@@ -78,12 +78,8 @@ class PooledTree:
     def cut(self, sends: npt.NDArray[np.bool_]) -> float:
         """Return the most that can flow from some devices to the others.
 
-        Devices are ends of flows: nothing passes through.
-
-        Parameters
-        ----------
-        sends
-            Whether each device does.
+        Devices are ends of flows: nothing passes through. ``sends`` says of each device
+        whether it sends.
         """
         # The least cut: the least that leads from the nodes with those that
         # send to those with the others, for either side of every node.
@@ -122,14 +118,8 @@ def pooled_tree(
     proportion to bandwidth, put the same load by bandwidth on the links of
     the tree as on those of the graph, and the most that can flow is the same.
 
-    Parameters
-    ----------
-    devices
-        Their nodes.
-    forwards
-        Whether each node passes messages on.
-    tails, heads, bandwidths, latencies
-        Of every arc; latencies are whole numbers.
+    ``devices`` has the node of each device, and ``forwards`` says which nodes pass
+    messages on. The others have an entry for every arc; latencies are whole numbers.
     """
     if len(devices) == len(forwards):
         return None

@@ -141,12 +141,8 @@ class Network(Protocol):
     def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
-        Parameters
-        ----------
-        receiver, sizes
-            The block, and the devices of blocks next to it, at least one.
-        forward
-            Whether they are in front of it, else behind.
+        ``sizes`` has the devices of such blocks, at least one; they are in front of the
+        receiver if ``forward``, else behind it.
         """
 
     def inside(self, block: Block) -> Route:
@@ -163,14 +159,8 @@ class Network(Protocol):
     ) -> float:
         """Return the time of a collective on all groups at once, in ns.
 
-        Parameters
-        ----------
-        kind
-            What it does.
-        groups
-            A key of :meth:`groups`.
-        size_bytes
-            The whole buffer; 0 bytes take no time.
+        ``groups`` is a key of :meth:`groups`, ``size_bytes`` the whole buffer; 0 bytes
+        take no time.
         """
 
     def no_slower(self, groups: Any, other: Any) -> bool:

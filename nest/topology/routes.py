@@ -58,10 +58,7 @@ class Distances:
 class Routes:
     """The arcs of a graph, as arrays.
 
-    Parameters
-    ----------
-    graph
-        A network; undirected links are an arc each way.
+    Undirected links are an arc each way.
     """
 
     def __init__(self, graph: nx.Graph) -> None:

@@ -106,17 +106,9 @@ def fits_word(
 ) -> FitsWord:
     """Return whether devices have enough memory, and how sure that is.
 
-    Headroom is memory of the devices. Where nothing is known of errors, the
-    prediction counts as exact.
-
-    Parameters
-    ----------
-    problem
-        The problem, with its devices.
-    memory_bytes
-        Predicted memory of each device.
-    ranges
-        Which devices; all by default.
+    Headroom is memory of the devices. Where nothing is known of errors, the prediction
+    counts as exact. ``memory_bytes`` is predicted for each of the devices, by default
+    for all.
     """
     cluster = problem.cluster
     device_bytes = cluster.memory_bytes(ranges)
@@ -134,15 +126,9 @@ def fits_word(
 def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Problem:
     """Return the problem with less memory on every device.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    text
-        A size such as ``8GB`` or ``8GiB``, a part of the memory of each
-        type of devices such as ``10%``, or ``0``; bytes are rounded up.
-    option
-        What it comes from, for messages.
+    ``text`` is a size such as ``8GB`` or ``8GiB``, a part of the memory of each type of
+    devices such as ``10%``, or ``0``; bytes are rounded up. ``option`` is what it comes
+    from, for messages.
 
     Raises
     ------
@@ -191,13 +177,6 @@ def within_memory(
 
     The upper end of the 90 % interval of what they need fits every device,
     head-room included. ``None`` if some device has no room for anything then.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    deviations
-        How far predictions are off; as stored by default.
     """
     deviations = deviations or stored_deviations()
     fraction = math.exp(-max(0.0, deviations.memory.high_90))

@@ -95,14 +95,9 @@ def heard_again() -> None:
 class Ending:
     """Ends work in order at the first signal, and at once at the second.
 
-    Within its ``with`` block SIGINT and SIGTERM call ``end``, and work goes on
-    until it notices; what runs in forked processes is told, too. Outside the
-    main thread signals are left alone.
-
-    Parameters
-    ----------
-    end
-        Makes work end early, such as by the expiry of its deadline.
+    Within its ``with`` block SIGINT and SIGTERM call ``end``, and work goes on until it
+    notices; what runs in forked processes is told, too. Outside the main thread signals
+    are left alone. ``end`` makes work end early, such as by the expiry of its deadline.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -176,12 +171,8 @@ def end_in_order() -> None:
 def end_with_parent(parent: int) -> None:
     """Let this process be killed as soon as its parent ends.
 
-    Linux kills it, whatever it computes. Elsewhere a thread watches.
-
-    Parameters
-    ----------
-    parent
-        The id of the parent. A process that has another parent already ends at once.
+    Linux kills it, whatever it computes. Elsewhere a thread watches. A process that has
+    another parent already ends at once.
     """
     if not set_process_option(_PARENT_DEATH_SIGNAL, signal.SIGKILL):
 

@@ -13,13 +13,7 @@ from nest.ir.plan import Placement
 
 
 class AnyOrder(Schedule):
-    """A schedule that says nothing but how chunks sit on blocks.
-
-    Parameters
-    ----------
-    virtual_stages, placement
-        Chunks per block, and where they sit.
-    """
+    """A schedule that says nothing but how chunks sit on blocks."""
 
     name = "any"
     title = "any order of passes"

@@ -150,12 +150,7 @@ class Schedule(ABC):
     ) -> int:
         """Return the step time before gradient sync, in quanta.
 
-        Parameters
-        ----------
-        chunks
-            The passes of every chunk in pipeline order.
-        num_micro_batches
-            ``M``.
+        ``chunks`` are in pipeline order; ``num_micro_batches`` is ``M``.
         """
 
     @abstractmethod
@@ -168,14 +163,8 @@ class Schedule(ABC):
     ) -> InFlight:
         """Return the most that a block keeps.
 
-        Parameters
-        ----------
-        kept_bytes
-            What one pass of each of its chunks keeps.
-        block
-            The block, from 0.
-        num_blocks, num_micro_batches
-            ``S`` and ``M``.
+        ``kept_bytes`` says what one pass of each of its chunks keeps. Blocks are
+        counted from 0; there are ``S`` of them, and ``M`` micro-batches.
         """
 
 
@@ -210,12 +199,7 @@ class StageSchedule(Schedule):
     def inflight(self, stages_left: int, num_micro_batches: int) -> int:
         """Return the micro-batches in flight on a stage.
 
-        Parameters
-        ----------
-        stages_left
-            Stages from this one to the last, ``S - s + 1``.
-        num_micro_batches
-            ``M``.
+        ``stages_left`` are those from this one to the last, ``S - s + 1``.
         """
 
     def rounds(self, num_micro_batches: int) -> Weights:

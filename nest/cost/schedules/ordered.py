@@ -66,12 +66,7 @@ class TimedSchedule(ListedSchedule):
 class OrderedSchedule(ListedSchedule):
     """The passes that a plan lists.
 
-    Parameters
-    ----------
-    lists
-        The passes of every block, in the order they run.
-    virtual_stages, placement
-        Chunks per block, and where they sit.
+    ``lists`` has the passes of every block, in the order they run.
     """
 
     name = "order"

@@ -81,14 +81,7 @@ def run(
 ) -> Timeline:
     """Run the passes of every block, each as soon as it can.
 
-    Parameters
-    ----------
-    schedule
-        Says in which order every block runs its passes.
-    chunks
-        The passes of every chunk in pipeline order.
-    num_micro_batches
-        ``M``.
+    ``chunks`` are in pipeline order.
 
     Raises
     ------

@@ -59,20 +59,8 @@ def finish(
 ) -> nx.Graph:
     """Check the graph, and write down what is known of all its devices.
 
-    Parameters
-    ----------
-    source
-        Where it comes from, for messages.
-    graph
-        All nodes and links; changed in place.
-    order
-        The devices by rank.
-    name
-        Of the network.
-    units
-        Partitions of the devices (node, rack, ...), finest first.
-    coord, wrap
-        Of tori: coordinates per device, and which axes wrap around.
+    Changes ``graph``. ``order`` has the devices by rank, ``units`` partitions of them
+    (node, rack, ...), finest first; ``coord`` and ``wrap`` are those of a torus.
 
     Raises
     ------

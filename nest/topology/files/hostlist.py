@@ -31,14 +31,8 @@ _PIECE = re.compile(r"\[([^][]*)\]")
 def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     """Return the hosts of a list, in its order.
 
-    Parameters
-    ----------
-    text
-        The list; a host may be in it twice.
-    where
-        File and location, for messages.
-    room
-        How many hosts there may be.
+    A host may be in it twice; there may be ``room`` hosts at most. ``where`` is file
+    and location, for messages.
 
     Raises
     ------

@@ -61,20 +61,10 @@ def tree(
 ) -> nx.Graph:
     """Return hosts below a tree of switches, in their order.
 
-    The tree may be unbalanced. A switch's tier is its height above the lowest
-    switch below it that has hosts, and decides the speed of its uplink.
-    Switches without hosts below them are left out.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    hosts
-        In the order of the ranks.
-    parents
-        The switch above each switch that has one.
-    name
-        Of the network.
+    The tree may be unbalanced. A switch's tier is its height above the lowest switch
+    below it that has hosts, and decides the speed of its uplink. Switches without hosts
+    below them are left out. ``hosts`` are in the order of the ranks; ``parents`` has
+    the switch above each switch that has one.
     """
     chains = {
         leaf: _chain(source, leaf, parents)
@@ -228,21 +218,10 @@ def torus(
 ) -> nx.Graph:
     """Return hosts on a ring or a torus, the first axis fastest.
 
-    Every cable has the speed of a port. Hosts of one device are the nodes of
-    the torus themselves, and forward; otherwise the node's switch is.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    hosts
-        Names by place.
-    kind
-        ``Ring`` or ``Torus`` (see :mod:`nest.topology.files.lattice`).
-    sizes
-        Hosts per axis.
-    name
-        Of the network.
+    Every cable has the speed of a port. Hosts of one device are the nodes of the torus
+    themselves, and forward; otherwise the node's switch is. ``kind`` is ``Ring`` or
+    ``Torus`` (see :mod:`nest.topology.files.lattice`); ``hosts`` are listed by place,
+    and ``sizes`` says how many of them each axis has.
     """
     members = [Host(host, "") for host in hosts]
     _check_names(source, members, {})

@@ -26,14 +26,8 @@ def build(
 ) -> nx.Graph:
     """Return the nodes below the tree that their layers make.
 
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    nodes
-        In the order of the ranks.
-    domains
-        The NVLink domain of each node that has one.
+    ``nodes`` are in the order of the ranks; ``domains`` has the NVLink domain of each
+    node that has one.
     """
     parents: dict[str, str] = {}
     roots: dict[str, str] = {}

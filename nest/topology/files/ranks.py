@@ -38,14 +38,7 @@ def write_hostfile(
 ) -> None:
     """Write the host of each rank, one per line.
 
-    Parameters
-    ----------
-    path
-        File to write.
-    graph
-        The network.
-    order
-        Devices by rank; that of the graph by default.
+    ``order`` has the devices by rank; by default it is that of the graph.
 
     Raises
     ------

@@ -79,18 +79,8 @@ def blocks(
 ) -> nx.Graph:
     """Return blocks as switches below switches of so many blocks each.
 
-    Nodes of a block beyond the base size (spares) are nodes like the others.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    entries
-        The blocks, in their order.
-    sizes
-        ``BlockSizes``, the base first; none is blocks below one switch.
-    name
-        Of the topology.
+    Nodes of a block beyond the base size (spares) are nodes like the others. ``sizes``
+    are the ``BlockSizes``, the base first; without any, one switch joins the blocks.
     """
     _check_names(source, entries)
     members: list[Host] = []

@@ -37,16 +37,8 @@ class Source:
     """The text of a file, and the options that complete it.
 
     Methods that read a value raise :class:`~nest.errors.InvalidProblemError` in one
-    line: file and location, what was expected, what came, and what to do.
-
-    Parameters
-    ----------
-    where
-        Name of the file, for messages.
-    text
-        Its content.
-    supplement
-        Options that the user states in addition to the file.
+    line: file and location, what was expected, what came, and what to do. The file is
+    called ``where`` in messages; the user states the ``supplement`` in addition to it.
     """
 
     where: str

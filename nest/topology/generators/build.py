@@ -110,19 +110,8 @@ def divide(where: str, what: str, total: int, divisor: int, unit: str) -> int:
 class Wiring:
     """A network in the making.
 
-    Parameters
-    ----------
-    where
-        The parameter to blame if it is too large.
-    num_devices, num_links
-        How large it will be.
-
-    Attributes
-    ----------
-    graph
-        The network so far.
-    partitions
-        Of the devices, finest first: the unit of each.
+    ``where`` is the parameter to blame if it will be too large. ``partitions`` has the
+    units of the devices, those of the finest partition first.
 
     Raises
     ------

@@ -500,14 +500,7 @@ def algorithms(
 ) -> dict[Component, dict[str, tuple[Line, ...]]]:
     """Return what all algorithms on offer take.
 
-    Parameters
-    ----------
-    routes
-        The network.
-    groups
-        Ranks of more than one member that run a collective at the same time.
-    places
-        Units and coordinates, as far as there are any.
+    ``groups`` have more than one rank each, and run a collective at the same time.
 
     Returns
     -------

@@ -24,13 +24,8 @@ from nest.util.text import count_text
 def read_node_link(document: Any, where: str = "graph") -> Any:
     """Return the graph of a node-link document.
 
-    Parameters
-    ----------
-    document
-        What JSON holds; edges are under ``edges`` or, as older versions of
-        networkx wrote them, ``links``.
-    where
-        Its name in messages.
+    Edges are under ``edges`` or, as older versions of networkx wrote them, ``links``.
+    ``where`` is the name of the document in messages.
 
     Returns
     -------

@@ -20,19 +20,8 @@ _MANY = 4
 class Paths:
     """Least-latency routes, spread over all that are tied.
 
-    Arcs are put in order, so that those of a node are side by side.
-
-    Parameters
-    ----------
-    wires
-        The graph.
-    order
-        Its arcs by tail.
-
-    Attributes
-    ----------
-    bandwidths
-        Of the arcs in this order.
+    Arcs are put in order, so that those of a node are side by side. That order, by
+    tail, may be given. ``bandwidths`` are those of the arcs in this order.
     """
 
     def __init__(self, wires: Wires, order: Ints | None = None) -> None:
@@ -180,12 +169,7 @@ class Paths:
     ) -> Iterator[tuple[Ints, Ints, Floats]]:
         """Yield what arcs carry, step by step: lanes, arcs and amounts.
 
-        Parameters
-        ----------
-        targets
-            Of every lane; flows in one go on together.
-        lanes, sources, amounts
-            Of each flow.
+        ``targets`` has the target of every lane; flows in one lane go on together.
         """
         self._find(targets)
         num_nodes = len(self._wires.relays)

@@ -31,11 +31,6 @@ class Arc(NamedTuple):
 class Wires:
     """The arcs of a graph.
 
-    Parameters
-    ----------
-    topology
-        The graph.
-
     Attributes
     ----------
     arcs
@@ -103,28 +98,18 @@ class Ways(Protocol):
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every link.
 
-        Parameters
-        ----------
-        sources, targets, amounts
-            Of each flow: ranks, and what it carries; flat arrays.
+        The arrays are flat: of each flow its ends (ranks), and what it carries.
         """
 
     def farthest_fs(self, ranks: Ints) -> int:
         """Return the longest that a rank takes to all others, in turn.
 
-        Parameters
-        ----------
-        ranks
-            Of groups, a row each.
+        ``ranks`` has a row for each group.
         """
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what links carry if all ranks of a row send to all others.
 
-        Parameters
-        ----------
-        ranks
-            Of groups, a row each.
-        amounts
-            Of each row: what a rank sends to another one.
+        ``ranks`` has a row for each group, and ``amounts`` what its ranks send to each
+        other.
         """
