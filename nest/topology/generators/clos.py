@@ -24,7 +24,7 @@ def fat_tree(k: int, port: Cable, up_latency_ns: float) -> nx.Graph:
     cores = network.add_switches(f"core{core}" for core in range(half * half))
     for pod in range(k):
         edges, aggregations = (
-            network.add_switches(f"pod{pod}.{kind}{number}" for number in range(half))
+            network.add_switches(f"pod{pod}.{kind}{switch}" for switch in range(half))
             for kind in ("edge", "agg")
         )
         for edge in edges:

@@ -115,10 +115,10 @@ def rail(
         for device in range(devices)
     )
     for idx in range(nodes):
-        number = idx // per_segment
-        units = f"node{idx}", f"segment{number}"
+        position = idx // per_segment
+        units = f"node{idx}", f"segment{position}"
         members = _add_node(network, devices, nvlink, *units, forward=rails_only)
-        for device, leaf in zip(members, names[number * devices :], strict=False):
+        for device, leaf in zip(members, names[position * devices :], strict=False):
             network.connect(device, leaf, port)
     network.add_spines(names, spines, uplink)
     return network.finished()
