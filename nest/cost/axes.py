@@ -15,14 +15,8 @@ from nest.ir.plan import Strategy
 class Axis(NamedTuple):
     """One parallel axis.
 
-    Attributes
-    ----------
-    name
-        The field of a strategy that holds its degree, and its pin.
-    field
-        The field of a job with the allowed degrees.
-    meaning
-        For messages.
+    ``name`` is the field of a strategy that holds its degree, and its pin; ``field`` is
+    that of a job with the allowed degrees; ``meaning`` is for messages.
     """
 
     name: str

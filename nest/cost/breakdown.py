@@ -51,17 +51,10 @@ STEP_TERMS = {
 class Breakdown:
     """The terms of a plan's step time, in quanta.
 
-    Attributes
-    ----------
-    step
-        Terms of the step time by the names of :data:`STEP_TERMS`; they add up to it.
-    blocks
-        Terms of the load of every block by the names of :data:`LOAD_TERMS`;
-        they add up to it.
-    slowest
-        Position of the block with the longest load, the first of equals.
-    num_loads
-        How often the slowest block's load counts: once per micro-batch.
+    ``step`` has the terms of the step time by the names of :data:`STEP_TERMS`, and
+    ``blocks`` those of the load of every block by the names of :data:`LOAD_TERMS`; they
+    add up to it. ``slowest`` is the position of the block with the longest load, the
+    first of equals, and its load counts ``num_loads`` times: once per micro-batch.
     """
 
     step: Mapping[str, int]

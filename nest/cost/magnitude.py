@@ -27,12 +27,8 @@ COARSEST_PS = 10 ** int(math.log10(MAX_TERM))
 class Longest(NamedTuple):
     """Upper bounds over all plans of a problem, in ns.
 
-    Attributes
-    ----------
-    step_ns
-        Of the step time.
-    term_ns
-        Of every time that is rounded to quanta by itself.
+    ``step_ns`` bounds the step time, ``term_ns`` every time that is rounded to quanta
+    by itself.
     """
 
     step_ns: float

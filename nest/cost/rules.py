@@ -35,18 +35,8 @@ Members = list[tuple[int, Strategy]]
 class Pipeline:
     """A plan laid out on its devices; chunks are counted from 0.
 
-    Attributes
-    ----------
-    model
-        Cost terms of the problem.
-    plan, split, runtime, schedule
-        The plan, its batch split, how it runs, and its schedule.
-    members
-        Layers and strategies of every chunk.
-    blocks
-        Where every chunk sits.
-    terms
-        Terms of the layers of every chunk.
+    ``members`` has the layers and strategies of every chunk, ``terms`` the terms of
+    these layers, and ``blocks`` where every chunk sits.
     """
 
     model: CostModel

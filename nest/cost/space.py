@@ -28,14 +28,8 @@ from nest.units import ceil_div
 class BatchSplit(NamedTuple):
     """One choice of replicas and micro-batch.
 
-    Attributes
-    ----------
-    replicas, micro_batch
-        ``R`` and ``B``.
-    num_micro_batches
-        ``M``, per replica.
-    devices
-        Devices one replica may use, ``P = ⌊N/R⌋``.
+    ``R`` replicas run ``M`` micro-batches of ``B`` samples each, and each replica may
+    use ``P = ⌊N/R⌋`` devices.
     """
 
     replicas: int
@@ -47,14 +41,9 @@ class BatchSplit(NamedTuple):
 class Runtime(NamedTuple):
     """How a plan runs its stages; the defaults are what every job allows.
 
-    Attributes
-    ----------
-    virtual_stages
-        Chunks ``v`` per block of devices; above 1 interleaved.
-    overlap
-        Communication that runs behind computation.
-    distributed_optimizer
-        Whether the optimizer is sharded over replicas too.
+    There are ``v`` chunks per block of devices; above 1 the plan is interleaved.
+    ``overlap`` is communication that runs behind computation; a distributed optimizer
+    is sharded over replicas too.
     """
 
     virtual_stages: int = 1
@@ -220,15 +209,9 @@ def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str
 class SplitRule(NamedTuple):
     """A counting rule about replicas and micro-batch.
 
-    Attributes
-    ----------
-    about
-        What it is about: ``micro_batch``, ``replicas``, or ``samples``, the
-        product of both.
-    keeps
-        Whether a number keeps it. If ``samples`` do, so do their divisors.
-    expected
-        What it asks for, for messages.
+    It is about ``micro_batch``, ``replicas``, or ``samples``, the product of both.
+    ``keeps`` says whether a number keeps it; if ``samples`` do, so do their divisors.
+    ``expected`` says what it asks for, for messages.
     """
 
     about: Literal["micro_batch", "replicas", "samples"]
@@ -347,14 +330,8 @@ def why_not_stages(problem: Problem, plan: Plan, num_micro_batches: int) -> str 
 class Breach(NamedTuple):
     """What a plan has that a rule about whole plans forbids.
 
-    Attributes
-    ----------
-    rule
-        The field of the job that states the rule.
-    place, value
-        Of the plan.
-    expected
-        What the rule asks for there.
+    ``rule`` is the field of the job that states the rule, ``expected`` what it asks for
+    at this place of the plan.
     """
 
     rule: str
@@ -719,12 +696,8 @@ def stage_counts(
 class Family(NamedTuple):
     """Plans of one ``(R, B)`` whose stages may mix some strategies.
 
-    Attributes
-    ----------
-    strategies
-        What every stage, or layer, may choose from.
-    stage_counts
-        Numbers of stages (of blocks, where plans are interleaved).
+    Every stage, or layer, may choose from the strategies. ``stage_counts`` are numbers
+    of stages (of blocks, where plans are interleaved).
     """
 
     strategies: tuple[Strategy, ...]

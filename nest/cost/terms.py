@@ -172,13 +172,8 @@ def weight_sizes(
 class SyncCall(NamedTuple):
     """A collective over the ranks that share weights.
 
-    Attributes
-    ----------
-    kind
-        What it is.
-    parts
-        Names of groups, each with the bytes of the whole tensors: dense
-        weights and experts have ranks of their own.
+    ``parts`` has names of groups, each with the bytes of the whole tensors: dense
+    weights and experts have ranks of their own.
     """
 
     kind: CollectiveKind

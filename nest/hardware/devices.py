@@ -14,12 +14,8 @@ from nest.util.stored import read_stored
 class Reserve(Struct, frozen=True, kw_only=True):
     """Memory that framework, driver and communication library take.
 
-    Attributes
-    ----------
-    reserve_bytes
-        On each device, kept out of the plan's reach.
-    source
-        Where the figure comes from.
+    On each device ``reserve_bytes`` are out of the reach of plans; ``source`` says
+    where the figure comes from.
     """
 
     reserve_bytes: Size

@@ -19,16 +19,9 @@ SMALL_GROUP = 8
 class LinkSpec(Struct, frozen=True, kw_only=True):
     """One family of links.
 
-    Attributes
-    ----------
-    name
-        Also the name of the network levels that use it.
-    bytes_per_s
-        Data sheet: per device, in one direction.
-    latency_ns
-        One step of a collective, software included.
-    source
-        Where the figures come from.
+    ``name`` is also that of the network levels that use it. The data sheet gives
+    ``bytes_per_s`` per device, in one direction; ``latency_ns`` is that of one step of
+    a collective, software included; ``source`` says where the figures come from.
     """
 
     name: str

@@ -42,15 +42,8 @@ def check_link(bandwidth_bytes_per_s: float, latency_ns: float) -> None:
 class NetworkNode(Struct, frozen=True, kw_only=True):
     """A device or a switch.
 
-    Attributes
-    ----------
-    id
-        Its name.
-    kind
-        What it is.
-    forward
-        Whether it passes on what is meant for others; by default switches
-        do and devices do not.
+    ``forward`` says whether it passes on what is meant for others; by default switches
+    do and devices do not.
     """
 
     id: str
@@ -68,16 +61,8 @@ class NetworkNode(Struct, frozen=True, kw_only=True):
 class NetworkLink(Struct, frozen=True, kw_only=True):
     """A link between two nodes, the same in both directions.
 
-    In a directed graph it leads from ``source`` to ``target`` only.
-
-    Attributes
-    ----------
-    source, target
-        Names of the nodes that it joins.
-    bandwidth_bytes_per_s
-        In one direction.
-    latency_ns
-        Of one message, up to 1 s.
+    In a directed graph it leads from ``source`` to ``target`` only. The bandwidth is
+    that of one direction; the latency, of one message, is at most 1 s.
     """
 
     source: str

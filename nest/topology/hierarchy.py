@@ -18,13 +18,8 @@ from nest.topology.shares import Share, Spread, Step, offered
 class GroupShape(NamedTuple):
     """All that the time of a collective depends on.
 
-    Attributes
-    ----------
-    size
-        Number of ranks.
-    levels
-        How they are spread over the members of each level, up to the lowest
-        whose subtree holds them all.
+    These are the number of ranks, and how they are spread over the members of each
+    level, up to the lowest one whose subtree holds them all.
     """
 
     size: int

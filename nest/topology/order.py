@@ -52,14 +52,8 @@ Order = list[Any]
 class Group:
     """Ranks of a plan that talk to each other.
 
-    Attributes
-    ----------
-    positions
-        Numbers of their devices, from 0.
-    size_bytes
-        Of a message.
-    weight
-        How often.
+    ``positions`` are the numbers of their devices, from 0; they send messages of
+    ``size_bytes``, and ``weight`` says how often.
     """
 
     positions: tuple[int, ...]

@@ -35,12 +35,8 @@ Points = dict[Any, tuple[float, float]]
 class StageColors:
     """Which devices a plan's stages are on.
 
-    Attributes
-    ----------
-    labels
-        Of the blocks of devices: what the legend says.
-    block_of
-        Block of every position of the order; ``None`` if it is idle.
+    ``labels`` has what the legend says of each block of devices, ``block_of`` the block
+    of every position of the order; ``None`` if it is idle.
     """
 
     labels: tuple[str, ...]

@@ -16,12 +16,8 @@ from nest.ir.graph import CollectiveKind
 class Block(NamedTuple):
     """A stage's devices: ``[qP + k, qP + k + n)`` of each replica ``q``.
 
-    Attributes
-    ----------
-    replicas, pitch
-        ``R`` and ``P``.
-    offset, devices
-        ``k`` and ``n``.
+    There are ``R`` replicas at a pitch of ``P``; ``k`` is the offset, ``n`` the number
+    of devices.
     """
 
     replicas: int
@@ -96,15 +92,9 @@ class ParallelGroups(NamedTuple):
 class Link(NamedTuple):
     """Messages of ``X`` bytes, which take ``alpha_ns + X w / beta``.
 
-    Attributes
-    ----------
-    alpha_ns
-        Latency and launch.
-    beta
-        Bandwidth in bytes/s.
-    receivers, senders
-        So many devices get a message each from so many, in lowest terms:
-        ``w = receivers / senders``, 1 where each has a sender to itself.
+    ``alpha_ns`` is latency and launch, ``beta`` the bandwidth in bytes/s. So many
+    receivers get a message each from so many senders, in lowest terms: ``w = receivers
+    / senders``, 1 where each has a sender to itself.
     """
 
     alpha_ns: float
@@ -179,10 +169,8 @@ class Network(Protocol):
 class TreeNetwork(Protocol):
     """What a tree of levels has beyond other networks.
 
-    Attributes
-    ----------
-    latencies_ns, raw_bandwidths
-        Of the levels from the device up; in bytes/s for each device.
+    ``latencies_ns`` and ``raw_bandwidths`` are those of the levels from the device up,
+    the latter in bytes/s for each device.
     """
 
     latencies_ns: tuple[float, ...]

@@ -40,14 +40,9 @@ def forwards(attributes: dict[str, Any]) -> bool:
 class Distances:
     """How far nodes are from others.
 
-    Attributes
-    ----------
-    latency_ns
-        Shape (sources, targets).
-    hops
-        Links of the shortest of these routes, same shape.
-    ns_per_byte
-        Sum of the inverse bandwidths of the links of the fastest of these, same shape.
+    Shape of all: (sources, targets). ``hops`` counts the links of the shortest of the
+    routes with that latency, and ``ns_per_byte`` is the sum of the inverse bandwidths
+    of the links of the fastest of these.
     """
 
     latency_ns: Floats

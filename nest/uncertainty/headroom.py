@@ -63,14 +63,9 @@ FITS_MEANING = (
 class FullestDevice(NamedTuple):
     """The device of a plan that is the likeliest to lack memory.
 
-    Attributes
-    ----------
-    fits
-        Whether it has enough memory, and how sure that is.
-    memory_bytes
-        Predicted memory.
-    device_bytes, usable_bytes
-        Memory of the device, and what headroom leaves of it.
+    ``fits`` says whether it has enough memory, and how sure that is. ``memory_bytes``
+    are predicted; the device has ``device_bytes``, of which headroom leaves
+    ``usable_bytes``.
     """
 
     fits: FitsWord

@@ -23,10 +23,7 @@ _WATCH_S = 0.1
 class Interrupted(KeyboardInterrupt):
     """The user stopped it.
 
-    Attributes
-    ----------
-    found
-        What is known by then: what the call would have returned.
+    ``found`` is what is known by then: what the call would have returned.
     """
 
     def __init__(self, found: Any) -> None:

@@ -27,12 +27,8 @@ _QUANTITY = re.compile(rf"{_NUMBER}\s*([^\s\d.].*)")
 class Kind(NamedTuple):
     """What a quantity is of.
 
-    Attributes
-    ----------
-    what, example, counted
-        For people: with an article, a text, what is counted.
-    units
-        How much of the smallest thing counted each unit is.
+    ``what``, ``example`` and ``counted`` are for people: with an article, a text, what
+    is counted. ``units`` says how much of the smallest thing counted each unit is.
     """
 
     what: str

@@ -98,17 +98,9 @@ class Column(NamedTuple):
 class Table:
     """A table of raw values.
 
-    Attributes
-    ----------
-    columns
-        Its columns.
-    rows
-        The values of every row, in the order of the columns. A row is about
-        its first value.
-    title, text
-        Its caption, and what a reader must know to read it.
-    key
-        Its name in JSON.
+    ``rows`` has the values of every row, in the order of the columns; a row is about
+    its first value. ``title`` is its caption, ``text`` what a reader must know to read
+    it, ``key`` its name in JSON.
     """
 
     columns: Sequence[Column]

@@ -85,14 +85,9 @@ class Times(NamedTuple):
 class InFlight(NamedTuple):
     """The most that a block keeps at once, over its whole list of passes.
 
-    Attributes
-    ----------
-    chunks, chunk_bytes
-        The most passes in flight of each of its chunks, and what they keep.
-    passes
-        The most passes of any of its chunks.
-    kept_bytes
-        The most that the passes in flight keep.
+    ``chunks`` has the most passes in flight of each of its chunks, and ``chunk_bytes``
+    what they keep. ``passes`` is the most of all its chunks together, and
+    ``kept_bytes`` the most that the passes in flight keep.
     """
 
     chunks: tuple[int, ...]

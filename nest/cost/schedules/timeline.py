@@ -25,14 +25,9 @@ _KINDS = {"all": _BACKWARD, "inputs": _INPUTS, "weights": _WEIGHTS}
 class Timeline(NamedTuple):
     """What every block runs, and when.
 
-    Attributes
-    ----------
-    schedule, num_micro_batches
-        Says in which order every block runs its passes; ``M``.
-    ends
-        When each pass of every block ends, in that order, in quanta from
-        the start of the step; of the first of two paired passes, when its
-        own input is there and its block free.
+    ``schedule`` says in which order every block runs its passes. ``ends`` has when each
+    of them ends, in quanta from the start of the step; of the first of two paired
+    passes, when its own input is there and its block free.
     """
 
     schedule: Schedule

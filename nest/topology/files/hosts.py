@@ -33,17 +33,9 @@ UPLINKS = ("uplink_bandwidths_bytes_per_s", "uplink_latencies_ns")
 class Host(NamedTuple):
     """A node of a cluster.
 
-    Attributes
-    ----------
-    name
-        Of the node.
-    leaf
-        The switch that its ports are on.
-    domain
-        Name of the devices that one NVLink network joins across nodes, or
-        None: those of the node alone.
-    num_devices
-        How many devices it has, or None if the file does not say.
+    ``leaf`` is the switch that its ports are on. ``domain`` names the devices that one
+    NVLink network joins across nodes; without it, those of the node alone are joined.
+    ``num_devices`` is ``None`` if the file does not say it.
     """
 
     name: str

@@ -60,20 +60,9 @@ _MAX_DEPTH = 32
 class _Node:
     """What a file says of a node; ids are bus ids, or names of processors.
 
-    Attributes
-    ----------
-    processors
-        In the order of the file.
-    devices
-        By bus id, the element of the device if there is one.
-    bridges
-        Switches of PCIe.
-    cards
-        The speed of each network card in bytes/s, None if unknown.
-    links
-        Over PCIe: from, to, bytes/s; None is unknown.
-    seen
-        All ids so far.
+    ``devices`` has the element of each device, if there is one, by its bus id;
+    ``bridges`` are switches of PCIe. ``cards`` has the speed of each network card, and
+    ``links`` has those over PCIe (from, to, speed), in bytes/s; ``None`` is unknown.
     """
 
     processors: list[str] = field(default_factory=list)

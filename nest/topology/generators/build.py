@@ -30,15 +30,9 @@ class Cable(NamedTuple):
 class Spines(NamedTuple):
     """The switches that join all leaves.
 
-    Attributes
-    ----------
-    spines
-        How many; ``None`` for as many as make the links of a leaf up as fast
-        as those down.
-    oversubscription
-        Bandwidth of the links of a leaf down by that of its links up.
-    latency_ns
-        Of a link from a leaf to a spine.
+    ``None`` stands for as many as make the links of a leaf up as fast as those down.
+    ``oversubscription`` is the bandwidth of the links of a leaf down by that of its
+    links up, ``latency_ns`` that of a link from a leaf to a spine.
     """
 
     spines: int | None

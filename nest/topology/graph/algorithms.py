@@ -50,12 +50,8 @@ COMPONENT_OF: Mapping[CollectiveKind, Component] = {
 class Places(NamedTuple):
     """What is known of where ranks are.
 
-    Attributes
-    ----------
-    units
-        The number of the unit of every rank, an array per partition, finest first.
-    coordinates
-        Of every rank; none if there are not any.
+    ``units`` has the number of the unit of every rank, an array per partition, finest
+    first; ``coordinates`` has those of every rank, if there are any.
     """
 
     units: Sequence[Ints] = ()

@@ -28,12 +28,7 @@ Offered = Mapping[Component, Mapping[str, tuple[Line, ...]]]
 class Prices(NamedTuple):
     """What collectives of some groups take: lines, the least of which counts.
 
-    Attributes
-    ----------
-    half
-        Of a reduce-scatter or an all-gather.
-    all_reduce, all_to_all
-        Of these.
+    ``half`` is what a reduce-scatter or an all-gather takes.
     """
 
     half: tuple[Line, ...] = ()
