@@ -10,7 +10,7 @@ passes of a pair hide behind each other is taken off the bubble.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -147,12 +147,8 @@ def without_collectives(problem: Problem, axis: str) -> Problem:
         computing = tuple(call for call in cost.collectives if call.axis != axis)
         return replace(cost, collectives=computing)
 
-    return _with_costs(problem, strip)
-
-
-def _with_costs(problem: Problem, change: Callable[[LayerCost], LayerCost]) -> Problem:
     kinds = tuple(
-        replace(kind, costs=tuple(change(cost) for cost in kind.costs))
+        replace(kind, costs=tuple(map(strip, kind.costs)))
         for kind in problem.graph.kinds
     )
     return replace(problem, graph=replace(problem.graph, kinds=kinds))

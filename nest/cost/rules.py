@@ -17,6 +17,7 @@ from nest.cost.schedules import SCHEDULES, InFlight, Schedule
 from nest.cost.transfers import passing_bytes
 from nest.cost.verdict import BlockScore, StageScore
 from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.job import Job
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.topology.protocol import Block, Network
@@ -80,6 +81,14 @@ class Loads(NamedTuple):
     redistribution: int = 0
 
 
+#: Fields of a job that only some presets let differ from their defaults.
+_EXTENSIONS = (
+    *("virtual_stages", "overlap", "distributed_optimizer", "granularity", "uniform"),
+    *("even_layers", "one_stage", "idle_devices", "zero_with", "sharded_with"),
+    *("micro_batch_count", "overlap_needs"),
+)
+
+
 class CostRules:
     """The project's own model."""
 
@@ -115,22 +124,10 @@ class CostRules:
             With the place, what it must be, and what it is.
         """
         if not self.extensions:
-            for field, default in (
-                ("virtual_stages", (1,)),
-                ("overlap", {}),
-                ("distributed_optimizer", False),
-                ("granularity", "stage"),
-                ("uniform", ()),
-                ("even_layers", False),
-                ("one_stage", ()),
-                ("idle_devices", True),
-                ("zero_with", {}),
-                ("sharded_with", ()),
-                ("micro_batch_count", "any"),
-                ("overlap_needs", {}),
-            ):
+            plain = Job(global_batch=1)
+            for field in _EXTENSIONS:
                 value = getattr(problem.job, field)
-                if value != default:
+                if value != getattr(plain, field):
                     raise InvalidProblemError(
                         f"$.job.{field}: expected the default under preset "
                         f"{self.name!r}, got {value}; remove it or use "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -52,16 +53,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
         topology = cluster.topology.scaled(factors.network)
         cluster = replace(cluster, topology=topology)
     if factors.device != 1:
-        cluster = replace(
-            cluster,
-            device=_device(cluster.device, factors.device),
-            others=tuple(
-                replace(
-                    device_range, device=_device(device_range.device, factors.device)
-                )
-                for device_range in cluster.others
-            ),
-        )
+        cluster = cluster.with_devices(partial(_slower, factor=factors.device))
     kinds = tuple(
         replace(kind, costs=tuple(_cost(cost, factors) for cost in kind.costs))
         for kind in problem.graph.kinds
@@ -69,7 +61,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
     return replace(problem, cluster=cluster, graph=replace(problem.graph, kinds=kinds))
 
 
-def _device(device: Device, factor: float) -> Device:
+def _slower(device: Device, factor: float) -> Device:
     """Return a device whose optimizer update takes longer."""
     speed = device.hbm_bytes_per_s
     return replace(device, hbm_bytes_per_s=speed and speed / factor)

@@ -174,8 +174,7 @@ def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str
         return (
             f"virtual_stages: expected one of {list(job.chunk_counts)}, got {virtual}"
         )
-    reason = why_not_order(problem.job, plan)
-    if reason is not None:
+    if (reason := why_not_order(problem.job, plan)) is not None:
         return reason
     schedule = plan_schedule(problem.job, plan, num_micro_batches)
     if plan.placement != schedule.placement:
@@ -321,10 +320,8 @@ def why_not_stages(problem: Problem, plan: Plan, num_micro_batches: int) -> str 
     if breach is not None:
         return str(breach)
     reason = why_not_split_passes(problem.job, plan, num_micro_batches)
-    if reason is not None:
-        return reason
     rules = get_rules(problem.preset)
-    return rules.why_not_stages(plan, num_micro_batches)
+    return reason or rules.why_not_stages(plan, num_micro_batches)
 
 
 class Breach(NamedTuple):

@@ -8,7 +8,6 @@ is searched, so every solver keeps it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
@@ -155,7 +154,7 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
             headroom_bytes=device.headroom_bytes + size_bytes,
         )
 
-    return _with_devices(problem, smaller)
+    return replace(problem, cluster=problem.cluster.with_devices(smaller))
 
 
 def chance_text(probability: float) -> str:
@@ -180,19 +179,8 @@ def within_memory(
         whole_bytes = device.memory_bytes + device.headroom_bytes
         return min(device.memory_bytes, math.floor(whole_bytes * fraction))
 
-    types = problem.cluster.types
-    if any(size_bytes(device) < device.reserve_bytes for device in types):
-        return None
-    return _with_devices(
-        problem, lambda device: replace(device, memory_bytes=size_bytes(device))
-    )
-
-
-def _with_devices(problem: Problem, change: Callable[[Device], Device]) -> Problem:
     cluster = problem.cluster
-    others = tuple(
-        replace(device_range, device=change(device_range.device))
-        for device_range in cluster.others
-    )
-    changed = replace(cluster, device=change(cluster.device), others=others)
-    return replace(problem, cluster=changed)
+    if any(size_bytes(device) < device.reserve_bytes for device in cluster.types):
+        return None
+    smaller = cluster.with_devices(lambda x: replace(x, memory_bytes=size_bytes(x)))
+    return replace(problem, cluster=smaller)

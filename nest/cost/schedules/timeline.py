@@ -106,7 +106,7 @@ def run(
             done += 1
             idle = 0
         block = (block + 1) % num_blocks
-    if any(map(_unfinished, ends, lists.kinds)):
+    if sum(map(len, ends)) < sum(map(len, lists.kinds)):
         raise ValueError(
             f"schedule {schedule.name!r}: expected passes that can all run, "
             f"got some that wait for each other"
@@ -147,10 +147,6 @@ def pair_time(there: ChunkTimes, back: ChunkTimes) -> int:
     forward: int = max(there.forward - hideable, other)
     backward: int = max(back.backward - other, hideable)
     return forward + backward
-
-
-def _unfinished(ends: list[int], kinds: list[int]) -> bool:
-    return len(ends) < len(kinds)
 
 
 @lru_cache(maxsize=8)
