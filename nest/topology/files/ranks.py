@@ -47,9 +47,7 @@ def write_hostfile(
     NestError
         If the file cannot be written.
     """
-    home = _homes(path, graph)
-    lines = [home[device][0] for device in _order(path, graph, order)]
-    _write(path, lines)
+    _write(path, [host for host, _ in _slots_by_rank(path, graph, order)])
 
 
 def write_rankfile(
@@ -60,12 +58,8 @@ def write_rankfile(
     Arguments and errors are those of :func:`write_hostfile`;
     :func:`read_rankfile` reads it again.
     """
-    home = _homes(path, graph)
-    lines = [
-        f"{rank} {home[device][0]}:{home[device][1]}"
-        for rank, device in enumerate(_order(path, graph, order))
-    ]
-    _write(path, lines)
+    by_rank = enumerate(_slots_by_rank(path, graph, order))
+    _write(path, [f"{rank} {host}:{index}" for rank, (host, index) in by_rank])
 
 
 def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
@@ -102,31 +96,27 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
     return order
 
 
-def _homes(path: str | Path, graph: nx.Graph) -> dict[str, tuple[str, int]]:
-    """Return host and number of each device, for a file of a launcher.
+def _slots_by_rank(
+    path: str | Path, graph: nx.Graph, order: Sequence[str] | None
+) -> list[tuple[str, int]]:
+    """Return host and number of each rank, for a file of a launcher.
 
     Launchers split lines at blanks, and shells hand hosts to ``ssh``: a host
     that is more than a word, or begins as an option does, is refused.
     """
-    homes = slots(graph)
+    homes, file = slots(graph), Source(str(path), "")
     for host in dict.fromkeys(host for host, _ in homes.values()):
         if not _HOST.fullmatch(host):
-            raise Source(str(path), "").refuse(
+            raise file.refuse(
                 "host",
                 "letters, digits and '._:/-' after a letter or digit",
                 shown(host),
                 "rename the node in the network",
             )
-    return homes
-
-
-def _order(
-    path: str | Path, graph: nx.Graph, order: Sequence[str] | None
-) -> Sequence[str]:
     if order is None:
         order = graph.graph["order"]
-    check_order(Source(str(path), ""), list(slots(graph)), order)
-    return order
+    check_order(file, list(homes), order)
+    return [homes[device] for device in order]
 
 
 def _write(path: str | Path, lines: Sequence[str]) -> None:

@@ -122,14 +122,6 @@ def _rings(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     return Phase(latency_fs, Flows.of(rings, after, (n - 1) / n * fractions[:, None]))
 
 
-def _ring(routes: Routes, batch: Batch) -> list[Phase]:
-    return [_rings(routes, *batch)]
-
-
-def _two_way_ring(routes: Routes, batch: Batch) -> list[Phase]:
-    return [_both_ways(routes, *batch)]
-
-
 def _both_ways(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     """Return halves on rings and their opposites, half of the buffer each."""
     return _rings(
@@ -277,8 +269,8 @@ def whole_reductions(medium: Medium, size: int) -> dict[str, Line]:
 
 #: Algorithms that need to know nothing but the ranks, and their halves.
 _FLAT: Mapping[str, Half] = {
-    "ring": _ring,
-    "two-way-ring": _two_way_ring,
+    "ring": lambda routes, batch: [_rings(routes, *batch)],
+    "two-way-ring": lambda routes, batch: [_both_ways(routes, *batch)],
     "halving-doubling": _halving(far=False),
     "halving-doubling-far": _halving(far=True),
     "direct": _direct,

@@ -50,7 +50,7 @@ def read_node_link(document: Any, where: str = "graph") -> Any:
             raise InvalidProblemError(
                 f"{at}: expected distinct ids, got {name!r} twice; rename one"
             )
-        graph.add_node(name, **_without(entry, "id"))
+        graph.add_node(name, **{key: entry[key] for key in entry if key != "id"})
     key = "edges" if "edges" in table else "links"
     for at, entry in _entries(table, key, where):
         ends = [_name(entry, end, at) for end in ("source", "target")]
@@ -296,7 +296,3 @@ def _number(
             f"{'bytes/s' if default is None else 'nanoseconds'}"
         )
     return float(value)
-
-
-def _without(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name != key}
