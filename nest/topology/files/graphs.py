@@ -16,8 +16,7 @@ from typing import Any
 import networkx as nx
 
 from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
-from nest.topology.files.safe_xml import parse_xml
-from nest.topology.files.source import Source, listed, parse_json, shown
+from nest.topology.files.source import Source, listed, parse_json, parse_xml, shown
 from nest.util.files import write_atomically
 
 Edge = tuple[str, Any, Any, Mapping[str, Any]]

@@ -17,8 +17,7 @@ import networkx as nx
 from nest.topology.files.assemble import DEVICE, SWITCH, add_hub, add_link
 from nest.topology.files.hosts import Host, add_ports
 from nest.topology.files.node_network import NETWORK, repeat
-from nest.topology.files.safe_xml import parse_xml
-from nest.topology.files.source import Source, listed, shown
+from nest.topology.files.source import Source, listed, parse_xml, shown
 from nest.units import GB
 
 VERSION = "1"

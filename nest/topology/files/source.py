@@ -8,6 +8,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.ir import documents, yaml_documents
@@ -243,3 +244,21 @@ def parse_yaml(source: Source) -> Any:
     """
     with refusing(source.where, InvalidProblemError):
         return yaml_documents.parse_yaml(source.text, aliases=False)
+
+
+def parse_xml(source: Source) -> ElementTree.Element:
+    """Parse XML without document types and entities; return the root element."""
+    declared = re.search(r"(?i)<!(DOCTYPE|ENTITY)", source.text)
+    if declared is not None:
+        raise source.refuse(
+            "",
+            "XML without document types and entities",
+            declared[0],
+            "remove the declaration",
+        )
+    try:
+        return ElementTree.fromstring(source.text)
+    except (ElementTree.ParseError, ValueError) as error:
+        got = f"malformed text ({shown(str(error))})"
+        remedy = "check that the file is complete"
+        raise source.refuse("", "XML", got, remedy) from error
