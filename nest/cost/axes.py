@@ -40,21 +40,14 @@ AXES = (*RANK_AXES, EXPERT_AXIS)
 
 
 class Groups(NamedTuple):
-    """The parallel groups of one purpose.
+    """The parallel groups of one purpose."""
 
-    Attributes
-    ----------
-    size, stride
-        Ranks of a group inside a block, and how far they are apart.
-    joined
-        Whether a group spans all replicas.
-    tiled
-        Whether all stages do so at once, at the end of the step.
-    """
-
+    #: Ranks of a group inside a block, and how far they are apart.
     size: int
     stride: int
+    #: Whether a group spans all replicas.
     joined: bool = False
+    #: Whether all stages do so at once, at the end of the step.
     tiled: bool = False
 
 

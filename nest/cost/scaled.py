@@ -18,27 +18,18 @@ WAITING = 2.0
 
 
 class Factors(NamedTuple):
-    """By what times are multiplied.
+    """By what times are multiplied."""
 
-    Attributes
-    ----------
-    device
-        Passes of layers that nobody measured, and optimizer updates.
-    network
-        Messages and collectives: bytes as well as latencies.
-    host
-        What hosts take to issue passes.
-    waiting
-        The part of the time of passes that is taken to wait for hosts, where
-        nobody measured it.
-    measured
-        Passes of layers that somebody measured.
-    """
-
+    #: Passes of layers that nobody measured, and optimizer updates.
     device: float = 1.0
+    #: Messages and collectives: bytes as well as latencies.
     network: float = 1.0
+    #: What hosts take to issue passes.
     host: float = 1.0
+    #: The part of the time of passes that is taken to wait for hosts, where nobody
+    #: measured it.
     waiting: float = 1.0
+    #: Passes of layers that somebody measured.
     measured: float = 1.0
 
 

@@ -41,48 +41,35 @@ class Passes(NamedTuple):
 
 
 class LayerTerms(NamedTuple):
-    """What one layer adds to its stage.
+    """What one layer adds to its stage."""
 
-    Attributes
-    ----------
-    forward, backward
-        Quanta per micro-batch; collectives, recomputation and per
-        micro-batch ZeRO traffic included.
-    weight_backward
-        The part of ``backward`` that computes gradients of weights, and
-        scatters them per micro-batch.
-    pairable_forward, pairable_backward
-        Parts of the passes that may hide behind a pass of another
-        micro-batch, where the schedule runs two at a time.
-    recomputed
-        The part of ``backward`` that is the recomputed forward pass.
-    sync
-        Quanta per step: its share of gradient sync and optimizer update.
-    hideable_sync
-        The part of ``sync`` that is gradient sync, if the plan overlaps it
-        with the backward pass; else 0.
-    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
-        Kept all the time, per device, after sharding.
-    kept_bytes
-        Kept per in-flight micro-batch, per device.
-    working_bytes
-        Needed while the layer runs, the device's reserve included: so every
-        sum of the parts is the device's memory.
-    """
-
+    #: Quanta per micro-batch; collectives, recomputation and per micro-batch ZeRO
+    #: traffic included.
     forward: int
     backward: int
+    #: The part of ``backward`` that computes gradients of weights, and scatters them
+    #: per micro-batch.
     weight_backward: int
+    #: Parts of the passes that may hide behind a pass of another micro-batch, where the
+    #: schedule runs two at a time.
     pairable_forward: int
     pairable_backward: int
+    #: The part of ``backward`` that is the recomputed forward pass.
     recomputed: int
+    #: Quanta per step: its share of gradient sync and optimizer update.
     sync: int
+    #: The part of ``sync`` that is gradient sync, if the plan overlaps it with the
+    #: backward pass; else 0.
     hideable_sync: int
+    #: Kept all the time, per device, after sharding.
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
     buffer_bytes: int
+    #: Kept per in-flight micro-batch, per device.
     kept_bytes: int
+    #: Needed while the layer runs, the device's reserve included: so every sum of the
+    #: parts is the device's memory.
     working_bytes: int
 
     @property

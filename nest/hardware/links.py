@@ -48,37 +48,26 @@ def link_spec(name: str) -> LinkSpec:
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True):
-    """What a link family was measured to reach.
+    """What a link family was measured to reach."""
 
-    Attributes
-    ----------
-    efficiency
-        Of the data-sheet bandwidth that large collectives reach.
-    latency_ns
-        One step of a collective, and one message.
-    launch_ns
-        Once per collective or message, whatever its size.
-    group_loss
-        ``c``: groups of ``m`` members reach ``1 - c/m`` of the efficiency.
-    num_points
-        Measurements it was fitted to, by ``bench/calibrate_links.py``.
-    mean_error_before, mean_error, median_error, max_error
-        Relative errors over these: the mean that the fit minimizes (sizes
-        and collectives count alike) with the data-sheet bandwidth and 3 µs
-        a step, the same fitted, median and largest fitted.
-    provenance
-        Where the measurements come from.
-    """
-
+    #: Of the data-sheet bandwidth that large collectives reach.
     efficiency: PositiveReal
+    #: One step of a collective, and one message.
     latency_ns: Real
+    #: Once per collective or message, whatever its size.
     launch_ns: Real
+    #: ``c``: groups of ``m`` members reach ``1 - c/m`` of the efficiency.
     group_loss: Fraction = 0.0
+    #: Measurements it was fitted to, by ``bench/calibrate_links.py``.
     num_points: int
+    #: Relative errors over these: the mean that the fit minimizes (sizes and
+    #: collectives count alike) with the data-sheet bandwidth and 3 µs a step, the same
+    #: fitted, median and largest fitted.
     mean_error_before: float
     mean_error: float
     median_error: float
     max_error: float
+    #: Where the measurements come from.
     provenance: str
 
 

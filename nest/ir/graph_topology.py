@@ -74,24 +74,6 @@ class NetworkLink(Struct, frozen=True, kw_only=True):
 class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="graph"):
     """Any network of devices and switches.
 
-    Attributes
-    ----------
-    nodes
-        Devices and switches.
-    links
-        At most one between two nodes; in a directed graph at most one each way.
-    directed
-        Whether links lead one way only.
-    order
-        All devices in rank order; by default as in ``nodes``.
-    units
-        Partitions of the devices, finest first: the unit (node, rack, …) of
-        each. A finer unit lies within one coarser unit.
-    coordinates
-        Where each device is on a torus or a grid: as many axes for all.
-    launch_ns
-        What a message or a collective costs once, whatever its size.
-
     Raises
     ------
     ValueError
@@ -105,12 +87,20 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
     #: What limits the number of devices, and what to do about it.
     room: ClassVar = ("the devices of the graph", "add some")
 
+    #: Devices and switches.
     nodes: tuple[NetworkNode, ...]
+    #: At most one between two nodes; in a directed graph at most one each way.
     links: tuple[NetworkLink, ...]
+    #: Whether links lead one way only.
     directed: bool = False
+    #: All devices in rank order; by default as in ``nodes``.
     order: tuple[str, ...] = ()
+    #: Partitions of the devices, finest first: the unit (node, rack, …) of each. A
+    #: finer unit lies within one coarser unit.
     units: tuple[dict[str, str], ...] = ()
+    #: Where each device is on a torus or a grid: as many axes for all.
     coordinates: dict[str, tuple[int, ...]] = {}
+    #: What a message or a collective costs once, whatever its size.
     launch_ns: Real = 0.0
 
     def __post_init__(self) -> None:

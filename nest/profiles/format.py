@@ -34,47 +34,34 @@ class InvalidProfileError(NestError, ValueError):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One layer, measured.
+    """One layer, measured."""
 
-    Attributes
-    ----------
-    model, kind
-        Name of the architecture, and of the kind of graph node that the
-        layer is, such as ``embedding``, ``decoder`` or ``head``.
-    tp, cp, ep, samples
-        Degrees, and samples per data-parallel rank.
-    sequence_length
-        Tokens per sample of the job; a tower with a length of its own is
-        measured at that.
-    forward_ns, backward_ns
-        Time of one pass of one layer on one device.
-    includes_tp_collectives
-        Whether these times contain the layer's tensor parallel collectives.
-    kept_bytes
-        Activation bytes kept from forward to backward, without
-        recomputation; ``None`` if not measured.
-    working_bytes
-        Memory needed beyond that while the layer runs; ``None`` if not measured.
-    weight_bytes
-        Weights per device, experts included, in the data type of the
-        profile; ``None`` if not known.
-    forward_flops, backward_flops
-        FLOPs of the two passes on this device, for the roofline; ``None`` if not known.
-    """
-
+    #: Name of the architecture, and of the kind of graph node that the layer is, such
+    #: as ``embedding``, ``decoder`` or ``head``.
     model: str
     kind: str
+    #: Degrees, and samples per data-parallel rank.
     tp: Count = 1
     cp: Count = 1
     ep: Count = 1
     samples: Count = 1
+    #: Tokens per sample of the job; a tower with a length of its own is measured at
+    #: that.
     sequence_length: Count
+    #: Time of one pass of one layer on one device.
     forward_ns: PositiveReal
     backward_ns: PositiveReal
+    #: Whether these times contain the layer's tensor parallel collectives.
     includes_tp_collectives: bool = False
+    #: Activation bytes kept from forward to backward, without recomputation; ``None``
+    #: if not measured.
     kept_bytes: Size | None = None
+    #: Memory needed beyond that while the layer runs; ``None`` if not measured.
     working_bytes: Size | None = None
+    #: Weights per device, experts included, in the data type of the profile; ``None``
+    #: if not known.
     weight_bytes: Size | None = None
+    #: FLOPs of the two passes on this device, for the roofline; ``None`` if not known.
     forward_flops: Real | None = None
     backward_flops: Real | None = None
 
@@ -91,35 +78,24 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
-    """Measured layers, and how they were measured.
+    """Measured layers, and how they were measured."""
 
-    Attributes
-    ----------
-    source
-        For people: where the figures come from.
-    device
-        Name of the device, as clusters name it.
-    framework, framework_version
-        What ran the layers.
-    dtype
-        Data type of weights and activations: bf16, fp16 or fp32.
-    sequence_parallel
-        Whether activations between layers were also split over ``tp``.
-    warm_up, repeats
-        Passes before the measured ones; measured passes, whose median an
-        entry gives. ``None`` if not known.
-    entries
-        The layers, in no particular order.
-    """
-
+    #: For people: where the figures come from.
     source: str = ""
+    #: Name of the device, as clusters name it.
     device: str
+    #: What ran the layers.
     framework: str = ""
     framework_version: str = ""
+    #: Data type of weights and activations: bf16, fp16 or fp32.
     dtype: str
+    #: Whether activations between layers were also split over ``tp``.
     sequence_parallel: bool = False
+    #: Passes before the measured ones; measured passes, whose median an entry gives.
+    #: ``None`` if not known.
     warm_up: Size | None = None
     repeats: Count | None = None
+    #: The layers, in no particular order.
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:

@@ -101,27 +101,18 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
 
 
 class Timing(NamedTuple):
-    """How layers are timed.
+    """How layers are timed."""
 
-    Attributes
-    ----------
-    device
-        ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
-    dtype
-        Data type of weights and activations.
-    sequence_parallel
-        Whether activations between layers are split over ``tp``.
-    warm_up, repeats
-        Passes before the measured ones, and measured passes.
-    device_name
-        Name of the device in the profile; by default that of the hardware data.
-    """
-
+    #: ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
     device: str = "auto"
+    #: Data type of weights and activations.
     dtype: str = "bf16"
+    #: Whether activations between layers are split over ``tp``.
     sequence_parallel: bool = True
+    #: Passes before the measured ones, and measured passes.
     warm_up: int = 2
     repeats: int = 5
+    #: Name of the device in the profile; by default that of the hardware data.
     device_name: str | None = None
 
 

@@ -46,66 +46,46 @@ class Range:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition of the devices, such as nodes or racks.
+    """A partition of the devices, such as nodes or racks."""
 
-    Attributes
-    ----------
-    num_units
-        Of the partition.
-    devices
-        Of a unit.
-    out_bytes_per_s
-        What a unit's devices can send to all others.
-    oversubscription
-        What the parts of a unit can send out of themselves by what it can:
-        its units of the finer partition, its devices in the finest. 1 where
-        all can talk to the outside at once.
-    bisection_bytes_per_s
-        Between the first half of the units, by their first device, and the
-        others; of an odd number the half has one less.
-    """
-
+    #: Of the partition.
     num_units: int
+    #: Of a unit.
     devices: Range
+    #: What a unit's devices can send to all others.
     out_bytes_per_s: Range
+    #: What the parts of a unit can send out of themselves by what it can: its units of
+    #: the finer partition, its devices in the finest. 1 where all can talk to the
+    #: outside at once.
     oversubscription: Range
+    #: Between the first half of the units, by their first device, and the others; of an
+    #: odd number the half has one less.
     bisection_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What ``nest topology show`` says of a network.
+    """What ``nest topology show`` says of a network."""
 
-    Attributes
-    ----------
-    name
-        Of the graph, if it has one.
-    num_devices, num_switches, num_links
-        Parallel cables are one link, and so are the two arcs of a directed graph.
-    port_bytes_per_s
-        All links of a device together.
-    bisection_bytes_per_s
-        Between the first half of the devices in their order and the others;
-        0 for one device.
-    diameter_hops, diameter_latency_ns
-        The most over all pairs of devices, each on its route of least latency.
-    bounds_ns_per_byte
-        What collectives of all devices take at least for every byte of their
-        buffer, by kind, because of ports and of cuts around the units; none
-        where the two directions of links differ.
-    partitions
-        Finest first.
-    """
-
+    #: Of the graph, if it has one.
     name: str
+    #: Parallel cables are one link, and so are the two arcs of a directed graph.
     num_devices: int
     num_switches: int
     num_links: int
+    #: All links of a device together.
     port_bytes_per_s: Range
+    #: Between the first half of the devices in their order and the others; 0 for one
+    #: device.
     bisection_bytes_per_s: float
+    #: The most over all pairs of devices, each on its route of least latency.
     diameter_hops: int
     diameter_latency_ns: float
+    #: What collectives of all devices take at least for every byte of their buffer, by
+    #: kind, because of ports and of cuts around the units; none where the two
+    #: directions of links differ.
     bounds_ns_per_byte: Mapping[str, float]
+    #: Finest first.
     partitions: tuple[PartitionFacts, ...]
 
 

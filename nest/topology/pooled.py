@@ -26,30 +26,21 @@ class PooledTree:
 
     What belongs to a node is that of its links to its parent. The last node
     stands for none: nothing limits it and it takes no time, like the root.
-
-    Attributes
-    ----------
-    devices
-        The node of every device.
-    parents
-        Of every node; of the root, and of none, none.
-    depths
-        Links to the root; of none, -1.
-    above
-        Shape (depths, devices): at every depth but 0, the node that a device
-        is or is below, or none.
-    up, down
-        Bandwidths to the parent and from it.
-    up_latencies, down_latencies
-        Of these links, in whole numbers.
     """
 
+    #: The node of every device.
     devices: Ints
+    #: Of every node; of the root, and of none, none.
     parents: Ints
+    #: Links to the root; of none, -1.
     depths: Ints
+    #: Shape (depths, devices): at every depth but 0, the node that a device is or is
+    #: below, or none.
     above: Ints
+    #: Bandwidths to the parent and from it.
     up: Floats
     down: Floats
+    #: Of these links, in whole numbers.
     up_latencies: Ints
     down_latencies: Ints
 

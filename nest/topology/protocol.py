@@ -41,28 +41,20 @@ class Block(NamedTuple):
 
 
 class ParallelGroups(NamedTuple):
-    """Groups that run a collective at the same time.
+    """Groups that run a collective at the same time."""
 
-    Attributes
-    ----------
-    block
-        Where; in every replica.
-    size, stride
-        Ranks of a group inside the block, and how far they are apart.
-        ``stride`` interleaved groups fill ``size * stride`` consecutive
-        devices, and such fillings tile the block.
-    joined
-        Whether a group spans the replicas: its ranks are those at the same
-        places in all of them.
-    tiled
-        Whether other stages do the same meanwhile: as if every replica were
-        full of such blocks, at the places that are equal modulo ``n``.
-    """
-
+    #: Where; in every replica.
     block: Block
+    #: Ranks of a group inside the block, and how far they are apart. ``stride``
+    #: interleaved groups fill ``size * stride`` consecutive devices, and such fillings
+    #: tile the block.
     size: int
     stride: int
+    #: Whether a group spans the replicas: its ranks are those at the same places in all
+    #: of them.
     joined: bool = False
+    #: Whether other stages do the same meanwhile: as if every replica were full of such
+    #: blocks, at the places that are equal modulo ``n``.
     tiled: bool = False
 
     def groups(self) -> Iterator[list[int]]:

@@ -18,29 +18,20 @@ Weights = tuple[int, ...]
 
 
 class Pass(NamedTuple):
-    """One pass of a micro-batch through a chunk.
+    """One pass of a micro-batch through a chunk."""
 
-    Attributes
-    ----------
-    chunk
-        The chunk's place in the pipeline, from 0.
-    micro_batch
-        From 0.
-    backward
-        Whether it is the backward pass.
-    gradients
-        Which gradients it computes, if it is: a schedule may compute those
-        of the weights later, which no other chunk waits for.
-    paired
-        Whether it is a forward pass that runs together with the next pass
-        of its block, a backward pass of another micro-batch: each may hide
-        communication behind the computation of the other.
-    """
-
+    #: The chunk's place in the pipeline, from 0.
     chunk: int
+    #: From 0.
     micro_batch: int
+    #: Whether it is the backward pass.
     backward: bool
+    #: Which gradients it computes, if it is: a schedule may compute those of the
+    #: weights later, which no other chunk waits for.
     gradients: Gradients = "all"
+    #: Whether it is a forward pass that runs together with the next pass of its block,
+    #: a backward pass of another micro-batch: each may hide communication behind the
+    #: computation of the other.
     paired: bool = False
 
 

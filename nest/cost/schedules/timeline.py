@@ -48,26 +48,18 @@ class Timeline(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The passes of all blocks, with numbers in place of names.
+    """The passes of all blocks, with numbers in place of names."""
 
-    Attributes
-    ----------
-    kinds
-        Four times the chunk, and which of its times the pass takes; behind
-        those of all chunks 0, and the times of the pairs.
-    pairs
-        Chunks of paired passes, forward and backward.
-    needed, outputs
-        Slots of the output that a pass waits for, and of its own; the last
-        slot but one is always full, the last one is never read.
-    num_slots
-        How many there are.
-    """
-
+    #: Four times the chunk, and which of its times the pass takes; behind those of all
+    #: chunks 0, and the times of the pairs.
     kinds: tuple[list[int], ...]
+    #: Chunks of paired passes, forward and backward.
     pairs: tuple[tuple[int, int], ...]
+    #: Slots of the output that a pass waits for, and of its own; the last slot but one
+    #: is always full, the last one is never read.
     needed: tuple[list[int], ...]
     outputs: tuple[list[int], ...]
+    #: How many there are.
     num_slots: int
 
 

@@ -48,31 +48,21 @@ _NODES = (
 
 
 class Format(NamedTuple):
-    """A format of files.
+    """A format of files."""
 
-    Attributes
-    ----------
-    name
-        What it is called, also by users.
-    title
-        What it is.
-    suffixes
-        Of its files; a file of another name is recognized by content alone.
-    mark
-        A regular expression, of lines, that is found in files of the format only.
-    read
-        Reads it; raises :class:`~nest.errors.InvalidProblemError` if the file is
-        malformed or contradicts itself, and :class:`~nest.errors.InvalidOptionError` if
-        an option is missing or does not fit the file.
-    options
-        Options that it may need in addition to the file.
-    """
-
+    #: What it is called, also by users.
     name: str
+    #: What it is.
     title: str
+    #: Of its files; a file of another name is recognized by content alone.
     suffixes: tuple[str, ...]
+    #: A regular expression, of lines, that is found in files of the format only.
     mark: str
+    #: Reads it; raises :class:`~nest.errors.InvalidProblemError` if the file is
+    #: malformed or contradicts itself, and :class:`~nest.errors.InvalidOptionError` if
+    #: an option is missing or does not fit the file.
     read: Callable[[Source], nx.Graph]
+    #: Options that it may need in addition to the file.
     options: tuple[str, ...] = ()
 
 

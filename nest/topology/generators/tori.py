@@ -16,29 +16,20 @@ Coordinates = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Generation:
-    """What slices of a generation of TPUs are made of.
+    """What slices of a generation of TPUs are made of."""
 
-    Attributes
-    ----------
-    axes
-        Dimensions of a slice.
-    max_devices, max_axis
-        The largest slice: devices in all, and along an axis (0: any).
-    wrap_multiple, wrap_length
-        All axes wrap if all are multiples of the first (cubes joined by
-        optical switches); an axis wraps if it is of the second. 0: never.
-    host
-        Devices of a host, along every axis (recalled).
-    link_bytes_per_s
-        Of a link in one direction (jax-ml/scaling-book, tpus.md).
-    """
-
+    #: Dimensions of a slice.
     axes: int
+    #: The largest slice: devices in all, and along an axis (0: any).
     max_devices: int
     max_axis: int
+    #: All axes wrap if all are multiples of the first (cubes joined by optical
+    #: switches); an axis wraps if it is of the second. 0: never.
     wrap_multiple: int
     wrap_length: int
+    #: Devices of a host, along every axis (recalled).
     host: Coordinates
+    #: Of a link in one direction (jax-ml/scaling-book, tpus.md).
     link_bytes_per_s: float
 
     def wraps(self, shape: Coordinates) -> tuple[bool, ...]:
