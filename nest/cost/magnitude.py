@@ -41,10 +41,7 @@ def check_magnitude(problem: Problem, network: Network) -> None:
     Terms are checked one by one when they are rounded. The network is that
     of the problem.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a step could take more than 2**61 quanta.
+    Raises ``InvalidProblemError`` if a step could take more than 2**61 quanta.
     """
     try:
         quanta = longest(problem, network).step_ns * 1000 / problem.quantum_ps
@@ -66,10 +63,7 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta. No
     smaller one than ``fine_ps`` is asked for; the problem's own quantum does not count.
 
-    Raises
-    ------
-    ValueError
-        If no quantum that a problem can have is coarse enough.
+    Raises ``ValueError`` if no quantum that a problem can have is coarse enough.
     """
     step_ns, term_ns = longest(problem)
 
@@ -95,10 +89,8 @@ def with_quantum(problem: Problem) -> Problem:
 
     The default one, unless :func:`check_magnitude` refuses it.
 
-    Raises
-    ------
-    InvalidProblemError
-        If no quantum that a problem can have is coarse enough.
+    Raises ``InvalidProblemError`` if no quantum that a problem can have is coarse
+    enough.
     """
     return coarsened(replace(problem, quantum_ps=DEFAULT_QUANTUM_PS))
 

@@ -444,10 +444,7 @@ _RULES = {
 def get_rules(name: str) -> CostRules:
     """Return the cost rules of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there are none; the text lists them.
+    Raises ``UnknownNameError`` if there are none; the text lists them.
     """
     if name not in _RULES:
         raise UnknownNameError("preset", name, _RULES)

@@ -95,10 +95,8 @@ def score(problem: Problem, plan: Plan, model: CostModel | None = None) -> Score
 def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
     """Return a plan laid out on its devices.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan does not belong to the problem, see :func:`score`.
+    Raises ``InvalidPlanError`` if the plan does not belong to the problem, see
+    :func:`score`.
     """
     members = locate(problem, plan, model)
     split = make_split(problem, plan.replicas, plan.micro_batch)

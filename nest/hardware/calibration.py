@@ -135,9 +135,6 @@ def calibrated_family(family: str) -> str:
 def calibration_of(family: str) -> Calibration:
     """Return the parameters of a device family.
 
-    Raises
-    ------
-    KeyError
-        If the family is neither calibrated nor inherits.
+    Raises ``KeyError`` if the family is neither calibrated nor inherits.
     """
     return stored_calibration().families[calibrated_family(family)]

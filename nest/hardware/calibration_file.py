@@ -55,10 +55,8 @@ class InvalidCalibrationError(NestError, ValueError):
 def read_calibration(path: str | Path) -> CalibrationFile:
     """Read a calibration.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If the file is no calibration, or a number in it is out of range.
+    Raises ``InvalidCalibrationError`` if the file is no calibration, or a number in it
+    is out of range.
     """
     where = str(path)
     data = read_bytes(path, InvalidCalibrationError, "calibration")
@@ -119,10 +117,7 @@ def calibrated_parts(
 ) -> list[MachineRun]:
     """Return machines with the parameters of a calibration.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If it is not one of all these devices.
+    Raises ``InvalidCalibrationError`` if it is not one of all these devices.
     """
     return [
         (
@@ -142,10 +137,8 @@ def with_calibration(
 
     As they are without a file.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If it cannot be read, or is not one of all these devices.
+    Raises ``InvalidCalibrationError`` if it cannot be read, or is not one of all these
+    devices.
     """
     if path is None:
         return machines, None
@@ -182,10 +175,7 @@ def calibration_for(
 ) -> Calibration:
     """Return the parameters of a device family.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If the calibration is not one of these devices.
+    Raises ``InvalidCalibrationError`` if the calibration is not one of these devices.
     """
     calibration = calibrations.of(family)
     if calibration is None:

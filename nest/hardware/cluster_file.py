@@ -56,10 +56,7 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
 def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[MachineRun]]:
     """Return the cluster that a text describes, see :func:`read_cluster`.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the text, a machine or the cluster is not valid.
+    Raises ``InvalidProblemError`` if the text, a machine or the cluster is not valid.
     """
     document = without_units(decode(data, where, dict, "cluster", InvalidProblemError))
     sites: dict[str, Machine] = {}

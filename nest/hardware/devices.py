@@ -128,10 +128,7 @@ def device_spec(name: str) -> DeviceSpec:
     text matches the device whose family it names as a word, the first one
     whose memory size it names too ("NVIDIA A100-SXM4-40GB, PCIe").
 
-    Raises
-    ------
-    UnknownNameError
-        If no device matches; the text lists all names.
+    Raises ``UnknownNameError`` if no device matches; the text lists all names.
     """
     exact = known_device(name)
     if exact is not None:

@@ -39,10 +39,7 @@ def link_specs() -> tuple[LinkSpec, ...]:
 def link_spec(name: str) -> LinkSpec:
     """Return the link family of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     return find("link", name, link_specs())
 

@@ -197,10 +197,7 @@ def machines() -> tuple[Machine, ...]:
 def machine(name: str) -> Machine:
     """Return the machine that goes by ``name``.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     by_name = {
         name: record

@@ -63,10 +63,7 @@ def refusing(where: str, error_type: type[NestError]) -> Iterator[None]:
 def read_limited(file: IO[bytes]) -> bytes:
     """Return what is left of a file, a device or a pipe.
 
-    Raises
-    ------
-    MalformedError
-        If that is more than :data:`MAX_FILE_BYTES`.
+    Raises ``MalformedError`` if that is more than :data:`MAX_FILE_BYTES`.
     """
     data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
@@ -108,10 +105,7 @@ def read_stdin(error_type: type[NestError]) -> bytes:
 def text_of(data: bytes, language: str = "text") -> str:
     """Decode a text in UTF-8; a byte order mark before it is passed over.
 
-    Raises
-    ------
-    MalformedError
-        If it is none.
+    Raises ``MalformedError`` if it is none.
     """
     expected = f"{language} in UTF-8"
     if data.startswith(_BYTE_ORDER_MARKS):
@@ -148,11 +142,8 @@ def line_at(text: str, position: int) -> int:
 def parse_json(text: str, expected: str = "JSON") -> Any:
     """Return what a JSON text says; ``expected`` names it in messages.
 
-    Raises
-    ------
-    MalformedError
-        If it is no JSON, an object has a key twice, or a number is none; the
-        message says in which line.
+    Raises ``MalformedError`` if it is no JSON, an object has a key twice, or a number
+    is none; the message says in which line.
     """
     try:
         return json.loads(text, object_pairs_hook=_distinct, parse_constant=_constant)

@@ -74,12 +74,9 @@ class NetworkLink(Struct, frozen=True, kw_only=True):
 class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="graph"):
     """Any network of devices and switches.
 
-    Raises
-    ------
-    ValueError
-        If two nodes have one name, a link has an end that is no node or
-        joins what is joined already, order, units or coordinates miss a
-        device or name what is none, or two devices are not connected.
+    Raises ``ValueError`` if two nodes have one name, a link has an end that is no node
+    or joins what is joined already, order, units or coordinates miss a device or name
+    what is none, or two devices are not connected.
     """
 
     #: The value of the key ``kind`` in files.

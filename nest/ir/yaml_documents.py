@@ -38,11 +38,8 @@ def parse_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> An
     written in decimals (``010``, ``1:30``). ``expected`` is what messages call it;
     without ``aliases`` it may have none.
 
-    Raises
-    ------
-    MalformedError
-        If it is no YAML, a mapping has a key twice, or it has what is not
-        read; the message says in which line.
+    Raises ``MalformedError`` if it is no YAML, a mapping has a key twice, or it has
+    what is not read; the message says in which line.
     """
     try:
         check_yaml(text, expected, aliases=aliases)

@@ -121,10 +121,8 @@ class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
 def load_profile(path: str | Path) -> Profile:
     """Read a profile file.
 
-    Raises
-    ------
-    InvalidProfileError
-        If there is no such file or it is no profile; the text says where and what.
+    Raises ``InvalidProfileError`` if there is no such file or it is no profile; the
+    text says where and what.
     """
     data = read_bytes(path, InvalidProfileError, "profile")
     return decode_profile(data, str(path))
@@ -133,10 +131,7 @@ def load_profile(path: str | Path) -> Profile:
 def decode_profile(data: bytes, where: str = "profile") -> Profile:
     """Decode a profile; ``where`` names the source in messages.
 
-    Raises
-    ------
-    InvalidProfileError
-        If it is no profile.
+    Raises ``InvalidProfileError`` if it is no profile.
     """
     return decode(data, where, Profile, "profile", InvalidProfileError)
 
@@ -162,10 +157,8 @@ def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> 
     A pass of ``f`` FLOPs takes at least ``f / (peak · 1.02)``, see
     :data:`PEAK_TOLERANCE`. Without a peak or without FLOPs nothing is known.
 
-    Raises
-    ------
-    InvalidProfileError
-        If it did; the text names entry, field, both figures and the unit.
+    Raises ``InvalidProfileError`` if it did; the text names entry, field, both figures
+    and the unit.
     """
     if peak is None:
         return

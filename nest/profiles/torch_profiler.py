@@ -55,10 +55,7 @@ class LayerShape(NamedTuple):
 def require_torch() -> None:
     """Refuse to go on without PyTorch; imports nothing.
 
-    Raises
-    ------
-    TorchNotInstalledError
-        If it is missing; the text says what to install.
+    Raises ``TorchNotInstalledError`` if it is missing; the text says what to install.
     """
     if util.find_spec("torch") is None:
         raise TorchNotInstalledError(
@@ -74,10 +71,7 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
     name of its tower if that has one; a block has its own name, or that of
     its tower in front if another tower has the same; the head is ``head``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If layers are of a kind that is not built here.
+    Raises ``InvalidOptionError`` if layers are of a kind that is not built here.
     """
     field = unusual(*towers, head)
     if field is not None:

@@ -62,10 +62,7 @@ def answers(
     them with a :func:`dask_client`. ``prepared`` is called with each task when it is
     handed out, and returns the task to run, with the same key.
 
-    Raises
-    ------
-    NestError
-        If the scheduler is lost.
+    Raises ``NestError`` if the scheduler is lost.
     """
     if dask:
         return _on_dask(tasks, run, died, client, dask, prepared)

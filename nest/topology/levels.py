@@ -95,10 +95,8 @@ def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> Networ
     The halves are those of ``order``, by default of the order that comes with the
     graph.
 
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other, or an order is not all of them, each once.
+    Raises ``InvalidProblemError`` if devices cannot reach each other, or an order is
+    not all of them, each once.
     """
     devices = devices_of(graph)
     if not devices:
@@ -134,10 +132,7 @@ def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> Networ
 def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     """Return the most hops and the most latency (ns) between two devices.
 
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other.
+    Raises ``InvalidProblemError`` if devices cannot reach each other.
     """
     classes: dict[Any, list[Any]] = {}
     for device, twin in twins(graph, devices).items():

@@ -69,11 +69,8 @@ class OrderCosts:
     devices to positions but for the maximum, so that an exact model stays small. It is
     no price of a collective: it knows neither algorithms nor who shares a link.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a group names no position, one twice, or one that no device has,
-        or has a weight below 0.
+    Raises ``InvalidProblemError`` if a group names no position, one twice, or one that
+    no device has, or has a weight below 0.
     """
 
     def __init__(self, graph: nx.Graph, groups: Sequence[Group]) -> None:
@@ -100,10 +97,7 @@ class OrderCosts:
     def assigned(self, order: Sequence[Any]) -> Ints:
         """Return the device number, as in the graph, of every position.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the order is not all devices, each once.
+        Raises ``InvalidProblemError`` if the order is not all devices, each once.
         """
         return np.array(
             [self._index[device] for device in check_order(self.devices, order)],
@@ -113,10 +107,7 @@ class OrderCosts:
     def order_ns(self, order: Sequence[Any]) -> int:
         """Return what an order costs, in ns; 0 without groups.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the order is not all devices, each once.
+        Raises ``InvalidProblemError`` if the order is not all devices, each once.
         """
         assigned = self.assigned(order)
         costs = [self.group_ns(i, assigned) for i in range(len(self.groups))]
@@ -150,10 +141,8 @@ def auto_order(graph: nx.Graph, groups: Sequence[Group] = ()) -> Order:
     The same graph gives the same order. With groups it costs no more than
     the order that comes with the graph.
 
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other, or a group is not one.
+    Raises ``InvalidProblemError`` if devices cannot reach each other, or a group is not
+    one.
     """
     orders = _orders(graph)
     if not groups:
@@ -200,10 +189,7 @@ def node_ranks(graph: nx.Graph, order: Sequence[Any]) -> list[NodeRanks]:
 
     A node is a unit of the finest partition; a device, if there is none.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
+    Raises ``InvalidProblemError`` if the order is not all devices, each once.
     """
     check_order(devices_of(graph), order)
     ranks_by_node: dict[Any, list[int]] = {}

@@ -49,10 +49,7 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
     All replicas of a stage have one color. Chunks on the same block of an
     interleaved plan share it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan needs more devices than there are.
+    Raises ``InvalidPlanError`` if the plan needs more devices than there are.
     """
     pitch = num_devices // plan.replicas
     if plan.devices_used > pitch:

@@ -124,10 +124,8 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
     devices such as ``10%``, or ``0``; bytes are rounded up. ``option`` is what it comes
     from, for messages.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text is neither, or a type of devices has no more memory than that.
+    Raises ``InvalidOptionError`` if the text is neither, or a type of devices has no
+    more memory than that.
     """
     quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:

@@ -106,10 +106,7 @@ def papers() -> dict[str, Publication]:
 def works(solvers: Sequence[str] = ()) -> list[Publication]:
     """Return the project, and the papers of solvers.
 
-    Raises
-    ------
-    UnknownNameError
-        If a solver has no paper here.
+    Raises ``UnknownNameError`` if a solver has no paper here.
     """
     by_keyword = papers()
     for name in solvers:

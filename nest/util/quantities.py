@@ -147,10 +147,7 @@ def read_quantity(value: object, kind: Kind) -> Fraction:
 def read_in(text: str, kind: Kind, unit: str) -> float:
     """Return how much a text says in a unit, which may be left out.
 
-    Raises
-    ------
-    ValueError
-        If it is neither a number nor a quantity.
+    Raises ``ValueError`` if it is neither a number nor a quantity.
     """
     amount = split(text, kind.units)
     if amount is None:
@@ -194,10 +191,7 @@ def _shown(value: object) -> str:
 def read_whole(value: object, kind: Kind, minimum: int = 1) -> int:
     """Return how much a text says, where that is a whole number.
 
-    Raises
-    ------
-    ValueError
-        If it is none, is less than ``least``, or more than 2**53.
+    Raises ``ValueError`` if it is none, is less than ``least``, or more than 2**53.
     """
     amount = read_quantity(value, kind)
     if amount.denominator != 1:

@@ -61,10 +61,7 @@ LISTED: dict[str, Schedule] = {
 def paced(name: str | tuple[str, ...]) -> StageSchedule:
     """Return a job's schedule for searches that need its paces.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        If it has none.
+    Raises ``UnsupportedProblemError`` if it has none.
     """
     if name == ANY_ORDER or not isinstance(name, str):
         raise UnsupportedProblemError(

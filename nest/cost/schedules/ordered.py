@@ -101,11 +101,8 @@ def read_order(
 
     Messages call a block ``where``, before its number.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a pass has no meaning, is missing, twice, on another block than
-        its chunk, or before what it needs, or if passes wait for each other.
+    Raises ``InvalidPlanError`` if a pass has no meaning, is missing, twice, on another
+    block than its chunk, or before what it needs, or if passes wait for each other.
     """
     if len(order) != num_blocks:
         raise InvalidPlanError(

@@ -70,10 +70,7 @@ def run(
 
     ``chunks`` are in pipeline order.
 
-    Raises
-    ------
-    ValueError
-        If passes of the schedule wait for each other.
+    Raises ``ValueError`` if passes of the schedule wait for each other.
     """
     num_blocks = len(chunks) // schedule.virtual_stages
     lists = _lists(schedule, num_blocks, num_micro_batches)

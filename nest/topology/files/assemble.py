@@ -62,11 +62,8 @@ def finish(
     Changes ``graph``. ``order`` has the devices by rank, ``units`` partitions of them
     (node, rack, ...), finest first; ``coord`` and ``wrap`` are those of a torus.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a link is out of range, or the graph is no network, see
-        :class:`~nest.ir.graph_topology.GraphTopology`.
+    Raises ``InvalidProblemError`` if a link is out of range, or the graph is no
+    network, see :class:`~nest.ir.graph_topology.GraphTopology`.
     """
     _check_links(source, graph)
     graph.graph["order"] = list(order)
@@ -84,10 +81,7 @@ def finish(
 def check_order(source: Source, devices: Sequence[str], order: Sequence[str]) -> None:
     """Refuse an order that is not all devices, each once.
 
-    Raises
-    ------
-    InvalidProblemError
-        If one is missing, unknown, or in it twice.
+    Raises ``InvalidProblemError`` if one is missing, unknown, or in it twice.
     """
     try:
         routes.check_order(devices, order)

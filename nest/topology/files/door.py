@@ -212,10 +212,7 @@ def recognise(source: Source) -> Format:
 
     Its content decides, and the suffix where the content could be several.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is none of them, or could still be several.
+    Raises ``InvalidProblemError`` if it is none of them, or could still be several.
     """
     matches = [
         one for one in FORMATS.values() if re.search(one.mark, source.text, re.M)

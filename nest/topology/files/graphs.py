@@ -101,10 +101,7 @@ def read_graphml(source: Source) -> nx.Graph:
 def write_node_link(path: str | Path, graph: nx.Graph) -> None:
     """Write node-link JSON, which :func:`read_node_link` reads again.
 
-    Raises
-    ------
-    NestError
-        If the file cannot be written.
+    Raises ``NestError`` if the file cannot be written.
     """
     record = {
         "directed": graph.is_directed(),

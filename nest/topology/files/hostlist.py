@@ -34,12 +34,9 @@ def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     A host may be in it twice; there may be ``room`` hosts at most. ``where`` is file
     and location, for messages.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a name or a range is empty, a range is not digits, a dash and digits, runs
-        downwards, or has too many hosts, or brackets do not match. Boxes
-        (``[000x133]``) are refused like anything else that is no range.
+    Raises ``InvalidProblemError`` if a name or a range is empty, a range is not digits,
+    a dash and digits, runs downwards, or has too many hosts, or brackets do not match.
+    Boxes (``[000x133]``) are refused like anything else that is no range.
     """
     hosts: list[str] = []
     num_ranges = 0

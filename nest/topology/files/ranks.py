@@ -65,11 +65,8 @@ def write_rankfile(
 def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
     """Return the order of devices that a rank file says.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a line is malformed, ranks are not counted from 0, or the order is
-        not all devices of the graph, each once.
+    Raises ``InvalidProblemError`` if a line is malformed, ranks are not counted from 0,
+    or the order is not all devices of the graph, each once.
     """
     source = read_source(path)
     devices = {slot: device for device, slot in slots(graph).items()}

@@ -79,10 +79,8 @@ class Source:
     def option(self, *names: str) -> Any:
         """Return the values of options, one alone or a tuple.
 
-        Raises
-        ------
-        InvalidOptionError
-            If one has no value; the text names all that are missing.
+        Raises ``InvalidOptionError`` if one has no value; the text names all that are
+        missing.
         """
         values = tuple(getattr(self.supplement, name) for name in names)
         missing = [
@@ -99,10 +97,7 @@ class Source:
     def option_among(self, name: str, choices: Collection[str]) -> str | None:
         """Return an option that names a part of the file, if it has a value.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it names none of the choices.
+        Raises ``InvalidOptionError`` if it names none of the choices.
         """
         value: str | None = getattr(self.supplement, name)
         if value is not None and value not in choices:
@@ -115,10 +110,8 @@ class Source:
     def option_per_tier(self, name: str, count: int) -> tuple[float, ...]:
         """Return the values of an option that has one for each tier.
 
-        Raises
-        ------
-        InvalidOptionError
-            If there are fewer or more; none are needed for no tiers.
+        Raises ``InvalidOptionError`` if there are fewer or more; none are needed for no
+        tiers.
         """
         if count == 0 and getattr(self.supplement, name) is None:
             return ()
@@ -217,10 +210,7 @@ class Source:
 def read_source(path: str | Path, supplement: FileSupplement | None = None) -> Source:
     """Read a file as text.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is missing, empty, too large, or no text.
+    Raises ``InvalidProblemError`` if it is missing, empty, too large, or no text.
     """
     text = read_text(path, InvalidProblemError, "topology file")
     where = str(path)

@@ -45,10 +45,7 @@ class Spines(NamedTuple):
         A leaf with ``ports`` links down, each as fast as ``port``, has
         ``ports * port.bytes_per_s / oversubscription`` up.
 
-        Raises
-        ------
-        InvalidOptionError
-            If that takes no whole number of spines.
+        Raises ``InvalidOptionError`` if that takes no whole number of spines.
         """
         spines = self.spines
         if spines is None:
@@ -73,10 +70,8 @@ def refuse(where: str, expected: str, got: object, remedy: str) -> NoReturn:
 def check_size(where: str, num_devices: int, num_links: int) -> None:
     """Refuse a network that is too large, before it is made.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it has more than :data:`MAX_DEVICES` or :data:`MAX_LINKS`.
+    Raises ``InvalidOptionError`` if it has more than :data:`MAX_DEVICES` or
+    :data:`MAX_LINKS`.
     """
     for what, count, limit in (
         ("devices", num_devices, MAX_DEVICES),
@@ -90,10 +85,7 @@ def check_size(where: str, num_devices: int, num_links: int) -> None:
 def divide(where: str, what: str, total: int, divisor: int, unit: str) -> int:
     """Return ``total / divisor``, the number of units of so many each.
 
-    Raises
-    ------
-    InvalidOptionError
-        If that is no whole number of at least 1.
+    Raises ``InvalidOptionError`` if that is no whole number of at least 1.
     """
     if total < divisor or total % divisor:
         expected = f"a divisor of {what} = {total}"
@@ -107,10 +99,8 @@ class Wiring:
     ``where`` is the parameter to blame if it will be too large. ``partitions`` has the
     units of the devices, those of the finest partition first.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it has more than :data:`MAX_DEVICES` or :data:`MAX_LINKS`.
+    Raises ``InvalidOptionError`` if it has more than :data:`MAX_DEVICES` or
+    :data:`MAX_LINKS`.
     """
 
     def __init__(self, where: str, num_devices: int, num_links: int) -> None:
@@ -142,10 +132,7 @@ class Wiring:
 
         Of parallel links the bandwidths add up and the worse latency counts.
 
-        Raises
-        ------
-        InvalidOptionError
-            If no problem may have such a link.
+        Raises ``InvalidOptionError`` if no problem may have such a link.
         """
         before: Mapping[str, Any] = self.graph.get_edge_data(one, other, {})
         bandwidth = before.get("bandwidth", 0.0) + float(cable.bytes_per_s)

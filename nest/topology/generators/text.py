@@ -52,10 +52,7 @@ def generate(text: str) -> nx.Graph:
 def check_spines(generator: Generator, stated: Mapping[str, Value]) -> None:
     """Refuse figures of spines, for a network in which spines join nothing.
 
-    Raises
-    ------
-    InvalidOptionError
-        If one is stated that is not the default.
+    Raises ``InvalidOptionError`` if one is stated that is not the default.
     """
     size = generator.parameters[0].name
     total: Any = stated.get(size)
@@ -115,10 +112,8 @@ def read_name(text: str) -> tuple[Generator, dict[str, Value]]:
 def build(generator: Generator, stated: Mapping[str, Value]) -> nx.Graph:
     """Return the network of a generator with some of its parameters.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a value is missing, out of range or does not go with the others.
+    Raises ``InvalidOptionError`` if a value is missing, out of range or does not go
+    with the others.
     """
     name = generator.name
     values: dict[str, Value] = {}

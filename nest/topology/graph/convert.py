@@ -81,10 +81,7 @@ def read_node_link(document: Any, where: str = "graph") -> Any:
 def topology_of(graph: Any, where: str = "graph") -> GraphTopology:
     """Return the record of a graph of networkx.
 
-    Raises
-    ------
-    InvalidProblemError
-        If something is missing, or no network.
+    Raises ``InvalidProblemError`` if something is missing, or no network.
     """
     settings = graph.graph
     links = []
@@ -162,11 +159,8 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
     level has the level's latency. A graph has one launch cost: the largest.
     What small groups lose (``group_fractions``) it does not know.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a level has less latency than the one below, or its devices
-        together more bandwidth or latency than a link may have.
+    Raises ``InvalidProblemError`` if a level has less latency than the one below, or
+    its devices together more bandwidth or latency than a link may have.
     """
     count = tree.capacities[-1]
     if count > MAX_DEVICES:
