@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Generic, TypeVar
 
-from nest.ir.base import Struct
+from nest.ir.base import FileStruct, Struct
 from nest.ir.plan import Overlap
 from nest.ir.problem import OwnRuns
 from nest.util.stored import read_stored
@@ -23,7 +23,7 @@ T = TypeVar("T")
 MAX_EXPONENT = 6
 
 
-class Fitted(Struct, Generic[T], frozen=True, kw_only=True):
+class Fitted(FileStruct, Generic[T], frozen=True, kw_only=True):
     """Parameters by family, and whose a family that was not fitted takes."""
 
     families: dict[str, T]
@@ -106,11 +106,7 @@ class Software(Struct, frozen=True, kw_only=True):
 
 
 class CalibrationFile(
-    Fitted[Calibration],
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-calibration/1",
+    Fitted[Calibration], frozen=True, kw_only=True, tag="nest-calibration/1"
 ):
     """The stored calibration; ``software`` holds for every device.
 

@@ -69,11 +69,7 @@ class LinkCalibration(Struct, frozen=True, kw_only=True):
 
 
 class LinkCalibrationFile(
-    Fitted[LinkCalibration],
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-link-calibration/1",
+    Fitted[LinkCalibration], frozen=True, kw_only=True, tag="nest-link-calibration/1"
 ):
     """The stored calibration of links."""
 
