@@ -98,10 +98,7 @@ def with_quantum(problem: Problem) -> Problem:
 def coarsened(problem: Problem) -> Problem:
     """Return a problem with a coarser quantum if its own one is refused.
 
-    Raises
-    ------
-    InvalidProblemError
-        As of :func:`with_quantum`.
+    Raises as :func:`with_quantum` does.
     """
     if in_range(problem):
         return problem

@@ -118,10 +118,7 @@ class CostRules:
     def check(self, problem: Problem) -> None:
         """Refuse a problem that the model cannot express.
 
-        Raises
-        ------
-        InvalidProblemError
-            With the place, what it must be, and what it is.
+        Raises ``InvalidProblemError`` with the place, what it must be, and what it is.
         """
         if not self.extensions:
             plain = Job(global_batch=1)

@@ -175,10 +175,7 @@ def _room(document: Mapping[str, Any]) -> Hierarchy:
 def find_cluster(text: str) -> tuple[list[MachineRun], Cluster | None]:
     """Return the cluster in a file, or the one that names stand for.
 
-    Returns
-    -------
-    tuple
-        Runs of machines; the cluster, if it is one of a file.
+    Returns runs of machines, and the cluster if it is one of a file.
     """
     if text.endswith(SUFFIXES):
         cluster, machines = read_cluster(text)

@@ -67,12 +67,8 @@ def machine_for(
     not count where the device's own links join more devices than one box holds (NVL72,
     TPU pods).
 
-    Raises
-    ------
-    UnknownNameError
-        If the device is unknown.
-    InvalidOptionError
-        If a link has no bandwidth.
+    Raises ``UnknownNameError`` if the device is unknown, and ``InvalidOptionError`` if
+    a link has no bandwidth.
     """
     device = device_spec(hardware)
     default = next(spec for spec in machine_specs() if spec.device == device.name)
@@ -110,13 +106,10 @@ def machine_for(
 def network_bytes_per_s(text: str, node_size: int) -> float | None:
     """Read the bandwidth between nodes, per device, from a text.
 
-    Read are, in this order: so much "per GPU"; ``n`` ports of so much; so
-    much "per node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for
-    storage and management are left out.
-
-    Returns
-    -------
-    Bytes/s in one direction, or ``None`` if the text does not say it.
+    Read are, in this order: so much "per GPU"; ``n`` ports of so much; so much "per
+    node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for storage and management
+    are left out. Returns bytes/s in one direction, or ``None`` if the text does not say
+    it.
     """
     text = _NOT_FOR_TRAINING.sub("", text)
     if match := _PER_DEVICE.search(text):

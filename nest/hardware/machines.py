@@ -221,12 +221,7 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
 
     Neighbors of one machine are one: ``h100x8+h100x8`` is ``h100x16``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a part has another form or asks for no device.
-    UnknownNameError
-        If a machine is unknown.
+    Raises as :func:`parse_cluster` does.
     """
     sites: list[tuple[Machine, int]] = []
     for cluster_text in text.split("+"):
@@ -242,12 +237,8 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
 
     ``h100:64``, ``64xh100`` and ``8x8xh100`` (8 nodes) mean the same.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text has another form or asks for no device.
-    UnknownNameError
-        If the machine is unknown.
+    Raises ``InvalidOptionError`` if the text has another form or asks for no device,
+    and ``UnknownNameError`` if the machine is unknown.
     """
     match = _CLUSTER.fullmatch(text.strip())
     if match is None:

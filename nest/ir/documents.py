@@ -78,13 +78,9 @@ def read_limited(file: IO[bytes]) -> bytes:
 def read_file(path: str | Path) -> bytes:
     """Return what a file holds, as :func:`read_limited`.
 
-    Raises
-    ------
-    MalformedError
-        If it is too large, or a pipe with a name: nobody may ever write to
-        it. Those of a shell, such as /dev/stdin, are read.
-    OSError
-        If it cannot be read.
+    Raises ``MalformedError`` if it is too large, or a pipe with a name: nobody may ever
+    write to it. Those of a shell, such as /dev/stdin, are read. Raises ``OSError`` if
+    it cannot be read.
     """
     if stat.S_ISFIFO(os.stat(path).st_mode):
         real_path = os.path.realpath(path)

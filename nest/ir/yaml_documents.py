@@ -72,13 +72,8 @@ def malformed_yaml(
 def check_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> None:
     """Look at what a parser meets, before anything is made of it.
 
-    Raises
-    ------
-    MalformedError
-        If the text is long, values are inside values too deep, or aliases
-        stand for too many.
-    yaml.YAMLError
-        If it is no YAML.
+    Raises ``MalformedError`` if the text is long, values are inside values too deep, or
+    aliases stand for too many, and ``yaml.YAMLError`` if it is no YAML.
     """
     if len(text) > MAX_YAML_CHARACTERS:
         raise MalformedError(

@@ -159,12 +159,8 @@ ORDERS = ("given", "auto")
 def find_order(graph: nx.Graph, how: str | Sequence[Any]) -> Order:
     """Return an order by its name in :data:`ORDERS`, or one that is listed.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such way.
-    InvalidProblemError
-        If the order is not all devices, each once.
+    Raises ``UnknownNameError`` if there is no such way, and ``InvalidProblemError`` if
+    the order is not all devices, each once.
     """
     if not isinstance(how, str):
         return check_order(devices_of(graph), how)

@@ -88,12 +88,8 @@ def network_svg(
     Devices stand in ``order`` from left to right, by default in the one that comes with
     the graph. The stages of ``plan`` color them, with a legend.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
-    InvalidPlanError
-        If the plan needs more devices than there are.
+    Raises ``InvalidProblemError`` if the order is not all devices, each once, and
+    ``InvalidPlanError`` if the plan needs more devices than there are.
     """
     devices = devices_of(graph)
     if order is not None:

@@ -304,15 +304,8 @@ def message_costs_ns(
     rounded to ns: how long it takes if every link passes it on whole, and how
     long it keeps links busy. Where the two directions differ, the worse one.
 
-    Returns
-    -------
-    numpy.ndarray
-        Shape (devices, devices), symmetric, 0 on the diagonal.
-
-    Raises
-    ------
-    InvalidProblemError
-        If no route joins two of them.
+    The array has the shape (devices, devices), is symmetric, and 0 on the diagonal.
+    Raises ``InvalidProblemError`` if no route joins two of them.
     """
     (costs,) = Routes(graph).costs_ns([devices], size_bytes)
     return costs

@@ -129,11 +129,8 @@ def split(text: str, units: Iterable[str]) -> tuple[Fraction, str] | None:
 def read_quantity(value: object, kind: Kind) -> Fraction:
     """Return how much a text says, in what its kind counts.
 
-    Raises
-    ------
-    ValueError
-        With what was expected and what came, if the unit is missing or
-        another kind's, or there is no number.
+    Raises ``ValueError``, with what was expected and what came, if the unit is missing
+    or another kind's, or there is no number.
     """
     amount = split(value, kind.units) if isinstance(value, str) else None
     if amount is None:

@@ -24,13 +24,7 @@ class AnyOrder(Schedule):
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int
     ) -> Iterator[Pass]:
-        """Raise: plans say them.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            Always.
-        """
+        """Raise ``UnsupportedProblemError``: plans say them."""
         raise UnsupportedProblemError(
             "$.job.schedule: expected one schedule for a search that does "
             "not order passes, got several; use solver dp"

@@ -38,14 +38,9 @@ def write_hostfile(
 ) -> None:
     """Write the host of each rank, one per line.
 
-    ``order`` has the devices by rank; by default it is that of the graph.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
-    NestError
-        If the file cannot be written.
+    ``order`` has the devices by rank; by default it is that of the graph. Raises
+    ``InvalidProblemError`` if it is not all devices, each once, and ``NestError`` if
+    the file cannot be written.
     """
     _write(path, [host for host, _ in _slots_by_rank(path, graph, order)])
 

@@ -91,12 +91,8 @@ class FileSupplement:
 def supplement_of(options: Mapping[str, Any]) -> FileSupplement:
     """Return the options by name; one that is ``None`` has no value.
 
-    Raises
-    ------
-    UnknownNameError
-        If a name is none of them.
-    InvalidOptionError
-        If a value is out of range.
+    Raises ``UnknownNameError`` if a name is none of them, and ``InvalidOptionError`` if
+    a value is out of range.
     """
     for name in options:
         if name not in MEANING:

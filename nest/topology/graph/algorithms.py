@@ -489,10 +489,7 @@ def algorithms(
     """Return what all algorithms on offer take.
 
     ``groups`` have more than one rank each, and run a collective at the same time.
-
-    Returns
-    -------
-    Lines by kind and by name, in the order of :data:`NAMES`; one that takes
+    There are lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
     """
     batches = _batches(groups)

@@ -36,15 +36,9 @@ class CollectiveCase(Struct, frozen=True, kw_only=True):
 def price(case: CollectiveCase, where: str = "case") -> dict[str, Any]:
     """Return what the algorithms on offer take.
 
-    Returns
-    -------
-    ``best_ns``, ``best`` (``None`` if nothing is to do), ``algorithms``
-    (time in ns by name) and ``bound_ns``.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the graph is no network, or the rest does not fit it.
+    That is ``best_ns``, ``best`` (``None`` if nothing is to do), ``algorithms`` (time
+    in ns by name) and ``bound_ns``. Raises ``InvalidProblemError`` if the graph is no
+    network, or the rest does not fit it.
     """
     graph = read_node_link(case.graph, f"{where}: $.graph")
     settings = graph.graph

@@ -124,9 +124,7 @@ class Paths:
     def steps(self, first: Ints, count: Ints) -> tuple[Ints, Ints, Floats]:
         """Return what arcs carry of messages that :meth:`find` has found.
 
-        Returns
-        -------
-        Message, arc, and the part that it carries of it; flat arrays.
+        Three flat arrays: message, arc, and the part that it carries of it.
         """
         message = np.repeat(np.arange(len(count)), count)
         steps: Ints = (first - np.cumsum(count) + count)[message]
@@ -136,9 +134,7 @@ class Paths:
     def find(self, sources: Ints, targets: Ints) -> tuple[Ints, Ints]:
         """Find what arcs carry of messages, for :meth:`steps`.
 
-        Returns
-        -------
-        Of each message, where that is noted, and of how many arcs.
+        Returns where that is noted of each message, and of how many arcs.
         """
         self._find(targets)
         pairs = targets * len(self._nodes) + sources

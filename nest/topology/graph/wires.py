@@ -31,20 +31,11 @@ class Arc(NamedTuple):
 class Wires:
     """The arcs of a graph.
 
-    Attributes
-    ----------
-    arcs
-        Both directions of every link; one in a directed graph.
-    ranks
-        The node of every rank.
-    forwards
-        Whether a node passes messages on.
-    nodes, relays
-        The same as arrays.
-    tails, heads, bandwidths, latencies
-        Of the arcs; in bytes/s, and in femtoseconds.
-    coordinates
-        Of every rank, a row each; none if there are not any.
+    ``ranks`` has the node of every rank, and ``forwards`` says which nodes pass
+    messages on; ``nodes`` and ``relays`` are the same as arrays. ``arcs`` are both
+    directions of every link, one in a directed graph; their bandwidths are in bytes/s,
+    their latencies in femtoseconds. ``coordinates`` has a row for every rank, if there
+    are any.
     """
 
     def __init__(self, topology: GraphTopology) -> None:
