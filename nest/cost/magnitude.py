@@ -130,15 +130,10 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
     job, graph = problem.job, problem.graph
     network = network or network_of(problem.cluster.topology)
     rules = get_rules(problem.preset)
-    tables = {
-        kind.name: [
-            max(values)
-            for values in zip(
-                *(_layer_ns(problem, network, cost) for cost in kind.costs), strict=True
-            )
-        ]
-        for kind in graph.kinds
-    }
+    tables = {}
+    for kind in graph.kinds:
+        layer_ns = [_layer_ns(problem, network, cost) for cost in kind.costs]
+        tables[kind.name] = [max(values) for values in zip(*layer_ns, strict=True)]
     layers = [tables[layer.kind] for layer in graph.layers]
     load = math.fsum(load for load, _ in layers)
     sync = math.fsum(sync for _, sync in layers)

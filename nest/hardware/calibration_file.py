@@ -119,15 +119,12 @@ def calibrated_parts(
 
     Raises ``InvalidCalibrationError`` if it is not one of all these devices.
     """
-    return [
-        (
-            machine.with_calibration(
-                calibration_for(calibration, machine.calibration_family, where)
-            ),
-            count,
-        )
-        for machine, count in machines
-    ]
+    parts = []
+    for machine, count in machines:
+        family = machine.calibration_family
+        parameters = calibration_for(calibration, family, where)
+        parts.append((machine.with_calibration(parameters), count))
+    return parts
 
 
 def with_calibration(

@@ -141,18 +141,28 @@ def parse_json(text: str, expected: str = "JSON") -> Any:
     Raises ``MalformedError`` if it is no JSON, an object has a key twice, or a number
     is none; the message says in which line.
     """
-    try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_constant)
-    except _TwiceError:
-        _refusetwice(text)
-    except _ConstantError:
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            _refuse_twice(text)
+        return fields
+
+    def refuse_constant(_: str) -> NoReturn:
         match = _first(_JSON_NAN, text)
         raise MalformedError(
             "a finite number",
             match[1],
             "JSON has no such number: write another one, or leave the key out",
             line_at(text, match.start()),
-        ) from None
+        )
+
+    try:
+        return json.loads(
+            text, object_pairs_hook=distinct, parse_constant=refuse_constant
+        )
+    except MalformedError:
+        raise
     except json.JSONDecodeError as error:
         raise MalformedError(
             expected,
@@ -172,31 +182,12 @@ def parse_json(text: str, expected: str = "JSON") -> Any:
         ) from None
 
 
-class _TwiceError(Exception):
-    """A key is there twice."""
-
-
-class _ConstantError(Exception):
-    """A number is none."""
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    distinct = dict(pairs)
-    if len(distinct) < len(pairs):
-        raise _TwiceError
-    return distinct
-
-
-def _constant(name: str) -> NoReturn:
-    raise _ConstantError(name)
-
-
 def _first(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     """Return the first match outside strings."""
     return next(match for match in pattern.finditer(text) if match[1])
 
 
-def _refusetwice(text: str) -> NoReturn:
+def _refuse_twice(text: str) -> NoReturn:
     """Find the key that is there twice, and both lines."""
     open_objects: list[dict[str, int]] = []
     for match in _JSON_KEY.finditer(text):

@@ -375,15 +375,12 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]] | None:
         nested = _nested(batch.size, units)
         if nested is None:
             return None
-        of_groups.append(
-            [
-                Batch(
-                    batch.ranks[:, peers].reshape(-1, peers.shape[1]),
-                    np.repeat(batch.fractions * fraction, len(peers)),
-                )
-                for fraction, peers in nested
-            ]
-        )
+        batches = []
+        for fraction, peers in nested:
+            ranks = batch.ranks[:, peers].reshape(-1, peers.shape[1])
+            fractions = np.repeat(batch.fractions * fraction, len(peers))
+            batches.append(Batch(ranks, fractions))
+        of_groups.append(batches)
     return [
         _merged(batch for batch in running if batch is not None)
         for running in itertools.zip_longest(*of_groups)

@@ -136,14 +136,8 @@ class GraphNetwork:
         links = [
             link for size in sizes for link in self.route(receiver, adjacent(size))
         ]
-        return frozenset(
-            {
-                Link(
-                    min(link.alpha_ns for link in links),
-                    max(link.beta for link in links),
-                )
-            }
-        )
+        alpha_ns = min(link.alpha_ns for link in links)
+        return frozenset({Link(alpha_ns, max(link.beta for link in links))})
 
     def inside(self, block: Block) -> Route:
         """Say how a block hands on to itself, in all replicas at once."""
