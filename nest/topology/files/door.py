@@ -197,11 +197,10 @@ def read_topology(
     chosen = recognise(source) if format is None else FORMATS[format]
     preferred = Path(path).with_name("topology.yaml")
     if format is None and Path(path).name == "topology.conf" and preferred.is_file():
-        raise source.refuse(
-            "",
-            "the file that Slurm reads",
-            "one that it ignores, as topology.yaml is beside it",
-            f"name that one, or give the format {chosen.name}",
+        raise source.error(
+            f"expected the file that Slurm reads, got one that it ignores, as "
+            f"topology.yaml is beside it; name that one, or give the format "
+            f"{chosen.name}"
         )
     supplement.check_names(source.where, chosen.name, chosen.options)
     return chosen.read(source)

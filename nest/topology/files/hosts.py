@@ -103,11 +103,9 @@ def set_parent(
 ) -> None:
     """Put a switch below another one; refuse a second one above it."""
     if child in parents:
-        raise source.refuse(
-            location,
-            f"one switch above {child}",
-            f"{parents[child]} and {above}",
-            "remove one",
+        raise source.error(
+            f"{location}: expected one switch above {child}, got {parents[child]} and "
+            f"{above}; remove one"
         )
     parents[child] = above
 
@@ -132,11 +130,9 @@ def choose(source: Source, what: str, names: Collection[str], remedy: str) -> st
     if (part := source.option_among("part", names)) is not None:
         return part
     if len(names) > 1:
-        raise source.refuse(
-            "",
-            "one network",
-            f"{what}: {listed(names)}",
-            f"{remedy}, or give one of them as part",
+        raise source.error(
+            f"expected one network, got {what}: {listed(names)}; {remedy}, or give one "
+            f"of them as part"
         )
     return next(iter(names))
 
@@ -251,11 +247,9 @@ def _chain(source: Source, leaf: str, parents: Mapping[str, str]) -> list[str]:
     switch = leaf
     while (above := parents.get(switch)) is not None:
         if above in chain:
-            raise source.refuse(
-                "",
-                "a tree of switches",
-                f"{above} above itself",
-                "correct the switches",
+            raise source.error(
+                f"expected a tree of switches, got {above} above itself; correct the "
+                f"switches"
             )
         chain[above] = None
         switch = above

@@ -94,11 +94,9 @@ def read(source: Source) -> nx.Graph:
         )
     hashes = {cpu.get("host_hash") for cpu in root} - {None}
     if len(hashes) > 1:
-        raise source.refuse(
-            "",
-            "one node",
-            f"{len(hashes)} values of host_hash",
-            "keep the elements of one node",
+        raise source.error(
+            f"expected one node, got {len(hashes)} values of host_hash; keep the "
+            f"elements of one node"
         )
     node = _Node()
     _walk(source, node, root, None, 0)
@@ -218,19 +216,15 @@ def _nvlinks(
             elif kind.startswith(_SWITCH):
                 to_switch[bus] = to_switch.get(bus, 0.0) + speed
             else:
-                raise source.refuse(
-                    location,
-                    "a target that is a device of the file, or of class 0x068000",
-                    shown(target),
-                    "correct the target",
+                raise source.error(
+                    f"{location}: expected a target that is a device of the file, or "
+                    f"of class 0x068000, got {shown(target)}; correct the target"
                 )
     for (bus, target), speed in to_device.items():
         if to_device.get((target, bus)) != speed:
-            raise source.refuse(
-                f"<nvlink> of {bus}",
-                f"as many NVLinks from {target} back",
-                "others",
-                "correct the counts",
+            raise source.error(
+                f"<nvlink> of {bus}: expected as many NVLinks from {target} back, got "
+                f"others; correct the counts"
             )
     return to_device, to_switch
 
@@ -242,11 +236,9 @@ def _per_link(source: Source, bus: str, gpu: Element) -> float:
     for minimum, speed in NVLINK:
         if capability >= minimum:
             return NVLINK_OF.get(capability, speed)
-    raise source.refuse(
-        location,
-        f"at least {NVLINK[-1][0]} with NVLinks",
-        capability,
-        "correct the compute capability",
+    raise source.error(
+        f"{location}: expected at least {NVLINK[-1][0]} with NVLinks, got "
+        f"{capability}; correct the compute capability"
     )
 
 
@@ -301,11 +293,9 @@ def _numbers(source: Source, node: _Node) -> dict[str, int]:
         for bus, dev in zip(node.devices, stated, strict=True)
     }
     if len(set(numbers.values())) < len(numbers):
-        raise source.refuse(
-            "<gpu>",
-            "every dev once",
-            listed(sorted(numbers.values())),
-            "correct the numbers",
+        raise source.error(
+            f"<gpu>: expected every dev once, got {listed(sorted(numbers.values()))}; "
+            f"correct the numbers"
         )
     return numbers
 

@@ -77,11 +77,9 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
             )
         slot = match[2], int(match[3])
         if slot not in devices:
-            raise source.refuse(
-                location,
-                "a device of the network",
-                f"{slot[0]}:{slot[1]}",
-                "correct host or device",
+            raise source.error(
+                f"{location}: expected a device of the network, got "
+                f"{slot[0]}:{slot[1]}; correct host or device"
             )
         order.append(devices[slot])
     check_order(source, list(devices.values()), order)
@@ -99,11 +97,9 @@ def _slots_by_rank(
     homes, file = slots(graph), Source(str(path), "")
     for host in dict.fromkeys(host for host, _ in homes.values()):
         if not _HOST.fullmatch(host):
-            raise file.refuse(
-                "host",
-                "letters, digits and '._:/-' after a letter or digit",
-                shown(host),
-                "rename the node in the network",
+            raise file.error(
+                f"host: expected letters, digits and '._:/-' after a letter or digit, "
+                f"got {shown(host)}; rename the node in the network"
             )
     if order is None:
         order = graph.graph["order"]

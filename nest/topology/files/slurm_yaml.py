@@ -55,11 +55,9 @@ def _chosen(source: Source, entries: Mapping[str, dict[str, Any]]) -> str:
         return chosen
     default = [x for x, entry in entries.items() if entry.get(_DEFAULT)]
     if len(entries) > 1 and not default:
-        raise source.refuse(
-            "",
-            f"one topology, or one with {_DEFAULT}",
-            f"{len(entries)}: {listed(entries)}",
-            "give one of them as topology",
+        raise source.error(
+            f"expected one topology, or one with {_DEFAULT}, got {len(entries)}: "
+            f"{listed(entries)}; give one of them as topology"
         )
     return (default or list(entries))[0]
 
@@ -101,11 +99,9 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     ]
     nodes = nodes_of(source, f"{chosen}.nodes", torus["nodes"])
     if prod(sizes) != len(nodes):
-        raise source.refuse(
-            f"{chosen}.nodes",
-            f"{' x '.join(map(str, sizes))} = {prod(sizes)} nodes",
-            len(nodes),
-            "correct dims or nodes",
+        raise source.error(
+            f"{chosen}.nodes: expected {' x '.join(map(str, sizes))} = {prod(sizes)} "
+            f"nodes, got {len(nodes)}; correct dims or nodes"
         )
     return hosts.torus(source, nodes, "Torus", sizes, name=chosen)
 

@@ -240,11 +240,9 @@ def parse_xml(source: Source) -> ElementTree.Element:
     """Parse XML without document types and entities; return the root element."""
     declared = re.search(r"(?i)<!(DOCTYPE|ENTITY)", source.text)
     if declared is not None:
-        raise source.refuse(
-            "",
-            "XML without document types and entities",
-            declared[0],
-            "remove the declaration",
+        raise source.error(
+            f"expected XML without document types and entities, got {declared[0]}; "
+            f"remove the declaration"
         )
     try:
         return ElementTree.fromstring(source.text)
