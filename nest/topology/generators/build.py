@@ -51,11 +51,10 @@ class Spines(NamedTuple):
         if spines is None:
             exact = ports / self.oversubscription
             if exact < 1 or exact != int(exact):
-                refuse(
-                    f"{where}: oversubscription",
-                    f"a divisor of the {ports} links below a leaf",
-                    f"{self.oversubscription:g}",
-                    "or say how many spines there are",
+                raise InvalidOptionError(
+                    f"{where}: oversubscription: expected a divisor of the {ports} "
+                    f"links below a leaf, got {self.oversubscription:g}; or say how "
+                    f"many spines there are"
                 )
             spines = int(exact)
         up_bytes_per_s = ports * port.bytes_per_s / (spines * self.oversubscription)

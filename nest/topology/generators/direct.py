@@ -6,6 +6,7 @@ import itertools
 
 import networkx as nx
 
+from nest.errors import InvalidOptionError
 from nest.topology.generators.build import Cable, Wiring, refuse
 
 
@@ -32,11 +33,10 @@ def dragonfly(
         expected = f"at most a h + 1 = {max_groups}"
         refuse("dragonfly: g", expected, g, "raise a or h")
     if global_link.latency_ns <= local_link.latency_ns:
-        refuse(
-            "dragonfly: global_latency_ns",
-            f"more than local_latency_ns = {local_link.latency_ns:g}",
-            f"{global_link.latency_ns:g}",
-            "routes take one global link because it is the slow one",
+        raise InvalidOptionError(
+            f"dragonfly: global_latency_ns: expected more than local_latency_ns = "
+            f"{local_link.latency_ns:g}, got {global_link.latency_ns:g}; routes take "
+            f"one global link because it is the slow one"
         )
     pairs = a * (a - 1) // 2
     num_links = g * (a * p + pairs) + g * (g - 1) // 2

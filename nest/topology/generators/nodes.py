@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import networkx as nx
 
-from nest.topology.generators.build import Cable, Spines, Wiring, divide, refuse
+from nest.errors import InvalidOptionError
+from nest.topology.generators.build import Cable, Spines, Wiring, divide
 
 #: NVLinks between the devices of a DGX-1 with V100, six of each device: what
 #: its users see in ``nvidia-smi topo -m`` (NVIDIA/nccl issue 671).
@@ -32,11 +33,10 @@ def _add_node(
 def _stay_inside(where: str, nvlink: Cable, out_latency_ns: float) -> None:
     """Refuse latencies with which messages in a node would leave it."""
     if out_latency_ns <= nvlink.latency_ns:
-        refuse(
-            f"{where}: nvlink_latency_ns",
-            f"less than {out_latency_ns:g}, the latency of the way out",
-            f"{nvlink.latency_ns:g}",
-            "routes of least latency would leave the node",
+        raise InvalidOptionError(
+            f"{where}: nvlink_latency_ns: expected less than {out_latency_ns:g}, the "
+            f"latency of the way out, got {nvlink.latency_ns:g}; routes of least "
+            f"latency would leave the node"
         )
 
 
@@ -97,11 +97,9 @@ def rail(
     segments = divide("rail: segment", "nodes", nodes, per_segment, "segments")
     rails_only = up.spines == 0
     if rails_only and segments > 1:
-        refuse(
-            "rail: spines",
-            f"at least 1 to join {segments} segments",
-            0,
-            "leave segment out for rails without spines",
+        raise InvalidOptionError(
+            f"rail: spines: expected at least 1 to join {segments} segments, got 0; "
+            f"leave segment out for rails without spines"
         )
     spines, uplink = 0, port
     if not rails_only:

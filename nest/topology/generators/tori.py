@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from nest.errors import InvalidOptionError
 from nest.topology.generators.build import Cable, Wiring, refuse
 
 Coordinates = tuple[int, ...]
@@ -74,29 +75,23 @@ def tpu(generation: str, shape: Coordinates, twisted: bool, link: Cable) -> nx.G
     if rules.max_axis and max(shape) > rules.max_axis:
         refuse(where, f"axes of at most {rules.max_axis}", text, "shorten it")
     if math.prod(shape) > rules.max_devices:
-        refuse(
-            where,
-            f"at most {rules.max_devices} devices",
-            f"{text} = {math.prod(shape)}",
-            "that is the largest slice",
+        raise InvalidOptionError(
+            f"{where}: expected at most {rules.max_devices} devices, got {text} = "
+            f"{math.prod(shape)}; that is the largest slice"
         )
     wraps = rules.wraps(shape)
     shifts = None
     if twisted:
         short = min(shape)
         if set(shape) != {short, 2 * short} or len(shape) != 3:
-            refuse(
-                f"tpu-{generation}: twisted",
-                "a shape n x n x 2n or n x 2n x 2n",
-                text,
-                "leave twisted out",
+            raise InvalidOptionError(
+                f"tpu-{generation}: twisted: expected a shape n x n x 2n or n x 2n x "
+                f"2n, got {text}; leave twisted out"
             )
         if not all(wraps):
-            refuse(
-                f"tpu-{generation}: twisted",
-                f"all axes to be multiples of {rules.wrap_multiple}",
-                text,
-                "such a slice does not wrap around",
+            raise InvalidOptionError(
+                f"tpu-{generation}: twisted: expected all axes to be multiples of "
+                f"{rules.wrap_multiple}, got {text}; such a slice does not wrap around"
             )
         shifts = [
             tuple(short if other > length else 0 for other in shape)
