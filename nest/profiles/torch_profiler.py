@@ -307,12 +307,8 @@ def _measure(
     def backward(result: Any) -> None:
         result.backward(gradient)
 
-    mark, elapsed_ns = _clock(device)
     forward_ns, backward_ns = time_passes(
-        forward,
-        backward,
-        mark,
-        elapsed_ns,
+        *(forward, backward, *_clock(device)),
         warm_up=timing.warm_up,
         repeats=timing.repeats,
     )

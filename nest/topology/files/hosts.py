@@ -87,14 +87,10 @@ def tree(
     units = [
         {device: host.name for device, host in home.items()},
         {device: host.domain or host.name for device, host in home.items()},
-        *(
-            {
-                device: _above(chains[host.leaf], height, tier)
-                for device, host in home.items()
-            }
-            for tier in range(tiers)
-        ),
     ]
+    chain_of = {device: chains[host.leaf] for device, host in home.items()}
+    for tier in range(tiers):
+        units.append({x: _above(chain, height, tier) for x, chain in chain_of.items()})
     return finish(source, graph, list(home), name=name, units=telling(units))
 
 
