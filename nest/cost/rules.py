@@ -389,6 +389,7 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
     if len({strategy.layout for strategy in strategy_of.values()}) == 1:
         return 0, 0
     route = model.network.inside(pipeline.blocks[chunk])
+    samples = pipeline.plan.micro_batch
     forward = backward = 0
     for source, target, size_bytes in model.transfers.edges:
         if source not in strategy_of or target not in strategy_of:
@@ -396,13 +397,8 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
         before, after = strategy_of[source], strategy_of[target]
         if before.layout != after.layout and size_bytes:
             back, there = (
-                model.transfers.receive(
-                    route,
-                    [size_bytes],
-                    pipeline.plan.micro_batch,
-                    model.shards(strategy),
-                )
-                for strategy in (before, after)
+                model.transfers.receive(route, [size_bytes], samples, shards)
+                for shards in map(model.shards, (before, after))
             )
             forward += there
             backward += back

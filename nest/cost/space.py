@@ -157,14 +157,12 @@ def leading_runtimes(problem: Problem) -> list[Runtime]:
     and without are both left; so are they of what needs something by ``overlap_needs``.
     """
     always = always_overlap(problem)
-    return sorted(
-        (
-            runtime
-            for runtime in runtimes(problem)
-            if runtime.virtual_stages == 1 and runtime.overlap >= always
-        ),
-        key=lambda x: (-len(x.overlap), not x.distributed_optimizer),
-    )
+    leading = [
+        runtime
+        for runtime in runtimes(problem)
+        if runtime.virtual_stages == 1 and runtime.overlap >= always
+    ]
+    return sorted(leading, key=lambda x: (-len(x.overlap), not x.distributed_optimizer))
 
 
 def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str | None:

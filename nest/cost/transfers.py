@@ -75,12 +75,9 @@ class Transfers:
         for (source, target, size_bytes), edge in zip(
             self.edges, self._records, strict=True
         ):
+            extras = edge.source_extra_bytes_by_tp, edge.target_extra_bytes_by_tp
             at_source, at_target = (
-                2 * micro_batch * (size_bytes + extra.get(tp, 0))
-                for extra in (
-                    edge.source_extra_bytes_by_tp,
-                    edge.target_extra_bytes_by_tp,
-                )
+                2 * micro_batch * (size_bytes + extra.get(tp, 0)) for extra in extras
             )
             ends.append((source, target, at_source, at_target))
         return ends

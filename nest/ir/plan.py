@@ -252,13 +252,8 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     @property
     def text(self) -> str:
         """It in short: replicas, micro-batch, stages, chunks, strategies."""
-        strategies = list(
-            dict.fromkeys(
-                str(strategy)
-                for stage in self.stages
-                for strategy in stage.layer_strategies
-            )
-        )
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+        strategies = list(dict.fromkeys(map(str, used)))
         if len(strategies) > 3:
             strategies[2:] = [f"{len(strategies) - 2} others"]
         chunks = f"v={self.virtual_stages}, " * (self.virtual_stages > 1)

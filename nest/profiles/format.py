@@ -104,13 +104,11 @@ class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
             raise ValueError(
                 f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}"
             )
-        check_distinct(
-            "entries",
-            tuple(
-                f"{entry.model} {entry.name} sequence_length={entry.sequence_length}"
-                for entry in self.entries
-            ),
+        names = (
+            f"{entry.model} {entry.name} sequence_length={entry.sequence_length}"
+            for entry in self.entries
         )
+        check_distinct("entries", tuple(names))
 
     @property
     def models(self) -> tuple[str, ...]:

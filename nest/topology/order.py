@@ -251,13 +251,11 @@ def _clustered(graph: nx.Graph, devices: Order) -> Order:
             and not _alike(graph, [cluster[0] for cluster in clusters])
             for clusters in split
         ]
-        costs = routes.costs_ns(
-            (
-                [cluster[0] for cluster in clusters]
-                for clusters in itertools.compress(split, compared)
-            ),
-            _SIZE_BYTES,
+        firsts = (
+            [cluster[0] for cluster in clusters]
+            for clusters in itertools.compress(split, compared)
         )
+        costs = routes.costs_ns(firsts, _SIZE_BYTES)
         blocks = []
         for clusters, among in zip(split, compared, strict=True):
             turn = _linkage(next(costs)) if among else range(len(clusters))
@@ -282,13 +280,11 @@ def _alike(graph: nx.Graph, devices: Order) -> bool:
     members = set(devices)
 
     def nearest(device: Any) -> tuple[float, float, Any] | None:
-        links = sorted(
-            (
-                (link["latency_ns"], link["bandwidth"], other)
-                for other, link in graph[device].items()
-            ),
-            key=lambda link: link[0],
-        )
+        links = [
+            (link["latency_ns"], link["bandwidth"], other)
+            for other, link in graph[device].items()
+        ]
+        links.sort(key=lambda link: link[0])
         if not links or (len(links) > 1 and links[0][0] == links[1][0]):
             return None
         if any(other in members for *_, other in links):

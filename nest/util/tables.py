@@ -113,10 +113,7 @@ class Table:
     def texts(self) -> list[list[str]]:
         """Return what people read, row by row."""
         return [
-            [
-                column.text(value)
-                for column, value in zip(self.columns, row, strict=True)
-            ]
+            [column.text(x) for column, x in zip(self.columns, row, strict=True)]
             for row in self.rows
         ]
 
