@@ -119,12 +119,12 @@ def calibrated_parts(
 
     Raises ``InvalidCalibrationError`` if it is not one of all these devices.
     """
-    parts = []
+    calibrated = []
     for machine, count in machines:
         family = machine.calibration_family
         parameters = calibration_for(calibration, family, where)
-        parts.append((machine.with_calibration(parameters), count))
-    return parts
+        calibrated.append((machine.with_calibration(parameters), count))
+    return calibrated
 
 
 def with_calibration(
