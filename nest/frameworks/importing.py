@@ -22,7 +22,7 @@ from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
-from nest.models.operators import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype
 from nest.units import divisors
 
 

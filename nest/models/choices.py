@@ -22,7 +22,7 @@ from nest.ir.job import (
 )
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
-from nest.models.operators import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype
 from nest.units import divisors
 
 #: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient, fp32 master

@@ -30,18 +30,15 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Module, Tower
 from nest.models.choices import Choices
-from nest.models.operators import (
-    BF16,
-    Execution,
-    Node,
-    Split,
+from nest.models.operators.base import BF16, Execution, Node, Split
+from nest.models.operators.nodes import (
     block_node,
     embedding_node,
     head_node,
-    layer_cost,
     module_node,
     norm_node,
 )
+from nest.models.operators.timing import layer_cost
 from nest.models.weights import final_norm_weights
 
 #: Kinds of modules for multi-token prediction: the first, which holds the

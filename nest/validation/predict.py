@@ -37,7 +37,7 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph, in_range
-from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
+from nest.models.operators.base import BF16, DTYPES, Execution, vocabulary_rows
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of

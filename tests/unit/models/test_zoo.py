@@ -22,7 +22,8 @@ from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block
 from nest.models.choices import MAX_NODES, Choices, Degrees, Request, choose
 from nest.models.graphs import build_graph, build_on, build_problem
-from nest.models.operators import Dtype, Node, Operator, Split, layer_cost
+from nest.models.operators.base import Dtype, Node, Operator, Split
+from nest.models.operators.timing import layer_cost
 from nest.models.weights import (
     attention_weights,
     block_weights,
