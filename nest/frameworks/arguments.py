@@ -35,16 +35,8 @@ class Arguments:
     missing, of another type or out of range, or depends on what the script
     does not say; the text names file, line and option.
 
-    Parameters
-    ----------
-    words
-        What follows the program.
-    where
-        Name of the file.
-    names
-        What the file calls options, where it has other names.
-    what
-        What kind of file it is, for messages.
+    ``names`` are what the file ``where`` calls options, if otherwise; messages
+    call it ``what``.
     """
 
     def __init__(
@@ -115,7 +107,7 @@ class Arguments:
         shown = self.names.get(name, name)
         if line is None and name in self.options:
             line = self.options[name].line
-        return f"{self.where}:{line}: {shown}" if line else (f"{self.where}: {shown}")
+        return f"{self.where}:{line}: {shown}" if line else f"{self.where}: {shown}"
 
     def location_of_value(self, name: str) -> str:
         """Return the same with the line of the first value."""
@@ -154,12 +146,11 @@ class Arguments:
         if name not in self.options:
             return False
         values = self.options[name].values
-        if all(token.unknown for token in values):
-            # What follows is no value, but may hold further options.
-            self.unknown += values
-            self.options[name] = self.options[name]._replace(values=())
-        else:
+        if not all(token.unknown for token in values):
             raise self.refuse(name, "no value", repr(values[0].text))
+        # What follows is no value, but may hold further options.
+        self.unknown += values
+        self.options[name] = self.options[name]._replace(values=())
         return True
 
     def texts(self, name: str) -> tuple[str, ...] | None:
@@ -234,13 +225,8 @@ class Arguments:
         except ValueError:
             raise self.refuse(name, "a number", repr(text)) from None
 
-    def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the options that no reader has used.
-
-        Parameters
-        ----------
-        others
-            Names of options that exist although no reader uses them.
+    def unread(self, others: Collection[str]) -> tuple[str, ...]:
+        """Return the options that no reader has used; ``others`` exist as well.
 
         Raises
         ------

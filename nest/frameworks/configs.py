@@ -46,14 +46,8 @@ class Entry(NamedTuple):
 class Config:
     """The keys of a configuration, such as ``model.hidden_size``.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    variables
-        Values of environment variables, such as ``${SEQ_LEN}``.
-    overrides
-        Values of keys, instead of the file's.
+    ``variables`` are values of environment variables, such as ``${SEQ_LEN}``, and
+    ``overrides`` values of keys, instead of the file's.
 
     Raises
     ------

@@ -114,18 +114,8 @@ class KeyedFile:
     """The keys of one file.
 
     Every reader raises :class:`~nest.errors.InvalidPlanError`; the text
-    names file and key, and the line where ``line_of`` returns it.
-
-    Parameters
-    ----------
-    document
-        What the file contains. Its sections are mappings of their own.
-    where
-        Name of the file.
-    table
-        The keys that it may have.
-    line_of
-        Returns the line of a key, ``None`` where it is not known.
+    names file and key, and the line where ``line_of`` returns it. Sections of
+    ``document`` are mappings of their own; ``table`` has the keys that it may have.
     """
 
     def __init__(
@@ -219,11 +209,7 @@ class KeyedFile:
         return tuple(ignored)
 
     def _entries(self, every_section: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield all keys with their values.
-
-        Sections that have no key in the table are yielded as a whole, unless
-        ``every_section`` asks for their keys.
-        """
+        """Yield keys with their values; sections without a key that is read whole."""
         for name, value in self.document.items():
             opened = every_section or name in self.sections
             if opened and value and isinstance(value, Mapping):
@@ -239,12 +225,8 @@ class KeyedFile:
         if isinstance(value, dict) and "device" in value:
             value = value["device"]
         if value not in unsupported.unchanged:
-            raise self.refuse(
-                path,
-                " or ".join(map(json.dumps, unsupported.unchanged)),
-                _shown(value),
-                unsupported.why,
-            )
+            expected = " or ".join(map(json.dumps, unsupported.unchanged))
+            raise self.refuse(path, expected, _shown(value), unsupported.why)
 
 
 def _shown(value: Any) -> str:

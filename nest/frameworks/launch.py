@@ -136,14 +136,8 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def strategy(self) -> Strategy:
         """The strategy of every stage."""
-        return Strategy(
-            dp=self.dp,
-            tp=self.tp,
-            cp=self.cp,
-            ep=self.ep,
-            zero=self.zero,
-            recompute=self.recompute,
-        )
+        names = ("dp", "tp", "cp", "ep", "zero", "recompute")
+        return Strategy(**{name: getattr(self, name) for name in names})
 
 
 def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | None:
@@ -157,14 +151,7 @@ def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | No
 
 
 def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
-    """Return what a plan says, if one set of degrees says it.
-
-    Parameters
-    ----------
-    problem, plan
-        A plan that is legal for the problem.
-    placement
-        What the layers of the graph stand for.
+    """Return what a plan that is legal says, if one set of degrees says it.
 
     Raises
     ------
@@ -341,17 +328,8 @@ def rank_map_of(launch: Launch, stride: int, mesh: Mesh) -> tuple[int, ...]:
     """Return the plan's device of every rank of a framework.
 
     In a plan replicas come first, then stages; in a stage ``tp`` is fastest,
-    then ``cp`` and ``dp``.
-
-    Parameters
-    ----------
-    launch
-        What runs.
-    stride
-        Devices of one replica, idle ones included.
-    mesh
-        How the framework numbers its ranks: axes ``tp``, ``cp``, ``dp``,
-        ``replicas`` and ``stages``, the fastest first.
+    then ``cp`` and ``dp``. ``stride`` counts the devices of one replica, idle ones
+    included; ``mesh`` is how the framework numbers its ranks.
     """
     strides = {
         "tp": 1,
@@ -446,13 +424,9 @@ def usual_groups(launch: Launch, devices: Sequence[int]) -> Groups:
     Experts are spread over consecutive data ranks of a replica.
     """
     mesh = usual_mesh(launch)
-    experts: Mesh = (
-        ("tp", launch.tp),
-        ("ep", launch.ep),
-        ("experts", launch.dp * launch.cp // launch.ep),
-        *mesh[3:],
-    )
-    return mesh_and_expert_groups(launch, mesh, experts, devices)
+    experts = ("experts", launch.dp * launch.cp // launch.ep)
+    expert_mesh = (mesh[0], ("ep", launch.ep), experts, *mesh[3:])
+    return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
 
 
 def mesh_and_expert_groups(
@@ -476,17 +450,10 @@ def mesh_and_expert_groups(
 def mesh_groups(
     mesh: Mesh, names: Iterable[str], devices: Sequence[int]
 ) -> frozenset[tuple[int, ...]]:
-    """Return the groups that differ in the axes named only.
+    """Return the groups whose ranks differ in the axes named only.
 
-    Parameters
-    ----------
-    mesh
-        Axes, the fastest first: rank 1 is the second along the first axis.
-    names
-        Axes that the members of a group differ in.
-    devices
-        Device of every rank. Groups are sorted by device, except along one
-        axis ``stages``, which is in its order.
+    ``devices`` has the device of every rank. Groups are sorted by device, except along
+    one axis ``stages``, which is in its order.
     """
     inside = set(names)
     groups: dict[tuple[int, ...], list[int]] = {}

@@ -32,7 +32,6 @@ from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 
-NAME = "maxtext"
 FILE = "config.yml"
 START = (
     f"On the hosts of {{world}} devices: python -m "
@@ -45,13 +44,13 @@ STATE_BYTES = 10
 _GRADIENTS = {2: "bfloat16", 4: "float32"}
 _AXES = ("data", "fsdp", "pipeline", "context", "tensor", "expert")
 
-TABLE = read_data(NAME, KeyTable)
+TABLE = read_data("maxtext", KeyTable)
 
 
 def mesh_of(launch: Launch) -> Mesh:
     """Return the plan's own order: the compiler makes the mesh."""
-    mesh = usual_mesh(launch)
-    return (*mesh[:3], mesh[4], mesh[3])
+    *inside, replicas, stages = usual_mesh(launch)
+    return (*inside, stages, replicas)
 
 
 def stated(launch: Launch) -> Launch:
@@ -60,13 +59,7 @@ def stated(launch: Launch) -> Launch:
 
 
 def _block_of(model: Architecture) -> str:
-    """Return MaxText's decoder block for a model of llama's kind.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is none.
-    """
+    """Return MaxText's decoder block for a model, which must be of llama's kind."""
     reason = why_not(model)
     tower = model.towers[0]
     block = tower.runs[0].block
@@ -125,7 +118,6 @@ def write(
     block = tower.runs[0].block
     attention, mlp = block.attention, block.mlp
     tensor = "tensor_sequence" if run.sequence_parallel else "tensor"
-    piped = run.stages > 1
     values: dict[str, Any] = {
         "base_config": "base.yml",
         "decoder_block": kind,
@@ -156,7 +148,7 @@ def write(
         values["base_moe_mlp_dim"] = mlp.hidden
         values["num_experts"] = mlp.experts
         values["num_experts_per_tok"] = mlp.experts_per_token
-    if piped:
+    if run.stages > 1:
         values["num_layers_per_pipeline_stage"] = run.even_layers
     if run.dtype == "fp8":
         values["quantization"] = "fp8"
@@ -170,14 +162,12 @@ def _batch(run: Launch) -> dict[str, Any]:
     A pipeline cuts the batch of a step; without one gradients accumulate.
     """
     if run.stages > 1:
-        micro = run.micro_batches
-        cut = {"num_pipeline_microbatches": micro}
-        samples = run.global_batch
+        key, samples = "num_pipeline_microbatches", run.global_batch
     else:
-        cut = {"gradient_accumulation_steps": run.micro_batches}
-        samples = run.replicas * run.micro_batch
+        key, samples = "gradient_accumulation_steps", run.replicas * run.micro_batch
     each, rest = divmod(samples, run.world)
-    return {"per_device_batch_size": samples / run.world if rest else each, **cut}
+    size = samples / run.world if rest else each
+    return {"per_device_batch_size": size, key: run.micro_batches}
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
@@ -199,8 +189,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     config.check_written()
     config.check_values()
     launch, written = _read(config, world)
-    length = launch.sequence_length
-    assert length is not None
+    length = length_of(launch)
     check_shape(FILE, replace(model, max_sequence=length), written, length)
     return launch, None
 

@@ -202,10 +202,8 @@ def read_config(
 
     Parameters
     ----------
-    text, where
-        The file, and its name for messages.
-    world
-        Devices of the cluster.
+    text, where, world
+        The file, its name for messages, and the devices of the cluster.
     variables
         Values of environment variables.
     overrides
@@ -259,13 +257,7 @@ def read_config(
 
 
 def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:
-    """Return the keys that nest does not read, unread sections as a whole.
-
-    Raises
-    ------
-    InvalidPlanError
-        If one is nearly a key that is read.
-    """
+    """Return the keys that nest does not read, unread sections as a whole."""
     paths = {path for key in read for path in _prefixes(key)}
     siblings: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -303,13 +295,7 @@ def _plain_keys(config: Config) -> dict[str, Key]:
 
 
 def _options(config: Config, keys: Mapping[str, Key]) -> dict[str, _Source]:
-    """Return what keys stand for, by option.
-
-    Raises
-    ------
-    InvalidPlanError
-        If two keys give different values to the same option.
-    """
+    """Return what keys stand for, by option, which they must not contradict."""
     sources: dict[str, _Source] = {}
     for name, key in keys.items():
         entry = config.get(name)
@@ -353,15 +339,10 @@ def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
     """Yield what a key says, as words of a launch line."""
     value, line = entry.value, entry.line
     if entry.unknown and (key.has_meanings or key.option in _SWITCHED):
-        raise config.refuse(
-            name,
-            "a value that the file states",
-            entry.unknown,
-            f"pass --say {name}=VALUE",
-        )
-    if isinstance(value, dict) or (
-        isinstance(value, list) and any(isinstance(x, dict) for x in value)
-    ):
+        remedy = f"pass --say {name}=VALUE"
+        raise config.refuse(name, "a value that the file states", entry.unknown, remedy)
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, dict) for item in items):
         raise config.refuse(name, "a value", "sections")
     if key.has_meanings:
         for text in _meaning(config, name, key, value):
@@ -375,7 +356,8 @@ def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
     if entry.unknown:
         yield Word("", line, entry.unknown)
     elif isinstance(value, list):
-        yield from _listed(config, name, key, value, line)
+        for text in _listed(config, name, key, list(map(_text, value))):
+            yield Word(text, line)
     elif value is not True:
         yield Word(_text(value), line)
 
@@ -392,21 +374,15 @@ def _meaning(config: Config, name: str, key: Key, value: Any) -> Meaning:
     raise config.refuse(name, f"one of {', '.join(known_values)}", _text(value))
 
 
-def _listed(
-    config: Config, name: str, key: Key, value: list[Any], line: int
-) -> Iterator[Word]:
-    """Yield the values of a list as the argument has them."""
-    if key.option == "--moe-layer-freq":
-        yield Word(f"[{','.join(map(_text, value))}]", line)
-    elif key.option == "--window-size":
-        yield Word(",".join(map(_text, value)), line)
-    elif key.option == "--pipeline-model-parallel-layout":
+def _listed(config: Config, name: str, key: Key, texts: list[str]) -> list[str]:
+    """Return the values of a list as the argument has them."""
+    if key.option == "--pipeline-model-parallel-layout":
         raise config.refuse(
             name, "a text such as Et*8|t*8L", "a list", f"pass --say {name}=TEXT"
         )
-    else:
-        for item in value:
-            yield Word(_text(item), line)
+    if key.option == "--moe-layer-freq":
+        return [f"[{','.join(texts)}]"]
+    return [",".join(texts)] if key.option == "--window-size" else texts
 
 
 def _text(value: object) -> str:
@@ -438,12 +414,9 @@ def _check_supported(config: Config, layout: Format) -> None:
     for key, harmless in layout.unsupported.items():
         entry = config.get(key)
         if entry is not None and entry.value not in harmless:
-            raise config.refuse(
-                key,
-                f"{' or '.join(map(_text, harmless)) or 'no such key'}",
-                _text(entry.value),
-                "plans know no other",
-            )
+            expected = " or ".join(map(_text, harmless)) or "no such key"
+            got = _text(entry.value)
+            raise config.refuse(key, expected, got, "plans know no other")
 
 
 def _check_required(
@@ -461,18 +434,13 @@ def _check_required(
         required.append("language_model.ffn_hidden_size")
     for key in required:
         option = layout.keys[key].option
-        if config.get(key) or (
+        stated = config.get(key) or (
             option and (option in sources or option in arguments.options)
-        ):
-            continue
+        )
         shape = _is_shape(key)
-        if not (model is not None and shape):
-            raise config.refuse(
-                key,
-                "a value",
-                "none",
-                f"add it, or pass --say {key}=VALUE" + " or --model NAME" * shape,
-            )
+        if not (stated or (shape and model is not None)):
+            remedy = f"add it, or pass --say {key}=VALUE" + " or --model NAME" * shape
+            raise config.refuse(key, "a value", "none", remedy)
 
 
 def _is_shape(key: str) -> bool:

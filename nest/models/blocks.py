@@ -8,7 +8,8 @@ counts are whole numbers, sequence lengths are tokens per sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -269,6 +270,14 @@ class RepeatedBlock(Struct, frozen=True, kw_only=True):
 
     block: Block
     count: int
+
+
+def runs_of(blocks: Iterable[Block]) -> tuple[RepeatedBlock, ...]:
+    """Return blocks as runs of equal ones."""
+    return tuple(
+        RepeatedBlock(block=block, count=len(list(equal)))
+        for block, equal in groupby(blocks)
+    )
 
 
 class Convolution(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import compress, groupby
+from itertools import compress
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from nest.models.blocks import (
     Mlp,
     RepeatedBlock,
     Tower,
+    runs_of,
 )
 from nest.models.hf.config import Config, Parts, Switch
 from nest.models.hf.layouts import LAYER_TYPES, LAYOUTS, SPARSE_LAYERS, every_nth
@@ -496,12 +497,8 @@ def compressed(blocks: Sequence[Block]) -> tuple[tuple[RepeatedBlock, ...], int]
         and all(blocks[i] == blocks[i % step] for i in range(step, count))
     )
     if period == 1:
-        return (RepeatedBlock(block=blocks[0], count=count),), 1
-    runs = tuple(
-        RepeatedBlock(block=block, count=len(list(same)))
-        for block, same in groupby(blocks[:period])
-    )
-    return runs, count // period
+        return repeated(blocks[0], count), 1
+    return runs_of(blocks[:period]), count // period
 
 
 def one_tower(config: Config, family: Family, blocks: Sequence[Block]) -> Parts:
