@@ -34,7 +34,6 @@ from nest.ir.io import problem_hash
 from nest.simulation.events import MOST_TRACED, Simulation, check_passes, kind_of
 from nest.units import ceil_div, quanta_to_ns
 
-NAME = "chakra"
 _PS_PER_US = 10**6
 #: Attributes hold 64 bits.
 _MAX_PS = 2**63
@@ -83,22 +82,18 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
     files = write(simulation)
     traces = check(simulation, files)
     step = quanta_to_ns(simulation.step, problem.quantum_ps)
-    readme = "\n".join(
-        (
-            f"# {problem.name}: a step of {step} ns; "
-            f"{simulation.score.num_micro_batches} micro-batches in each of "
-            f"{plan.replicas} replicas, of which this is the first.",
-            f"Chakra traces to be replayed: {PREFIX}.N.et is a device of "
-            f"block N (from 0), as all of them do the same; exact times are "
-            f"in duration_ps.",
-            "Block "
-            + ", ".join(
-                f"{block} is devices {trace.attributes['devices']}"
-                for block, trace in enumerate(traces)
-            )
-            + ".",
-            "",
-        )
+    blocks = ", ".join(
+        f"{block} is devices {trace.attributes['devices']}"
+        for block, trace in enumerate(traces)
+    )
+    readme = (
+        f"# {problem.name}: a step of {step} ns; "
+        f"{simulation.score.num_micro_batches} micro-batches in each of "
+        f"{plan.replicas} replicas, of which this is the first.\n"
+        f"Chakra traces to be replayed: {PREFIX}.N.et is a device of "
+        f"block N (from 0), as all of them do the same; exact times are "
+        f"in duration_ps.\n"
+        f"Block {blocks}.\n"
     )
     return {**files, "README": readme}
 
@@ -156,13 +151,12 @@ class _Writer:
         self.fast = score(with_fast_network(problem), plan)
         self.quantum_ps = problem.quantum_ps
         self.last = len(plan.stages) - 1
-        sizes = range(len(plan.stages))
         self.received_bytes = [
             (
                 message_bytes(self.pipeline, i, i - 1) if i else 0,
                 message_bytes(self.pipeline, i, i + 1) if i < self.last else 0,
             )
-            for i in sizes
+            for i in range(self.last + 1)
         ]
         self.hash = problem_hash(problem)
         self._made: list[Node] = []
@@ -207,20 +201,10 @@ class _Writer:
     ) -> int:
         """Add a node behind the last one that takes the block."""
         node_id = len(self._made) + 1
-        self._made.append(
-            Node(
-                node_id,
-                name,
-                kind,
-                () if kind == "send" else self._before,
-                tuple(dict.fromkeys(data_deps)),
-                {
-                    "is_cpu_op": False,
-                    "duration_ps": quanta * self.quantum_ps,
-                    **attributes,
-                },
-            )
-        )
+        before = () if kind == "send" else self._before
+        after = tuple(dict.fromkeys(data_deps))
+        times = {"is_cpu_op": False, "duration_ps": quanta * self.quantum_ps}
+        self._made.append(Node(node_id, name, kind, before, after, times | attributes))
         if kind != "send":
             self._before = (node_id,)
         return node_id
@@ -356,22 +340,19 @@ class _Writer:
         total = self.score.blocks[block].sync
         update = min(self.fast.blocks[block].sync, total)
         calls = sync_of(self.pipeline, block, total - update)
-        late = [call for call in calls if call.kind == "all-gather"]
         for call in calls:
-            if call not in late:
+            if call.kind != "all-gather":
                 self._collective(block, call)
         if update:
             self._add("update", "compute", update, phase="update")
-        for call in late:
-            self._collective(block, call)
+        for call in calls:
+            if call.kind == "all-gather":
+                self._collective(block, call)
 
     def _collective(self, block: int, call: Call) -> None:
+        what = "weights" if call.kind == "all-gather" else "gradients"
         self._add(
-            f"{call.kind} of gradients"
-            if call.kind != "all-gather"
-            else "all-gather of weights",
-            "collective",
-            call.quanta,
+            *(f"{call.kind} of {what}", "collective", call.quanta),
             phase="sync",
             comm_type=COLLECTIVES[call.kind],
             comm_size=call.size_bytes,
@@ -403,13 +384,8 @@ def message_bytes(pipeline: Pipeline, chunk: int, sender: int) -> int:
 def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
     """Return the collectives of a block's gradient sync.
 
-    Parameters
-    ----------
-    pipeline, block
-        The plan on its devices, and a block of it, from 0.
-    quanta
-        How long the block waits for all of them. Each has the part of it
-        that it has of their prices.
+    The block waits ``quanta`` for all of them. Each has the part of it that it has of
+    their prices.
     """
     model, runtime = pipeline.model, pipeline.runtime
     where = pipeline.blocks[block]
@@ -475,15 +451,11 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
         )
     for block, (trace, node_ends) in enumerate(zip(traces, ends, strict=True)):
         name = f"{PREFIX}.{block}.et"
-        if trace.attributes.get("step_ps") != step_ps:
-            raise refuse(
-                f"{name}: metadata: step_ps",
-                str(step_ps),
-                str(trace.attributes.get("step_ps")),
-            )
-        for index, (node, end) in enumerate(
-            zip(trace.nodes, node_ends, strict=True), 1
-        ):
+        stated_ps = trace.attributes.get("step_ps")
+        if stated_ps != step_ps:
+            raise refuse(f"{name}: metadata: step_ps", str(step_ps), str(stated_ps))
+        pairs = zip(trace.nodes, node_ends, strict=True)
+        for index, (node, end) in enumerate(pairs, 1):
             timed = _in_us(node, end)
             if timed != node:
                 raise refuse(
@@ -519,18 +491,9 @@ def _passes(
         attributes = node.attributes
         if node.kind != "compute" or "chunk" not in attributes:
             continue
-        phase, end = str(attributes["phase"]), end // quantum_ps
-        pair = phase == "pair"
-        yield (
-            "forward" if pair else phase,
-            attributes["chunk"],
-            attributes["micro_batch"],
-            end,
-        )
-        if pair:
-            yield (
-                "backward",
-                attributes["paired_chunk"],
-                attributes["paired_micro_batch"],
-                end,
-            )
+        phase = str(attributes["phase"])
+        paired = {"forward": "", "backward": "paired_"}
+        for run, prefix in (paired if phase == "pair" else {phase: ""}).items():
+            chunk = attributes[f"{prefix}chunk"]
+            micro_batch = attributes[f"{prefix}micro_batch"]
+            yield run, chunk, micro_batch, end // quantum_ps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import Launch, plan_of, rank_map_of
+from nest.frameworks.launch import Launch, plan_of, rank_map_of, usual_mesh
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
@@ -91,20 +92,16 @@ def build(
 ) -> Imported:
     """Return the problem that a launch is a plan of, and the plan.
 
-    The job offers what :func:`nest.models.choices.choose` offers, and all
-    that the launch uses.
+    The job offers what :func:`nest.models.choices.choose` offers, and all that the
+    launch uses, which is as :func:`nest.frameworks.launch.as_run` has it.
 
     Parameters
     ----------
-    launch
-        What runs, as :func:`nest.frameworks.launch.as_run` has it.
-    model, site
-        What is trained, and where.
+    launch, model, site, freedom
+        What runs, what is trained, where, and what plans may choose.
     overlap
         Which fraction of communication is hidden where it overlaps; by
         default that of the site's calibration.
-    freedom
-        What plans may choose.
     devices
         The plan's device of every rank; ``None`` for all in order.
     mesh_inside
@@ -156,8 +153,7 @@ def build(
         overlap={name: overlap[name] for name in OVERLAP if name in launch.overlap},
         distributed_optimizer=launch.distributed_optimizer,
     )
-    problem = with_quantum(replace(problem, job=job))
-    problem = replace(problem, own_runs=site.own_runs)
+    problem = with_quantum(replace(problem, job=job, own_runs=site.own_runs))
     plan = plan_of(launch, placement_of(problem.graph))
     if any_sequences and launch.sequence_parallel:
         plan = _with_sequences(plan)
@@ -180,17 +176,14 @@ def placed(
     data = launch.dp * launch.replicas
     for replicas in divisors(data):
         candidate = _with_replicas(launch, replicas)
-        if candidate is None or num_devices // replicas < (
-            candidate.stages * candidate.block_devices
-        ):
+        stride = num_devices // replicas
+        if candidate is None or stride < candidate.stages * candidate.block_devices:
             continue
         if mesh_inside and candidate.dp > 1:
             continue
-        outside = ("replicas", "stages")
-        axes = ("tp", "cp", "dp", *outside[:: -1 if mesh_inside else 1])
-        mesh = [(name, getattr(candidate, name)) for name in axes]
-        stride = num_devices // replicas
-        if rank_map_of(candidate, stride, mesh) == tuple(devices):
+        *inside, outer, stages = usual_mesh(candidate)
+        outside = (stages, outer) if mesh_inside else (outer, stages)
+        if rank_map_of(candidate, stride, (*inside, *outside)) == tuple(devices):
             return candidate
     raise InvalidPlanError(
         f"rank_map: expected ranks on the devices that a plan gives them "
@@ -224,9 +217,8 @@ def _choices(
 ) -> Choices:
     """Return what plans may choose: the usual, and what the launch uses."""
     machine, _ = site.machines[0]
-    batch = launch.global_batch
     request = Request(
-        global_batch=batch,
+        global_batch=launch.global_batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
         layers_per_node=layers_per_node,
@@ -235,13 +227,12 @@ def _choices(
     )
     usual = choose(model, machine, site.num_devices, request)
     sizes = _with(usual.micro_batches, launch.micro_batch)
-    request = replace(
-        request,
-        micro_batches=tuple(size for size in sizes if batch % size == 0),
-        tp=_with({key.tp for key in usual.degrees}, launch.tp),
-        cp=_with({key.cp for key in usual.degrees}, launch.cp),
-        ep=_with({key.ep for key in usual.degrees}, launch.ep),
-    )
+    degrees = {
+        axis: _with(map(attrgetter(axis), usual.degrees), getattr(launch, axis))
+        for axis in ("tp", "cp", "ep")
+    }
+    fitting = tuple(size for size in sizes if launch.global_batch % size == 0)
+    request = replace(request, micro_batches=fitting, **degrees)
     return choose(model, machine, site.num_devices, request)
 
 

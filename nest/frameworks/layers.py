@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -172,10 +173,7 @@ def _read(name: str, blocks: int, modules: int) -> Chunk | None:
 def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
     """Return what every stage of a plan holds."""
     stands_for = {str(name): piece for name, piece in placement.pieces}
-    chunks = []
-    for stage in plan.stages:
-        chunk = Chunk(False, 0, False)
-        for layer in stage.layers:
-            chunk = joined(chunk, stands_for[str(layer)])
-        chunks.append(chunk)
-    return tuple(chunks)
+    return tuple(
+        reduce(joined, (stands_for[str(layer)] for layer in stage.layers))
+        for stage in plan.stages
+    )

@@ -17,13 +17,7 @@ def model_of(
 
     A problem keeps the name of its model and where its shape comes from. A record
     counts only if it has as many blocks as the graph and as many FLOPs as the job says.
-
-    Parameters
-    ----------
-    problem, placement
-        The problem, and what its layers stand for.
-    given
-        The model that the user names, if any.
+    ``named`` is the model that the user names, if any.
 
     Raises
     ------

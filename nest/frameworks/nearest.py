@@ -70,12 +70,8 @@ def nearest(
 ) -> Nearest:
     """Return the nearest plan that a framework can run, and its export.
 
-    The plan itself, if that is one.
-
-    Parameters
-    ----------
-    problem, plan, target, settings
-        As for :func:`nest.frameworks.export.export`.
+    The plan itself, if that is one. Arguments are those of
+    :func:`nest.frameworks.export.export`.
 
     Raises
     ------
@@ -105,17 +101,15 @@ def nearest(
     costs = CostModel(targeted)
     refusal: InvalidPlanError | None = None
     for group in _candidates(targeted, plan):
-        feasible: list[tuple[int, int, Plan, Score]] = []
+        feasible: list[tuple[Plan, Score]] = []
         for candidate in group:
             try:
                 verdict = score(targeted, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:
-                feasible.append(
-                    (verdict.step_quanta, len(feasible), candidate, verdict)
-                )
-        for _, _, candidate, verdict in sorted(feasible, key=lambda x: x[:2]):
+                feasible.append((candidate, verdict))
+        for candidate, verdict in sorted(feasible, key=lambda x: x[1].step_quanta):
             try:
                 files = export(targeted, candidate, target, settings)
             except InvalidPlanError as error:
@@ -147,15 +141,14 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
     virtual = plan.virtual_stages
     if virtual not in job.virtual_stages:
         virtual = 1
+    sharded = plan.distributed_optimizer and job.distributed_optimizer
     base = replace(
         plan,
         virtual_stages=virtual,
         placement="loop",
         order=None,
         overlap=tuple(name for name in plan.overlap if name in job.overlap),
-        distributed_optimizer=(
-            plan.distributed_optimizer and job.distributed_optimizer
-        ),
+        distributed_optimizer=sharded,
         problem_hash=None,
         solver=None,
     )
@@ -169,16 +162,9 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         yield list(_with_each(base, equal, choices))
     groups: tuple[list[Plan], list[Plan]] = ([], [])
     for split in batch_splits(problem):
-        same_batches = (split.replicas, split.micro_batch) == (
-            plan.replicas,
-            plan.micro_batch,
-        )
-        here = replace(
-            base,
-            virtual_stages=1,
-            replicas=split.replicas,
-            micro_batch=split.micro_batch,
-        )
+        batches = {"replicas": split.replicas, "micro_batch": split.micro_batch}
+        here = replace(base, virtual_stages=1, **batches)
+        same = (here.replicas, here.micro_batch) == (plan.replicas, plan.micro_batch)
         choices_there = strategies(problem, split.micro_batch)
         for stages in range(1, min(split.devices, placement.layers) + 1):
             equal = even_cut(placement, stages)
@@ -186,7 +172,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
                 fitting = [
                     x for x in choices_there if x.devices * stages <= split.devices
                 ]
-                groups[not same_batches].extend(_with_each(here, equal, fitting))
+                groups[not same].extend(_with_each(here, equal, fitting))
     yield from groups
 
 
@@ -195,11 +181,8 @@ def _with_each(
 ) -> Iterator[Plan]:
     """Yield a plan with these stages under every strategy."""
     for strategy in choices:
-        yield replace(
-            plan,
-            virtual_stages=plan.virtual_stages,
-            stages=tuple(Stage.of(layers, [strategy] * len(layers)) for layers in cut),
-        )
+        stages = tuple(Stage.of(layers, [strategy] * len(layers)) for layers in cut)
+        yield replace(plan, stages=stages)
 
 
 def even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:

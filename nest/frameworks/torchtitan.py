@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -37,7 +37,6 @@ from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
 from nest.units import ceil_div
 
-NAME = "torchtitan"
 FILE = "job.toml"
 START = (
     f"torchrun (or srun) {{world}} times -m torchtitan.train "
@@ -76,7 +75,7 @@ _FLOAT8 = "quantize.linear.float8"
 
 #: Maximum number of dots in a line.
 _MAX_DOTS = 100
-TABLE = read_data(NAME, KeyTable)
+TABLE = read_data("torchtitan", KeyTable)
 
 _DATA = "parallelism.data_parallel_shard_degree"
 _PARTS = "parallelism.module_fqns_per_model_part"
@@ -225,13 +224,6 @@ def why_not_data(launch: Launch) -> str | None:
     )
 
 
-class Reading(NamedTuple):
-    """The launch that a job file describes, and its name of the model."""
-
-    launch: Launch
-    flavor: str
-
-
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module, and refuse what could not run.
 
@@ -243,10 +235,8 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     devices = read_hosts(files)
     job = job_file(files[FILE], FILE)
     job.check_written()
-    reading = read_job(
-        job, len(devices), model.layers, lambda name: files.get(name, "")
-    )
-    return reading.launch, usual_groups(reading.launch, devices)
+    launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
+    return launch, usual_groups(launch, devices)
 
 
 def job_file(text: str, where: str) -> KeyedFile:
@@ -290,19 +280,10 @@ def _line(text: str, path: str) -> int | None:
 
 def read_job(
     job: KeyedFile, world: int, layers: int, read_file: Callable[[str], str]
-) -> Reading:
+) -> Launch:
     """Return the launch that a job file describes on ``world`` devices.
 
-    Parameters
-    ----------
-    job
-        The file.
-    world
-        Devices.
-    layers
-        Blocks of the model.
-    read_file
-        Returns the text of another file that it names.
+    ``read_file`` returns the text of another file that it names.
 
     Raises
     ------
@@ -327,24 +308,25 @@ def read_job(
             f"{shard} * {others}",
         )
     sharded = shard * cp > 1
+    ranks, replicas = (shard, replicas) if sharded else (replicas, 1)
     ep = _expert_degree(job, tp, shard * cp)
     chunks, virtual = _chunks(job, layers, stages)
-    samples, batch = _batch(job, stages, replicas * shard)
+    samples, batch = _batch(job, stages, replicas * ranks)
     policy = job.get("parallelism.fsdp_reshard_after_forward")
     if policy == "default":
         policy = "never" if stages > 1 else "always"
     launch = Launch(
         tp=tp,
         cp=cp,
-        dp=shard if sharded else replicas,
+        dp=ranks,
         ep=ep,
-        replicas=replicas if sharded else 1,
+        replicas=replicas,
         stages=stages,
         virtual_stages=virtual,
         chunks=chunks,
         zero=(3 if policy == "always" else 2) if sharded else 0,
         recompute=job.get("activation_checkpoint.mode"),
-        micro_batch=samples * (shard if sharded else replicas),
+        micro_batch=samples * ranks,
         global_batch=batch,
         sequence_length=job.get("training.seq_len"),
         overlap=("tp",) if _asynchronous(job, tp) else (),
@@ -357,10 +339,9 @@ def read_job(
     if reason is not None:
         raise job.refuse(_DATA, "what can run together", reason)
     launch = _with_schedule(job, launch, read_file)
-    name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
-    if not name or not flavor:
+    if not (job.get("model.name") and job.get("model.flavor")):
         raise job.refuse("model.flavor", "name and flavor", "none")
-    return Reading(launch, f"{name}/{flavor}")
+    return launch
 
 
 def read_foreign(
@@ -373,14 +354,12 @@ def read_foreign(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
 
-    Returns the launch, the model, and notes for the user.
+    Returns the launch on ``world`` devices, the model, and notes for the user.
 
     Parameters
     ----------
     text, where
         The file, and its name for messages.
-    world
-        Devices.
     overrides
         Keys in addition to those of the file, such as
         ``activation_checkpoint.mode``, with their values.
@@ -416,7 +395,7 @@ def read_foreign(
     _split_points(job, model.layers)
     if not is_old:
         _default_split(job, model.layers)
-    launch = read_job(job, world, model.layers, read_file).launch
+    launch = read_job(job, world, model.layers, read_file)
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
     return replace(launch, overlap=overlap), model, notes
 
@@ -474,10 +453,8 @@ def _split_points(job: KeyedFile, layers: int) -> None:
         starts = [0, *(whole.index(p) if p in whole else 0 for p in points)]
         if sorted(set(starts)) != starts:
             raise job.refuse(f"parallelism.{_POINTS}", "layers in order", points)
-        ends = [*starts[1:], len(whole)]
-        split["module_fqns_per_model_part"] = [
-            whole[first:last] for first, last in zip(starts, ends, strict=True)
-        ]
+        ends = itertools.pairwise([*starts, len(whole)])
+        split["module_fqns_per_model_part"] = [whole[a:b] for a, b in ends]
     if count and stages != 1:
         local = job.get(_LOCAL_BATCH)
         if type(count) is not int or count < 1 or local % count:
@@ -567,8 +544,7 @@ def _with_schedule(
         if (expected == _TURN) != (name == _TURN):
             where = f"{expected} with chunks placed as {placement!r} in {path}"
             raise job.refuse(_SCHEDULE, where, repr(name))
-        passes = {"placement": placement, "order": order}
-        return replace(launch, schedule="any", **passes)
+        return replace(launch, schedule="any", placement=placement, order=order)
     schedules = {
         title: schedule
         for (schedule, interleaved), title in _SCHEDULES.items()
