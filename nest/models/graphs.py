@@ -55,16 +55,8 @@ def build_on(
 ) -> Problem:
     """Return the problem of a model, with a quantum that suits its times.
 
-    Parameters
-    ----------
-    model, choices
-        What is trained, and how; see :func:`choose`.
-    parts
-        Machines and their devices, in the order of ranks.
-    cluster
-        Of a file, which takes the place of that of the machines.
-    name
-        Of the problem; ``None`` makes one of model and machines.
+    ``parts`` are machines and their devices, in the order of ranks; a ``cluster`` of a
+    file takes the place of theirs.
 
     Raises
     ------
@@ -88,13 +80,6 @@ def build_problem(
     """Return the problem of training a model on a cluster.
 
     Training is in mixed precision and 1F1B, under the preset ``standard``.
-
-    Parameters
-    ----------
-    model, site, num_devices
-        What is trained on what.
-    choices
-        See :func:`choose`.
 
     Raises
     ------

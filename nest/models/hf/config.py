@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError
-from nest.models.blocks import Head, Tower
+from nest.models.blocks import Block, Head, Tower
 
 T = TypeVar("T")
 
@@ -41,9 +41,13 @@ class Parts(NamedTuple):
     def with_attention(self, **fields: Any) -> Parts:
         """Return a model of equal blocks with other fields of attention."""
         (run,) = self.towers[0].runs
-        attention = replace(run.block.attention, **fields)
-        block = replace(run.block, attention=attention)
+        block = with_attention(run.block, **fields)
         return self.with_tower(runs=(replace(run, block=block),))
+
+
+def with_attention(block: Block, **fields: Any) -> Block:
+    """Return a block with other fields of its attention."""
+    return replace(block, attention=replace(block.attention, **fields))
 
 
 class Config:
@@ -51,14 +55,8 @@ class Config:
 
     Every method raises :class:`~nest.errors.InvalidProblemError` if a field
     is missing and has no default, is of another type, or out of range; the
-    text names the file and the field.
-
-    Parameters
-    ----------
-    fields
-        The decoded JSON object; ``null`` is no value.
-    where
-        Name of the file, and of the object in it, for messages.
+    text names the file and the field. Of ``fields``, the decoded JSON object, ``null``
+    is no value; ``where`` is the name of the file, and of the object in it.
     """
 
     def __init__(self, fields: dict[str, Any], where: str) -> None:

@@ -218,12 +218,7 @@ EditBlock = Callable[[Block, int, str], Block]
 def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Parts:
     """Read a decoder whose layers are of a few kinds.
 
-    Parameters
-    ----------
-    config, family
-        The configuration and the record of its family.
-    edit
-        Changes the block of each layer that the record alone gives.
+    ``edit`` changes the block of each layer that the record of the family gives.
     """
     config = config.updated(
         **{k: v for k, v in family.sizes.items() if not config.has(k)}

@@ -103,21 +103,9 @@ def _vision(
 ) -> Parts:
     """Read a vision transformer and its classifier.
 
-    Parameters
-    ----------
-    config
-        Its configuration.
-    biases
-        Whether queries, keys and values have biases.
-    rows
-        Tokens in addition to the patches that have a position: of the class,
-        for distillation.
-    mlp
-        Of its blocks; ``None`` reads it.
-    vectors
-        Scales of outputs in a block.
-    more, seen
-        Further vectors as wide as the stream, and how many of them are tokens.
+    ``rows`` tokens in addition to the patches have a position: of the class, for
+    distillation. A block has ``vectors`` scales of outputs. There are ``more`` vectors
+    as wide as the stream, of which ``seen`` are tokens.
     """
     patch_values, tokens = _patches(config)
     tokens += rows - 1
