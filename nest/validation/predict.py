@@ -326,7 +326,7 @@ def _copied_bytes(row: Row, case: ModeledRun, blocks: int) -> list[int]:
         return [0] * blocks
     tp, hidden = row.tp or 1, row.hidden or 1
     width = max(row.ffn_hidden or 4 * hidden, 3 * hidden)
-    inner = hidden * -(-width // tp)
+    inner = hidden * ceil_div(width, tp)
     outer = max(inner, hidden * vocabulary_rows(row.vocab or 1, tp))
     weights = [inner] * blocks
     weights[0] = weights[-1] = outer
@@ -378,14 +378,7 @@ def build(
 ) -> ModeledRun | Skip:
     """Write a row down as a problem and its plan, or say why not.
 
-    Parameters
-    ----------
-    row
-        What ran.
-    recompute, every
-        What every so many layers recompute; ``None``: by what the row says, the least.
-    options
-        Calibration.
+    Every so many layers recompute; ``None``: by what the row says, the least.
     """
     setting = _setting(row, options)
     if isinstance(setting, Skip):
@@ -591,16 +584,12 @@ def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
     A head has a copy of its own, which it needs on another stage; software
     makes none where both are on the same.
     """
-    kinds = []
-    for kind in graph.kinds:
-        if kind.name == "head":
-            costs = tuple(
-                replace(cost, weight_bytes=cost.weight_bytes - matrix_bytes)
-                for cost in kind.costs
-            )
-            kind = replace(kind, costs=costs)
-        kinds.append(kind)
-    return replace(graph, kinds=tuple(kinds))
+    *others, head = graph.kinds
+    costs = tuple(
+        replace(cost, weight_bytes=cost.weight_bytes - matrix_bytes)
+        for cost in head.costs
+    )
+    return replace(graph, kinds=(*others, replace(head, costs=costs)))
 
 
 def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
@@ -646,20 +635,17 @@ def _calibrated(
     """
     family = site.calibration_family
     like = calibrated_family(family)
-    for name in (family, like):
-        if name in options.calibration:
-            site = site.with_calibration(options.calibration[name])
-            break
-    rates = site.calibration
+    stated = options.calibration
+    rates = stated.get(family) or stated.get(like) or site.calibration
     share = attention_share(row, software, like == HOPPER)
     host_share = options.host_shares.get(software.name, software.host_share)
+    if has_cuda_graphs(row, software):
+        host_share = 0.0
     rates = replace(
         rates,
         attention_fraction=share * rates.attention_fraction,
         host_ns=host_share * rates.host_ns,
     )
-    if has_cuda_graphs(row, software):
-        rates = replace(rates, host_ns=0.0)
     if row.precision_class == "fp4":
         peaks = site.device.peak_flops
         peaks = peaks | {"fp8": peaks["fp4"]}
@@ -701,12 +687,10 @@ def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
     is best for equal blocks; embedding and head stay where they are.
     """
     time_ns = {kind.name: kind.costs[0].times.passes_ns for kind in graph.kinds}
-    loads = [0.0] * count
-    loads[0] += time_ns["embedding"]
-    loads[-1] += time_ns["head"]
-    sizes = [0] * count
-    sizes[0] += 1
-    sizes[-1] += 1
+    loads, sizes = [0.0] * count, [0] * count
+    for index, end in ((0, "embedding"), (-1, "head")):
+        loads[index] += time_ns[end]
+        sizes[index] += 1
     for _ in range(layers):
         lightest = min(range(count), key=loads.__getitem__)
         loads[lightest] += time_ns["decoder"]
