@@ -176,12 +176,7 @@ def names(
 ) -> tuple[str, ...]:
     """Return the names of the instances that are in all of some classes.
 
-    Parameters
-    ----------
-    class_names
-        Names of classes, and ``open`` or ``closed``; none asks for all instances.
-    status
-        ``open`` or ``closed``; ``None`` asks for both.
+    ``open`` and ``closed`` count as classes, one of which ``status`` may ask for too.
 
     Raises
     ------
