@@ -80,15 +80,7 @@ class InvalidRunsError(NestError, ValueError):
 
 
 class Unused(NamedTuple):
-    """A row that is no run to calibrate with.
-
-    Attributes
-    ----------
-    line
-        Of the file, from 1.
-    reason
-        Why not.
-    """
+    """A row that is no run to calibrate with: its line, from 1, and why not."""
 
     line: int
     reason: str
@@ -96,18 +88,10 @@ class Unused(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one cluster.
+    """Runs of one cluster on a machine, from the file ``where``.
 
-    Attributes
-    ----------
-    where
-        Their file, for messages.
-    rows
-        ``n`` rows with a measured step time that can be predicted.
-    unused
-        The other rows of the file.
-    site
-        The machine that they ran on.
+    There are ``n`` rows with a measured step time that can be predicted; the other
+    rows of the file are unused.
     """
 
     where: str

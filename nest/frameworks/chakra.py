@@ -50,14 +50,8 @@ _LETTERS = {
 class Call(NamedTuple):
     """A collective of a block's gradient sync, of all of its layers.
 
-    Attributes
-    ----------
-    kind, group
-        What it is, and over which ranks, as the cost model calls them.
-    size_bytes
-        Bytes of the whole tensors.
-    quanta
-        What of it the block waits for.
+    Kind and group are as the cost model calls them, ``size_bytes`` is that of the whole
+    tensors, and ``quanta`` is what the block waits for.
     """
 
     kind: str

@@ -15,15 +15,7 @@ HOSTS, RANK_MAP = "hostfile", "rank_map.json"
 
 
 class Hosts(NamedTuple):
-    """Devices that work, by rank.
-
-    Attributes
-    ----------
-    devices
-        The plan's device of every rank.
-    per_node
-        Devices of a node.
-    """
+    """The plan's device of every rank, and how many devices a node has."""
 
     devices: tuple[int, ...]
     per_node: int

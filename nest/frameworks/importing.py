@@ -30,18 +30,9 @@ from nest.units import divisors
 class Site(NamedTuple):
     """Where it runs.
 
-    Attributes
-    ----------
-    machines
-        Runs of machines, with their devices.
-    cluster
-        Their cluster, where a file gives it.
-    software
-        What software hides there; as stored without.
-    calibration
-        Name of the calibration that says so, for notes.
-    own_runs
-        What the runs behind it leave unknown.
+    On runs of machines, with their devices, or a cluster that a file gives. A
+    ``calibration`` of that name says what software hides there, else the stored one;
+    ``own_runs`` is what the runs behind it leave unknown.
     """
 
     machines: Sequence[tuple[Machine, int]]

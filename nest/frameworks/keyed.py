@@ -34,18 +34,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key that is read.
 
-    Attributes
-    ----------
-    type
-        Of its value.
-    default
-        The framework's default, ``None`` where it has none.
-    required
-        Whether the file must have the key.
-    minimum
-        The smallest number that it takes.
-    values
-        The values that it takes; empty for all of its type.
+    ``default`` is the framework's, ``None`` where it has none; ``minimum`` the smallest
+    number that it takes; ``values`` those that it takes, empty for all of its type.
     """
 
     type: Literal["integer", "number", "flag", "text", "list", "object"]
@@ -58,12 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Unsupported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key that changes memory or time in ways that plans do not know.
 
-    Attributes
-    ----------
-    unchanged
-        The values that change nothing.
-    why
-        Why nest refuses others.
+    ``unchanged`` values change nothing; ``why`` nest refuses others.
     """
 
     unchanged: tuple[Any, ...]

@@ -23,12 +23,7 @@ from nest.ir.plan import Plan
 class Chunk(NamedTuple):
     """The model parts of one stage, or of one chunk of an interleaved plan.
 
-    Attributes
-    ----------
-    embedding, head
-        Whether they are here.
-    layers, mtp
-        Number of blocks, and of modules for multi-token prediction.
+    ``layers`` and ``mtp`` count blocks and modules for multi-token prediction.
     """
 
     embedding: bool

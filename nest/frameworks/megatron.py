@@ -245,16 +245,9 @@ def _one_connection(launch: Launch) -> bool:
 
 
 class Reading(NamedTuple):
-    """A launch that arguments describe.
+    """A launch that arguments describe, as :func:`as_run` has it, and its model.
 
-    Attributes
-    ----------
-    launch
-        What runs, as :func:`nest.frameworks.launch.as_run` has it.
-    model
-        The model.
-    pipelines_inside
-        Whether all stages of a data rank come before the next data rank.
+    ``pipelines_inside``: all stages of a data rank come before the next data rank.
     """
 
     launch: Launch

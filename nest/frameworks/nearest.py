@@ -32,18 +32,11 @@ from nest.ir.problem import Problem
 
 
 class Nearest(NamedTuple):
-    """The plan that a framework can run in place of another one.
+    """The plan that a framework can run in place of another one, and its export.
 
-    Attributes
-    ----------
-    problem, plan
-        The problem as the framework has it, and the plan.
-    changes
-        Differences of the framework from the job, as texts for the user.
-    files
-        The export.
-    before, after
-        The scores of the plan that was asked for, and of this one.
+    The problem is as the framework has it; ``changes`` are its differences from the
+    job, as texts for the user. ``before`` is the score of the plan that was asked for,
+    ``after`` that of this one.
     """
 
     problem: Problem

@@ -103,12 +103,7 @@ class Count(NamedTuple):
 class Launched(NamedTuple):
     """The launch that a script starts.
 
-    Attributes
-    ----------
-    reading
-        What runs, the model, and the order of ranks.
-    notes
-        Defaults that count, and ignored arguments, as texts for the user.
+    Notes are defaults that count, and ignored arguments, as texts for the user.
     """
 
     reading: Reading

@@ -8,16 +8,9 @@ from nest.models.architectures import Architecture
 
 
 class Settings(NamedTuple):
-    """Settings that neither the problem nor the plan contains.
+    """The model and the devices of a node, where the problem does not say them.
 
-    Attributes
-    ----------
-    model
-        The model, where the problem does not name it.
-    gpus_per_node
-        Devices of a node, where the network does not say.
-    flavor
-        What torchtitan calls the model, such as ``llama3/8B``.
+    ``flavor`` is what torchtitan calls the model, such as ``llama3/8B``.
     """
 
     model: Architecture | None = None

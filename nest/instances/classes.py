@@ -12,13 +12,7 @@ from nest.util.stored import read_records
 
 
 class Class(Struct, frozen=True, kw_only=True):
-    """A class.
-
-    Attributes
-    ----------
-    name, dimension, meaning
-        For people: what it is called, what it is about, what it says.
-    """
+    """A class: what it is called, what it is about, and what it says."""
 
     name: str
     dimension: str

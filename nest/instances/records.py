@@ -65,14 +65,9 @@ class Index(FileStruct, frozen=True, kw_only=True, tag="nest-instances/1"):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """What an exact solver proved.
+    """What an exact solver proved, and by which method.
 
-    Attributes
-    ----------
-    solver, version, method
-        Who, and how.
-    bound_quanta
-        What no plan is faster than; ``None`` if no plan fits at all.
+    No plan is faster than ``bound_quanta``; ``None`` if no plan fits at all.
     """
 
     solver: str

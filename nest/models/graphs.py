@@ -236,14 +236,8 @@ def build_graph(
 class Counted(NamedTuple):
     """What graph nodes of a kind do on one device under one split.
 
-    Attributes
-    ----------
-    kind
-        Name of the kind.
-    split, sequence_parallel
-        The split, and what keys of costs say of sequence parallelism.
-    parts
-        Counted layers, each with how often it is repeated.
+    ``sequence_parallel`` is what keys of costs say of it; ``parts`` are counted layers,
+    each with how often it is repeated.
     """
 
     kind: str

@@ -13,14 +13,9 @@ from nest.validation.rows import Row
 
 
 class Covered(NamedTuple):
-    """A measured step time, compared with its intervals.
+    """Whether a measured step time lies within its intervals.
 
-    Attributes
-    ----------
-    within_50, within_90
-        Whether it lies within them.
-    half_width
-        Half the width of the 90 % interval, as a fraction of the prediction.
+    ``half_width`` is that of the 90 % interval, as a fraction of the prediction.
     """
 
     within_50: bool

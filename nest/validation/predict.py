@@ -139,12 +139,7 @@ class Skip(NamedTuple):
 class ModeledRun(NamedTuple):
     """A row as a problem with one plan.
 
-    Attributes
-    ----------
-    problem, plan
-        The problem and its plan.
-    workspace_bytes
-        What libraries of matrix products keep on a device.
+    Libraries of matrix products keep ``workspace_bytes`` on a device.
     """
 
     problem: Problem

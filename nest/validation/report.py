@@ -108,12 +108,8 @@ class Selection(Struct, frozen=True, kw_only=True):
         Values of ``time_tier``; of ``mem_tier`` where memory is compared.
     precisions
         Values of ``precision_class``.
-    source
-        Part of the source's name, upper or lower case.
-    hardware
-        Part of the device's name, upper or lower case.
-    min_devices
-        Least number of devices.
+    source, hardware
+        Part of the name of the source, or the device, upper or lower case.
     """
 
     tiers: tuple[str, ...] = ()
@@ -255,14 +251,8 @@ def spearman(predicted: Sequence[float], measured: Sequence[float]) -> float | N
 class RankingGroup(NamedTuple):
     """Configurations of one model on one cluster at one batch size.
 
-    Attributes
-    ----------
-    source
-        Their source.
-    title
-        Model, device count and batch, for people.
-    predicted_s, measured_s
-        Step times in seconds, one per configuration.
+    The title names model, device count and batch; step times are in seconds, one per
+    configuration.
     """
 
     source: str

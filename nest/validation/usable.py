@@ -28,14 +28,9 @@ _NEEDED = {
 
 
 class Reason(NamedTuple):
-    """Why a row cannot be used.
+    """Why a row cannot be used: one of a few texts, for counting.
 
-    Attributes
-    ----------
-    reason
-        One of a few texts, for counting.
-    detail
-        The values of this row that it comes from; may be empty.
+    The detail has the values of this row that it comes from; it may be empty.
     """
 
     reason: str
