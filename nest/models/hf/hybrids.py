@@ -161,12 +161,8 @@ def zamba2(config: Config) -> Parts:
 
     A hybrid layer has three parts, which are three blocks here: a shared
     block, whose input is the stream and the embeddings, twice as wide; a
-    linear layer after it with an adapter of its MLP; and Mamba-2.
-
-    Raises
-    ------
-    InvalidProblemError
-        If attention has adapters too, linear layers have biases, or nothing is tied.
+    linear layer after it with an adapter of its MLP; and Mamba-2. Refused are adapters
+    of attention, biases of linear layers, and models without ties.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
         config.must_be(name, False, default=False, why="such models are not supported")
