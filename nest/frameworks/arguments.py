@@ -87,11 +87,9 @@ class Arguments:
             if not line:
                 location = f"{self.where}: --say {name[2:]}"
             raise InvalidPlanError(
-                f"{location}: expected it once, got "
-                f"{' '.join(texts) or 'no value'} here and "
-                f"{' '.join(w.text for w in before.values) or 'no value'} in "
-                f"{f'line {before.line}' if before.line else '--say'}; "
-                f"remove one"
+                f"{location}: expected it once, got {' '.join(texts) or 'no value'} "
+                f"here and {' '.join(w.text for w in before.values) or 'no value'} in "
+                f"{f'line {before.line}' if before.line else '--say'}; remove one"
             )
         self.options[name] = Option(values, line)
 

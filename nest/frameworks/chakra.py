@@ -81,12 +81,11 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
         for block, trace in enumerate(traces)
     )
     readme = (
-        f"# {problem.name}: a step of {step} ns; "
-        f"{simulation.score.num_micro_batches} micro-batches in each of "
-        f"{plan.replicas} replicas, of which this is the first.\n"
-        f"Chakra traces to be replayed: {PREFIX}.N.et is a device of "
-        f"block N (from 0), as all of them do the same; exact times are "
-        f"in duration_ps.\n"
+        f"# {problem.name}: a step of {step} ns; {simulation.score.num_micro_batches} "
+        f"micro-batches in each of {plan.replicas} replicas, of which this is the "
+        f"first.\n"
+        f"Chakra traces to be replayed: {PREFIX}.N.et is a device of block N (from 0), "
+        f"as all of them do the same; exact times are in duration_ps.\n"
         f"Block {blocks}.\n"
     )
     return {**files, "README": readme}

@@ -147,8 +147,7 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     if plan.num_blocks > 1:
         raise InvalidPlanError(
             f"schedule: expected {' or '.join(schedules)}, got {schedule} "
-            f"({rules.schedule.source}); solve with --target {target}, or "
-            f"--nearest"
+            f"({rules.schedule.source}); solve with --target {target}, or --nearest"
         )
 
 

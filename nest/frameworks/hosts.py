@@ -50,10 +50,9 @@ class Hosts(NamedTuple):
                 f"of hosts there, in the order of the plan's devices."
             )
         return (
-            f"Rank i runs on device d = {RANK_MAP}[i]: device d mod "
-            f"{self.per_node} of node d div {self.per_node} in {HOSTS}; give "
-            f"every process its RANK and LOCAL_RANK so, and put your names "
-            f"of hosts there."
+            f"Rank i runs on device d = {RANK_MAP}[i]: device d mod {self.per_node} of "
+            f"node d div {self.per_node} in {HOSTS}; give every process its RANK and "
+            f"LOCAL_RANK so, and put your names of hosts there."
         )
 
 

@@ -117,9 +117,8 @@ def build(
         fractions = ",".join(f"{name}={calibrated[name]}" for name in missing)
         whose = site.calibration or "the stored calibration"
         notes = (
-            f"overlap of {', '.join(missing)}: how much of it hides is not "
-            f"in the file, so it is {whose}'s, {fractions}; --overlap gives "
-            f"others",
+            f"overlap of {', '.join(missing)}: how much of it hides is not in the "
+            f"file, so it is {whose}'s, {fractions}; --overlap gives others",
         )
     if devices is None:
         devices = range(launch.world)
@@ -177,10 +176,9 @@ def placed(
         if rank_map_of(candidate, stride, (*inside, *outside)) == tuple(devices):
             return candidate
     raise InvalidPlanError(
-        f"rank_map: expected ranks on the devices that a plan gives them "
-        f"({data} data ranks, {launch.stages} stages on {num_devices} "
-        f"devices), got others; add the rank map of the launch, or reorder "
-        f"the devices"
+        f"rank_map: expected ranks on the devices that a plan gives them ({data} data "
+        f"ranks, {launch.stages} stages on {num_devices} devices), got others; add the "
+        f"rank map of the launch, or reorder the devices"
     )
 
 
@@ -270,7 +268,6 @@ def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
         return read_overlap(texts)
     except ValueError as error:
         raise InvalidOptionError(
-            f"--overlap: expected one of {', '.join(OVERLAP)} with a "
-            f"fraction from 0 to 1, each once, got {str(error)!r}; for "
-            f"example --overlap gradients=0.9"
+            f"--overlap: expected one of {', '.join(OVERLAP)} with a fraction from 0 "
+            f"to 1, each once, got {str(error)!r}; for example --overlap gradients=0.9"
         ) from None

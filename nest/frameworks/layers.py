@@ -81,11 +81,10 @@ class Placement(NamedTuple):
                     break
             if held != chunk:
                 raise InvalidPlanError(
-                    f"stages: expected cuts between layers of the graph "
-                    f"({self.layers} blocks, "
-                    f"{max(piece.layers for _, piece in self.pieces)} at most "
-                    f"in a layer), got a chunk {index} of {chunk.layers} "
-                    f"blocks; use a graph with finer layers"
+                    f"stages: expected cuts between layers of the graph ({self.layers} "
+                    f"blocks, {max(piece.layers for _, piece in self.pieces)} at most "
+                    f"in a layer), got a chunk {index} of {chunk.layers} blocks; use a "
+                    f"graph with finer layers"
                 )
             cuts.append(layers)
         if remaining:
@@ -129,8 +128,7 @@ def placement_of(graph: Graph) -> Placement:
         if chunk is None:
             raise InvalidProblemError(
                 f"graph: expected layers named embedding, layer-{blocks} (or "
-                f"layers-{blocks}-N) and so on, mtp-{modules} and so on, and "
-                f"head, got "
+                f"layers-{blocks}-N) and so on, mtp-{modules} and so on, and head, got "
                 f"{str(layer.id)!r}; name them as the graphs of models do"
             )
         blocks += chunk.layers

@@ -34,9 +34,8 @@ from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 
 FILE = "config.yml"
 START = (
-    f"On the hosts of {{world}} devices: python -m "
-    f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
-    f"data, tokenizer and learning rate."
+    f"On the hosts of {{world}} devices: python -m maxtext.trainers.pre_train.train "
+    f"{FILE} and your keys for run_name, data, tokenizer and learning rate."
 )
 
 #: Bytes of the optimizer state beside what layers count: fp32 weights.

@@ -191,8 +191,7 @@ def write(
     if launch.optimizer not in ("adam", "sgd"):
         raise InvalidPlanError(
             f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
-            f"Megatron-LM keeps other state for matrices than for other "
-            f"weights with it"
+            f"Megatron-LM keeps other state for matrices than for other weights with it"
         )
     check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)

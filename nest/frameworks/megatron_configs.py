@@ -175,11 +175,10 @@ def format_of(config: Config) -> Format:
         return _NEMO
     names = [name for name in sections if "." not in name]
     raise InvalidPlanError(
-        f"{config.where}: expected sections language_model and "
-        f"model_parallel (Megatron-LM), {_ARGUMENTS} (its model "
-        f"configurations), model and trainer (NeMo 1), or model and train "
-        f"(Megatron-Bridge), got {', '.join(names) or 'none'}; pass another "
-        f"file, or the launch script"
+        f"{config.where}: expected sections language_model and model_parallel "
+        f"(Megatron-LM), {_ARGUMENTS} (its model configurations), model and trainer "
+        f"(NeMo 1), or model and train (Megatron-Bridge), got "
+        f"{', '.join(names) or 'none'}; pass another file, or the launch script"
     )
 
 

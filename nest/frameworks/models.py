@@ -60,9 +60,8 @@ def _why_not(problem: Problem, placement: Placement, model: Architecture) -> str
     modules = sum(tower.modules for tower in model.towers)
     if modules != placement.mtp:
         return (
-            f"expected a model with as many modules for multi-token "
-            f"prediction as the graph, {placement.mtp}, got {model.name} "
-            f"with {modules}"
+            f"expected a model with as many modules for multi-token prediction as the "
+            f"graph, {placement.mtp}, got {model.name} with {modules}"
         )
     job = problem.job
     flops, length = job.model_flops_per_sample, job.sequence_length

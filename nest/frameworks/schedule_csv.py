@@ -120,8 +120,7 @@ def read(
                 raise InvalidPlanError(
                     f"{where}, row {row_number}: expected stages 0 to "
                     f"{num_chunks - 1}, those of the plan, got "
-                    f"{stage}{letter}{micro_batch}; take the schedule of as "
-                    f"many stages"
+                    f"{stage}{letter}{micro_batch}; take the schedule of as many stages"
                 )
         order.append(tuple(f"{s}{x}{m}" for s, x, m in row))
     placement: Placement = "v" if turns and virtual_stages == 2 else "loop"

@@ -39,9 +39,8 @@ from nest.units import ceil_div
 
 FILE = "job.toml"
 START = (
-    f"torchrun (or srun) {{world}} times -m torchtitan.train "
-    f"--job.config_file {FILE}, with your sections for data, tokenizer, "
-    f"optimizer and checkpoints."
+    f"torchrun (or srun) {{world}} times -m torchtitan.train --job.config_file {FILE}, "
+    f"with your sections for data, tokenizer, optimizer and checkpoints."
 )
 mesh_of = usual_mesh
 
@@ -127,10 +126,9 @@ def write(
     flavor = settings.flavor or FLAVORS.get(model.name)
     if flavor is None or not re.fullmatch(r"[\w.+-]+/[\w.+-]+", flavor):
         raise InvalidOptionError(
-            f"--flavor: expected torchtitan's name and flavor of "
-            f"{model.name}, such as llama3/8B, got "
-            f"{'none' if flavor is None else repr(flavor)}; add "
-            f"it to nest export"
+            f"--flavor: expected torchtitan's name and flavor of {model.name}, such as "
+            f"llama3/8B, got {'none' if flavor is None else repr(flavor)}; add it to "
+            f"nest export"
         )
     check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
     run = as_run(launch)
@@ -179,9 +177,8 @@ def write(
     if "tp" in run.overlap:
         if any("W" in cell for row in run.order or () for cell in row):
             raise InvalidPlanError(
-                "overlap: expected none of tp where gradients of weights are "
-                "computed apart, as torch.compile cannot, got tp; choose "
-                "another plan"
+                "overlap: expected none of tp where gradients of weights are computed "
+                "apart, as torch.compile cannot, got tp; choose another plan"
             )
         split["enable_async_tensor_parallel"] = True
         values["compile"] = {"enable": True}
@@ -218,9 +215,8 @@ def why_not_data(launch: Launch) -> str | None:
     if launch.ep > 1:
         return "zero: expected 2 or 3 with expert parallelism, got 0"
     return (
-        f"zero: expected 2 or 3 over several data ranks together with "
-        f"{launch.tp} tensor and {launch.stages} pipeline ranks, got 0 over "
-        f"{launch.dp}"
+        f"zero: expected 2 or 3 over several data ranks together with {launch.tp} "
+        f"tensor and {launch.stages} pipeline ranks, got 0 over {launch.dp}"
     )
 
 
@@ -493,9 +489,8 @@ def _default_split(job: KeyedFile, layers: int) -> None:
         if rest or (each < 2 if several else each != 1):
             raise job.refuse(
                 path,
-                f"a number that makes "
-                f"{'2 or more parts' if several else '1 part'} on each of "
-                f"{stages} stages under {name}",
+                f"a number that makes {'2 or more parts' if several else '1 part'} on "
+                f"each of {stages} stages under {name}",
                 f"{num_parts} parts of {max_layers}",
             )
     each, rest = divmod(total, num_parts)

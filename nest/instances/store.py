@@ -143,9 +143,8 @@ def load(name: str) -> Problem:
     actual_hash = problem_hash(problem)
     if actual_hash != instance.problem_hash:
         raise InvalidProblemError(
-            f"{path}: expected the problem with hash "
-            f"{instance.problem_hash[:12]}, got {actual_hash[:12]}; an "
-            f"instance never changes: install the package anew"
+            f"{path}: expected the problem with hash {instance.problem_hash[:12]}, got "
+            f"{actual_hash[:12]}; an instance never changes: install the package anew"
         )
     return problem
 

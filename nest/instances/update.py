@@ -406,9 +406,8 @@ def _proven(claim: Proof, answer: _Cell, where: str) -> Proof:
     )
     detail = f" ({answer.detail})" if answer.detail else ""
     raise NestError(
-        f"{where}: expected a bound that it proves here as well, {expected}, "
-        f"got {got}{detail}; raise --time-limit, or pass its plan alone, with "
-        f"--plan"
+        f"{where}: expected a bound that it proves here as well, {expected}, got "
+        f"{got}{detail}; raise --time-limit, or pass its plan alone, with --plan"
     )
 
 

@@ -183,9 +183,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
             mixer = block.mixer
             if cp > 1 and mixer is not None and mixer.heads // tp % cp:
                 return (
-                    f"cp: expected a divisor of the {mixer.heads // tp} "
-                    f"heads of {mixer.kind} that a rank of {self.name} has, "
-                    f"got {cp}; choose 1"
+                    f"cp: expected a divisor of the {mixer.heads // tp} heads of "
+                    f"{mixer.kind} that a rank of {self.name} has, got {cp}; choose 1"
                 )
         counts = sorted({block.mlp.experts for block in shapes} - {0})
         if ep > 1 and not counts:
@@ -208,10 +207,9 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 )
             if sequence_parallel and tokens % (tp * cp * min(cp, 2)):
                 return (
-                    f"tp: expected a divisor of the "
-                    f"{tokens // (cp * min(cp, 2))} tokens that sequence "
-                    f"parallelism cuts, got {tp}; choose another degree or "
-                    f"sequence length"
+                    f"tp: expected a divisor of the {tokens // (cp * min(cp, 2))} "
+                    f"tokens that sequence parallelism cuts, got {tp}; choose another "
+                    f"degree or sequence length"
                 )
         return None
 

@@ -163,8 +163,7 @@ def _too_large(row: Row, spec: DeviceSpec) -> str | None:
         return None
     return (
         f"memory: expected at most {spec.memory_bytes / GIB:.1f} GiB, what a "
-        f"{spec.name} has, got {memory / GIB:.1f} GiB; correct the row or "
-        f"its unit"
+        f"{spec.name} has, got {memory / GIB:.1f} GiB; correct the row or its unit"
     )
 
 
@@ -174,9 +173,8 @@ def _of_two_steps(times: dict[str, float]) -> str | None:
     for name, time_s in others:
         if max(first_s, time_s) > _SAME_STEP * min(first_s, time_s):
             return (
-                f"{name}: expected a figure of the same step as {first}, "
-                f"{first_s:.4g} s, got one of {time_s:.4g} s; correct or "
-                f"remove one"
+                f"{name}: expected a figure of the same step as {first}, {first_s:.4g} "
+                f"s, got one of {time_s:.4g} s; correct or remove one"
             )
     return None
 
