@@ -152,8 +152,12 @@ class _Writer:
             for i in range(self.last + 1)
         ]
         self.hash = problem_hash(problem)
+        #: The block that is written, its nodes, the last one that takes it, and those
+        #: of its passes, by kind, chunk and micro-batch.
+        self._block = 0
         self._made: list[Node] = []
         self._before: tuple[int, ...] = ()
+        self._passes: dict[tuple[str, int, int], int] = {}
 
     def about(self, block: int) -> dict[str, Value]:
         """Return what a file says about itself."""
@@ -174,14 +178,13 @@ class _Writer:
 
     def nodes(self, block: int) -> list[Node]:
         """Return what a block runs, in order."""
-        self._made, self._before = [], ()
-        passes: dict[tuple[str, int, int], int] = {}
+        self._block, self._made, self._before, self._passes = block, [], (), {}
         for run, partner, _ in self.simulation.passes(block):
             if partner is None:
-                self._pass(block, run, passes)
+                self._pass(run)
             else:
-                self._pair(block, run, partner, passes)
-        self._sync(block)
+                self._pair(run, partner)
+        self._sync()
         return self._made
 
     def _add(
@@ -202,39 +205,32 @@ class _Writer:
             self._before = (node_id,)
         return node_id
 
-    def _needs(
-        self,
-        block: int,
-        run: Pass,
-        passes: Mapping[tuple[str, int, int], int],
-        received: int,
-    ) -> list[int]:
+    def _needs(self, run: Pass, received: int) -> list[int]:
         """Add what a pass receives; return the nodes that it waits for."""
         chunk, micro_batch = run.chunk, run.micro_batch
-        forward = ("F", chunk, micro_batch)
         if run.gradients == "weights":
-            return [passes["B", chunk, micro_batch]]
-        needed = [passes[forward]] if run.backward else []
+            return [self._passes["B", chunk, micro_batch]]
+        needed = [self._passes["F", chunk, micro_batch]] if run.backward else []
         sender = chunk + 1 if run.backward else chunk - 1
         if not 0 <= sender <= self.last:
             return needed
         letter = "B" if run.backward else "F"
         size_bytes = self.received_bytes[chunk][run.backward]
         source = self.plan.block_of(sender)
-        if source != block:
+        if source != self._block:
             name = f"receive {letter} of chunk {sender}, {micro_batch}"
             received_by = self._add(
                 *(name, "receive", received),
                 phase=f"receive-{_direction(run)}",
                 comm_src=source,
-                comm_dst=block,
+                comm_dst=self._block,
                 comm_tag=self._tag(chunk, micro_batch, run.backward),
                 comm_size=size_bytes,
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
             return [*needed, received_by]
-        needed.append(passes[letter, sender, micro_batch])
+        needed.append(self._passes[letter, sender, micro_batch])
         if received:
             name = f"layout of {letter} of chunk {sender}, {micro_batch}"
             changed = self._add(
@@ -242,41 +238,29 @@ class _Writer:
                 phase=f"receive-{_direction(run)}",
                 comm_type=COLLECTIVES["all-to-all"],
                 comm_size=size_bytes,
-                pg_name=f"block {block}",
+                pg_name=f"block {self._block}",
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
             needed[-1] = changed
         return needed
 
-    def _pass(
-        self, block: int, run: Pass, passes: dict[tuple[str, int, int], int]
-    ) -> None:
+    def _pass(self, run: Pass) -> None:
         """Add a pass with what it receives and sends."""
         phase = kind_of(run)
         time, received = self.simulation.cost_of(run)
-        needs = self._needs(block, run, passes, received)
+        needs = self._needs(run, received)
         node_id = self._add(
             *(_name(phase, run), "compute", time - received, needs),
             phase=phase,
             chunk=run.chunk,
             micro_batch=run.micro_batch,
         )
-        self._hand_on(block, run, node_id, passes)
+        self._hand_on(run, node_id)
 
-    def _pair(
-        self,
-        block: int,
-        there: Pass,
-        back: Pass,
-        passes: dict[tuple[str, int, int], int],
-    ) -> None:
+    def _pair(self, there: Pass, back: Pass) -> None:
         """Add two passes that run together: one node, receives included."""
-        needs = [
-            node_id
-            for run in (there, back)
-            for node_id in self._needs(block, run, passes, 0)
-        ]
+        needs = [node_id for run in (there, back) for node_id in self._needs(run, 0)]
         names = _name("forward", there), _name("backward", back)
         node_id = self._add(
             " with ".join(names),
@@ -290,25 +274,19 @@ class _Writer:
             paired_micro_batch=back.micro_batch,
         )
         for run in (there, back):
-            self._hand_on(block, run, node_id, passes)
+            self._hand_on(run, node_id)
 
-    def _hand_on(
-        self,
-        block: int,
-        run: Pass,
-        node_id: int,
-        passes: dict[tuple[str, int, int], int],
-    ) -> None:
+    def _hand_on(self, run: Pass, node_id: int) -> None:
         """Record a pass, and add the message to the block that needs it."""
         if run.gradients == "weights":
             return
         letter = "B" if run.backward else "F"
-        passes[letter, run.chunk, run.micro_batch] = node_id
+        self._passes[letter, run.chunk, run.micro_batch] = node_id
         receiver = run.chunk - 1 if run.backward else run.chunk + 1
         if not 0 <= receiver <= self.last:
             return
         target = self.plan.block_of(receiver)
-        if target != block:
+        if target != self._block:
             self._add(
                 f"send {letter} of chunk {run.chunk}, {run.micro_batch}",
                 "send",
@@ -317,7 +295,7 @@ class _Writer:
                 phase=f"send-{_direction(run)}",
                 chunk=run.chunk,
                 micro_batch=run.micro_batch,
-                comm_src=block,
+                comm_src=self._block,
                 comm_dst=target,
                 comm_tag=self._tag(receiver, run.micro_batch, run.backward),
                 comm_size=self.received_bytes[receiver][run.backward],
@@ -328,28 +306,29 @@ class _Writer:
         count = self.score.num_micro_batches
         return 2 * (receiver * count + micro_batch) + backward
 
-    def _sync(self, block: int) -> None:
+    def _sync(self) -> None:
         """Add a block's gradient sync and its update."""
+        block = self._block
         total = self.score.blocks[block].sync
         update = min(self.fast.blocks[block].sync, total)
         calls = sync_of(self.pipeline, block, total - update)
         for call in calls:
             if call.kind != "all-gather":
-                self._collective(block, call)
+                self._collective(call)
         if update:
             self._add("update", "compute", update, phase="update")
         for call in calls:
             if call.kind == "all-gather":
-                self._collective(block, call)
+                self._collective(call)
 
-    def _collective(self, block: int, call: Call) -> None:
+    def _collective(self, call: Call) -> None:
         what = "weights" if call.kind == "all-gather" else "gradients"
         self._add(
             *(f"{call.kind} of {what}", "collective", call.quanta),
             phase="sync",
             comm_type=COLLECTIVES[call.kind],
             comm_size=call.size_bytes,
-            pg_name=f"block {block} {call.group}",
+            pg_name=f"block {self._block} {call.group}",
         )
 
 
