@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -31,12 +32,9 @@ class Hosts(NamedTuple):
         A line per node with a working device, nodes in their order:
         ``node3 slots=8``.
         """
-        slots: dict[int, int] = {}
-        for device in sorted(self.devices):
-            node = device // self.per_node
-            slots[node] = slots.get(node, 0) + 1
-        lines = [f"node{node} slots={count}" for node, count in slots.items()]
-        files = {HOSTS: "\n".join(lines) + "\n"}
+        slots = Counter(device // self.per_node for device in self.devices)
+        lines = [f"node{node} slots={slots[node]}\n" for node in sorted(slots)]
+        files = {HOSTS: "".join(lines)}
         if not self.in_order:
             files[RANK_MAP] = json.dumps(list(self.devices)) + "\n"
         return files

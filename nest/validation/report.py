@@ -525,22 +525,20 @@ def _share(count: int, whole: int) -> float | None:
     return round(count / whole, 6) if whole else None
 
 
+def _cells(*names: str) -> dict[str, Callable[[Assessment], Any]]:
+    """Return columns that are those of the row."""
+    return {name: attrgetter(f"row.{name}") for name in names}
+
+
 #: Columns of the CSV file with a line per row.
 _DETAILS: dict[str, Callable[[Assessment], Any]] = {
-    "row_id": lambda a: a.row.row_id,
-    "line": lambda a: a.row.line,
-    "source": lambda a: a.row.source,
-    "hardware": lambda a: a.row.hardware,
-    "model": lambda a: a.row.model,
-    "num_devices": lambda a: a.row.num_devices,
+    **_cells("row_id", "line", "source", "hardware", "model", "num_devices"),
     "parallelism": lambda a: parallelism(a.row),
-    "time_tier": lambda a: a.row.time_tier,
-    "precision_class": lambda a: a.row.precision_class,
+    **_cells("time_tier", "precision_class"),
     "measured_step_time_s": lambda a: _six(a.measured_s),
     "predicted_step_time_s": lambda a: _six(a.predicted_s),
     "step_time_error": lambda a: _six(a.time_error),
-    "mem_class": lambda a: a.row.mem_class,
-    "mem_tier": lambda a: a.row.mem_tier,
+    **_cells("mem_class", "mem_tier"),
     "measured_memory_bytes": lambda a: a.measured_bytes,
     "predicted_memory_bytes": lambda a: a.predicted_bytes,
     "memory_error": lambda a: _six(a.memory_error),

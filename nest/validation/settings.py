@@ -90,10 +90,8 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
         return software_of(row).recompute
     if periods(row) != (1,):
         return ("full",)
-    for pattern, choices in RECOMPUTATION.items():
-        if re.fullmatch(pattern, stated):
-            return choices
-    return ()
+    matching = (x for p, x in RECOMPUTATION.items() if re.fullmatch(p, stated))
+    return next(matching, ())
 
 
 def periods(row: Row) -> tuple[int, ...]:
@@ -101,10 +99,8 @@ def periods(row: Row) -> tuple[int, ...]:
     stated = (row.recompute or "").lower()
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
-    for pattern, every in PERIODS.items():
-        if re.fullmatch(pattern, stated):
-            return every
-    return (1,)
+    matching = (x for p, x in PERIODS.items() if re.fullmatch(p, stated))
+    return next(matching, (1,))
 
 
 def schedule_of(row: Row) -> Schedule | None:
