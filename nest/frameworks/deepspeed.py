@@ -20,6 +20,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -38,7 +39,6 @@ from nest.frameworks.megatron_model import (
     read_model,
 )
 from nest.frameworks.scripts import unread as unread_arguments
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell_words import Word
 from nest.ir.documents import parse_json, refusing
 from nest.ir.plan import Recompute

@@ -21,6 +21,7 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     Mesh,
+    Settings,
     differences,
     groups_of_plan,
     launch_of,
@@ -28,7 +29,6 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import placement_of
 from nest.frameworks.models import model_of
-from nest.frameworks.settings import Settings
 from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Optimizer
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,12 +23,24 @@ from nest.ir.base import Struct
 from nest.ir.job import ANY_ORDER, Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, PassLists, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
 
 #: Groups of devices, by what they are for.
 Groups = Mapping[str, frozenset[tuple[int, ...]]]
 
 #: Axes of a mesh, the fastest first, with their sizes.
 Mesh = Sequence[tuple[str, int]]
+
+
+class Settings(NamedTuple):
+    """The model and the devices of a node, where the problem does not say them.
+
+    ``flavor`` is what torchtitan calls the model, such as ``llama3/8B``.
+    """
+
+    model: Architecture | None = None
+    gpus_per_node: int | None = None
+    flavor: str | None = None
 
 
 class Launch(Struct, frozen=True, kw_only=True, dict=True):

@@ -18,6 +18,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
     Launch,
     Mesh,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -26,7 +27,6 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.megatron_model import check_shape, comparable, why_not
-from nest.frameworks.settings import Settings
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture

@@ -20,6 +20,7 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     Mesh,
+    Settings,
     as_run,
     check_memory,
     length_of,
@@ -36,7 +37,6 @@ from nest.frameworks.megatron_model import (
     model_flags,
     read_model,
 )
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.ir.plan import OVERLAP, Overlap, Recompute
 from nest.models.architectures import Architecture

@@ -22,9 +22,8 @@ from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
 from nest.errors import InvalidPlanError, NestError
 from nest.frameworks.export import as_run_by, export
-from nest.frameworks.launch import even_chunks
+from nest.frameworks.launch import Settings, even_chunks
 from nest.frameworks.layers import Placement, placement_of
-from nest.frameworks.settings import Settings
 from nest.ir.base import LayerId
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Stage, Strategy

@@ -23,6 +23,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -30,7 +31,6 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
-from nest.frameworks.settings import Settings
 from nest.ir.job import Schedule
 from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture

@@ -23,8 +23,7 @@ from nest.errors import (
     UnknownInstanceError,
     UnknownNameError,
 )
-from nest.instances.classes import CLASSES
-from nest.instances.records import BestKnown, BestKnownFile, Index, Instance
+from nest.instances.records import CLASSES, BestKnown, BestKnownFile, Index, Instance
 from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM

@@ -96,8 +96,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         """
         lengths = {tower.name: tower.sequence_length for tower in self.towers}
         return {
-            name: sequence_length if own is None else own
-            for name, own in lengths.items()
+            name: sequence_length if fixed is None else fixed
+            for name, fixed in lengths.items()
         }
 
     def model_flops(self, sequence_length: int) -> int:

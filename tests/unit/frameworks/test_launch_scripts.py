@@ -15,10 +15,9 @@ from nest.frameworks import deepspeed, torchtitan
 from nest.frameworks.export import export
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.importing import Site, build, overlap_of, placed
-from nest.frameworks.launch import launch_of
+from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import Chunk, placement_of
 from nest.frameworks.scripts import in_variables, read_launch
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
