@@ -158,12 +158,9 @@ class Arguments:
             return None
         for token in self.options[name].values:
             if token.unknown:
-                raise self.refuse(
-                    name,
-                    f"a value that the {self.what} states",
-                    token.unknown,
-                    _remedy(token, self.what),
-                )
+                expected = f"a value that the {self.what} states"
+                remedy = _remedy(token, self.what)
+                raise self.refuse(name, expected, token.unknown, remedy)
         return tuple(token.text for token in self.options[name].values)
 
     def text(self, name: str, values_known: Sequence[str] | None = None) -> str | None:
@@ -207,12 +204,9 @@ class Arguments:
             hidden = ", ".join(
                 f"line {token.line}: {token.unknown}" for token in self.unknown
             )
-            raise self.refuse(
-                name,
-                "a value",
-                f"none, unless it is in {hidden}" if hidden else "none",
-                f"add it, or pass --say {name[2:]}=N",
-            )
+            got = f"none, unless it is in {hidden}" if hidden else "none"
+            remedy = f"add it, or pass --say {name[2:]}=N"
+            raise self.refuse(name, "a value", got, remedy)
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -242,12 +236,8 @@ class Arguments:
         for name in unread:
             meant = None if name in others else near(name, self.used)
             if meant is not None:
-                raise self.refuse(
-                    name,
-                    "an argument that is known",
-                    name,
-                    f"did you mean {self.names.get(meant, meant)!r}?",
-                )
+                remedy = f"did you mean {self.names.get(meant, meant)!r}?"
+                raise self.refuse(name, "an argument that is known", name, remedy)
         return tuple(unread)
 
     def check_all_used(self) -> None:

@@ -127,11 +127,9 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
                 moved = True
     for block, (block_ends, trace) in enumerate(zip(ends, traces, strict=True)):
         if len(block_ends) < len(trace.nodes):
-            raise refuse(
-                f"{PREFIX}.{block}.et: node {len(block_ends) + 1}",
-                "a message that can arrive",
-                "nodes that wait for each other",
-            )
+            where = f"{PREFIX}.{block}.et: node {len(block_ends) + 1}"
+            got = "nodes that wait for each other"
+            raise refuse(where, "a message that can arrive", got)
     return ends
 
 

@@ -279,11 +279,8 @@ def _precision(config: KeyedFile) -> dict[str, Any]:
     """Return the data type and the bytes of gradients."""
     brain, half = config.get("bf16.enabled"), config.get("fp16.enabled")
     if brain == half:
-        raise config.refuse(
-            "bf16.enabled",
-            "one of bf16 and fp16",
-            "both" if brain else "none, which is fp32",
-        )
+        got = "both" if brain else "none, which is fp32"
+        raise config.refuse("bf16.enabled", "one of bf16 and fp16", got)
     dtype = "bf16" if brain else "fp16"
     path = "data_types.grad_accum_dtype"
     gradients = config.get(path)
@@ -351,11 +348,8 @@ def _read_pair(
         raise arguments.refuse("--deepspeed", "it", "none")
     arguments.text("--deepspeed-config")
     if arguments.has("--deepspeed-activation-checkpointing") != full:
-        raise arguments.refuse(
-            "--checkpoint-activations",
-            "it together with --deepspeed-activation-checkpointing",
-            "one of them",
-        )
+        expected = "it together with --deepspeed-activation-checkpointing"
+        raise arguments.refuse("--checkpoint-activations", expected, "one of them")
     dtypes = [name for name in ("bf16", "fp16") if arguments.has(f"--{name}")]
     if dtypes != [launch.dtype]:
         raise arguments.refuse(
@@ -435,11 +429,8 @@ def read_foreign(
     _check_autotp(config, tp, "in --tp")
     sequence_ranks = config.document.get("sequence_parallel_size", 1)
     if sequence_ranks != 1:
-        raise config.refuse(
-            "sequence_parallel_size",
-            "1, as plans split sequences otherwise",
-            sequence_ranks,
-        )
+        expected = "1, as plans split sequences otherwise"
+        raise config.refuse("sequence_parallel_size", expected, sequence_ranks)
     if world % (tp * stages):
         raise InvalidPlanError(
             f"--tp: expected tensor * pipeline parallel = {tp} * {stages} to "

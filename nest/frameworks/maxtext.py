@@ -203,11 +203,8 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
         raise config.refuse("ici_tensor_parallelism", "one tensor axis", "two")
     product = data * fsdp * stages * cp * tp * ep
     if product != world:
-        raise config.refuse(
-            "ici_data_parallelism",
-            f"axes whose product is the {world} devices",
-            product,
-        )
+        expected = f"axes whose product is the {world} devices"
+        raise config.refuse("ici_data_parallelism", expected, product)
     model = _read_model(config)
     _check_split(config, model, tp, ep)
     sharded = fsdp * ep * cp > 1
@@ -219,20 +216,14 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
     chunks = even_chunks(model.layers, stages)
     layers = config.get("num_layers_per_pipeline_stage")
     if chunks is None or (stages > 1 and layers != chunks[0].layers):
-        raise config.refuse(
-            "num_layers_per_pipeline_stage",
-            f"{model.layers} layers / {stages} stages",
-            layers,
-        )
+        expected = f"{model.layers} layers / {stages} stages"
+        raise config.refuse("num_layers_per_pipeline_stage", expected, layers)
     ranks = fsdp * ep if sharded else data
     replicas = data if sharded else 1
     batch, micro = _read_batch(config, world, stages)
     if batch % micro or batch // micro % (ranks * replicas):
-        raise config.refuse(
-            "per_device_batch_size",
-            "whole samples of a micro-batch on every data rank",
-            batch / micro,
-        )
+        expected = "whole samples of a micro-batch on every data rank"
+        raise config.refuse("per_device_batch_size", expected, batch / micro)
     if stages > 1 and micro % stages:
         raise config.refuse(
             "num_pipeline_microbatches", f"a multiple of the {stages} stages", micro
@@ -272,11 +263,8 @@ def _check_split(config: KeyedFile, model: Architecture, tp: int, ep: int) -> No
         if count % tp:
             raise config.refuse(key, f"a multiple of the {tp} tensor ranks", count)
     if ep > 1 and (not block.mlp.experts or block.mlp.experts % ep):
-        raise config.refuse(
-            "ici_expert_parallelism",
-            f"a divisor of the {block.mlp.experts} experts",
-            ep,
-        )
+        expected = f"a divisor of the {block.mlp.experts} experts"
+        raise config.refuse("ici_expert_parallelism", expected, ep)
 
 
 def _read_batch(config: KeyedFile, world: int, stages: int) -> tuple[int, int]:

@@ -577,27 +577,16 @@ def _overlap(
 ) -> tuple[Overlap, ...]:
     """Return what runs behind computation."""
     names = {name for name, flag in _OVERLAP.items() if arguments.has(flag)}
-    arguments.check(
-        "tp" not in names or sequence,
-        _OVERLAP["tp"],
-        "--sequence-parallel too",
-        "none",
-        "add it",
-    )
-    arguments.check(
-        "ep" not in names or modules <= 1,
-        _OVERLAP["ep"],
-        "--mtp-num-layers of 1 at most",
-        modules,
-        "remove it",
-    )
-    arguments.check(
-        "weights" not in names or ("gradients" in names and zero > 0),
-        _OVERLAP["weights"],
-        f"{_OVERLAP['gradients']} and a sharded optimizer too",
-        "none",
-        "add it",
-    )
+    sharded = "gradients" in names and zero > 0
+    both = f"{_OVERLAP['gradients']} and a sharded optimizer too"
+    needs: dict[Overlap, tuple[bool, str, object, str]] = {
+        "tp": (sequence, "--sequence-parallel too", "none", "add it"),
+        "ep": (modules <= 1, "--mtp-num-layers of 1 at most", modules, "remove it"),
+        "weights": (sharded, both, "none", "add it"),
+    }
+    for name, (holds, expected, got, remedy) in needs.items():
+        holds = holds or name not in names
+        arguments.check(holds, _OVERLAP[name], expected, got, remedy)
     return tuple(name for name in OVERLAP if name in names)
 
 

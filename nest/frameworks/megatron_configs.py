@@ -400,12 +400,9 @@ def _nemo_fp8(config: Config) -> dict[str, _Source]:
         if enabled is not None and enabled.value is True:
             tokens = (Word("--fp8-format", enabled.line), Word(text, enabled.line))
             return {"--fp8-format": _Source(f"model.{name}", tokens)}
-    raise config.refuse(
-        "model.fp8",
-        "fp8_hybrid or fp8_e4m3 with it",
-        "neither",
-        "pass --say model.fp8_hybrid=true",
-    )
+    expected = "fp8_hybrid or fp8_e4m3 with it"
+    remedy = "pass --say model.fp8_hybrid=true"
+    raise config.refuse("model.fp8", expected, "neither", remedy)
 
 
 def _check_supported(config: Config, layout: Format) -> None:

@@ -144,12 +144,8 @@ def read_launch(
     if model is not None:
         arguments = with_model(arguments, model)
     if "--yaml-cfg" in arguments.options:
-        raise arguments.refuse(
-            "--yaml-cfg",
-            "arguments",
-            "a configuration",
-            "import that file: nest import megatron-args FILE.yaml",
-        )
+        remedy = "import that file: nest import megatron-args FILE.yaml"
+        raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
     taken = check_devices(script, tokens, arguments, world)
     reading = read_checked(arguments, world, tokens)
     notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))

@@ -298,11 +298,8 @@ def read_job(
     if shard == -1:
         shard = world // others
     if shard < 1 or shard * others != world:
-        raise job.refuse(
-            _DATA,
-            f"degrees whose product is the {world} devices",
-            f"{shard} * {others}",
-        )
+        expected = f"degrees whose product is the {world} devices"
+        raise job.refuse(_DATA, expected, f"{shard} * {others}")
     sharded = shard * cp > 1
     ranks, replicas = (shard, replicas) if sharded else (replicas, 1)
     ep = _expert_degree(job, tp, shard * cp)
@@ -381,13 +378,12 @@ def read_foreign(
     name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
     if model is None:
         models = {flavor: name for name, flavor in FLAVORS.items()}
-        if f"{name}/{flavor}" not in models:
-            raise job.refuse(
-                "model.flavor",
-                f"a flavor that is known ({', '.join(sorted(models))}) or --model",
-                f"{name}/{flavor}",
-            )
-        model = architecture(models[f"{name}/{flavor}"])
+        got = f"{name}/{flavor}"
+        if got not in models:
+            listed = ", ".join(sorted(models))
+            expected = f"a flavor that is known ({listed}) or --model"
+            raise job.refuse("model.flavor", expected, got)
+        model = architecture(models[got])
     _split_points(job, model.layers)
     if not is_old:
         _default_split(job, model.layers)
@@ -516,11 +512,8 @@ def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
             path, f"tensor_parallel_degree {tp}, as plans split experts", job.get(path)
         )
     if ranks % ep:
-        raise job.refuse(
-            "parallelism.expert_parallel_degree",
-            f"a divisor of the {ranks} shard * context ranks",
-            ep,
-        )
+        expected = f"a divisor of the {ranks} shard * context ranks"
+        raise job.refuse("parallelism.expert_parallel_degree", expected, ep)
     return ep
 
 
@@ -580,11 +573,8 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
     if batch == -1:
         batch = local * data
     if local < 1 or batch < 1 or batch % (local * data):
-        raise job.refuse(
-            _GLOBAL_BATCH,
-            f"a multiple of local_batch_size * data ranks = {local} * {data}",
-            batch,
-        )
+        expected = f"a multiple of local_batch_size * data ranks = {local} * {data}"
+        raise job.refuse(_GLOBAL_BATCH, expected, batch)
     if stages == 1:
         return local, batch
     samples = job.get(_MICRO_BATCH)
@@ -592,11 +582,8 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
         raise job.refuse(_MICRO_BATCH, f"a divisor of {_LOCAL_BATCH} {local}", samples)
     if batch != local * data:
         # Accumulation flushes the pipeline, which plans do not.
-        raise job.refuse(
-            _GLOBAL_BATCH,
-            f"local_batch_size * data ranks = {local * data} with a pipeline",
-            batch,
-        )
+        expected = f"local_batch_size * data ranks = {local * data} with a pipeline"
+        raise job.refuse(_GLOBAL_BATCH, expected, batch)
     return samples, batch
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -94,12 +94,8 @@ class Config:
         name, value = self._find(names)
         if value is None:
             if default is None:
-                raise self.refuse(
-                    " or ".join(names),
-                    "an integer",
-                    "no such field",
-                    "add it or check model_type",
-                )
+                field, remedy = " or ".join(names), "add it or check model_type"
+                raise self.refuse(field, "an integer", "no such field", remedy)
             return default
         count = self.typed(name, value, int, "an integer")
         largest = MOST_LAYERS if "layer" in name else LARGEST
@@ -144,22 +140,19 @@ class Config:
         entries = self.listed(name, str, "strings")
         if entries is None:
             return None
-        if len(entries) != layers:
-            raise self.refuse(
-                name,
-                f"as many entries as there are layers, {layers}",
-                len(entries),
-                "correct one of them",
-            )
+        self.check_length(name, entries, layers)
         for entry in entries:
             if entry not in meanings:
-                raise self.refuse(
-                    name,
-                    f"entries among {', '.join(meanings)}",
-                    shown(entry),
-                    "other layers are not supported",
-                )
+                expected = f"entries among {', '.join(meanings)}"
+                remedy = "other layers are not supported"
+                raise self.refuse(name, expected, shown(entry), remedy)
         return [meanings[entry] for entry in entries]
+
+    def check_length(self, name: str, entries: Sequence[object], layers: int) -> None:
+        """Refuse a list that has not an entry per layer."""
+        if len(entries) != layers:
+            expected = f"as many entries as there are layers, {layers}"
+            raise self.refuse(name, expected, len(entries), "correct one of them")
 
     def drops(self, name: str, default: float) -> bool:
         """Return whether a dropout rate is not 0."""
