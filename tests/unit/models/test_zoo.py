@@ -333,9 +333,8 @@ def test_model_flops_of_two_towers() -> None:
         (
             "vit-large",
             (2, 1, 1),
-            "tp: expected a divisor of the 197 tokens that sequence "
-            "parallelism cuts, got 2; choose another degree or sequence "
-            "length",
+            "tp: expected a divisor of the 197 tokens that sequence parallelism cuts, "
+            "got 2; choose another degree or sequence length",
         ),
     ],
 )
