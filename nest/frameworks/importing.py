@@ -12,7 +12,14 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import Launch, plan_of, rank_map_of, usual_mesh
+from nest.frameworks.launch import (
+    BYTES,
+    Launch,
+    fields_of,
+    plan_of,
+    rank_map_of,
+    usual_mesh,
+)
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
@@ -134,12 +141,7 @@ def build(
     job = replace(
         problem.job,
         schedule=launch.schedule,
-        optimizer=Optimizer(
-            name=launch.optimizer,
-            weight_bytes=launch.weight_bytes,
-            gradient_bytes=launch.gradient_bytes,
-            state_bytes=launch.state_bytes,
-        ),
+        optimizer=Optimizer(name=launch.optimizer, **fields_of(launch, *BYTES)),
         overlap={name: overlap[name] for name in OVERLAP if name in launch.overlap},
         distributed_optimizer=launch.distributed_optimizer,
     )

@@ -31,6 +31,9 @@ Groups = Mapping[str, frozenset[tuple[int, ...]]]
 #: Axes of a mesh, the fastest first, with their sizes.
 Mesh = Sequence[tuple[str, int]]
 
+#: What is kept per weight.
+BYTES = ("weight_bytes", "gradient_bytes", "state_bytes")
+
 
 class Settings(NamedTuple):
     """The model and the devices of a node, where the problem does not say them.
@@ -148,8 +151,12 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def strategy(self) -> Strategy:
         """The strategy of every stage."""
-        names = ("dp", "tp", "cp", "ep", "zero", "recompute")
-        return Strategy(**{name: getattr(self, name) for name in names})
+        return Strategy(**fields_of(self, "dp", "tp", "cp", "ep", "zero", "recompute"))
+
+
+def fields_of(record: Struct, *names: str) -> dict[str, Any]:
+    """Return fields of a record, for another one that has them too."""
+    return {name: getattr(record, name) for name in names}
 
 
 def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | None:
@@ -198,29 +205,18 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     if job.gradient_sync_overlap:
         hidden.add("gradients")
     return Launch(
-        tp=first.tp,
-        cp=first.cp,
-        dp=first.dp,
-        ep=first.ep,
-        replicas=plan.replicas,
+        **fields_of(first, "tp", "cp", "dp", "ep", "recompute"),
+        **fields_of(plan, "replicas", "virtual_stages", "placement", "micro_batch"),
+        **fields_of(job, "global_batch", "sequence_length", "dtype"),
+        **fields_of(job.optimizer, *BYTES),
         stages=plan.num_blocks,
-        virtual_stages=plan.virtual_stages,
         chunks=chunks_of(plan, placement),
         schedule=schedule,
-        placement=plan.placement,
         order=order,
         zero=zero,
         distributed_optimizer=distributed,
-        recompute=first.recompute,
-        micro_batch=plan.micro_batch,
-        global_batch=job.global_batch,
-        sequence_length=job.sequence_length,
         overlap=tuple(name for name in OVERLAP if name in hidden and occurs[name]),
         sequence_parallel=job.splits_sequence(first) and first.tp > 1,
-        dtype=job.dtype,
-        weight_bytes=job.optimizer.weight_bytes,
-        gradient_bytes=job.optimizer.gradient_bytes,
-        state_bytes=job.optimizer.state_bytes,
         optimizer=_optimizer(job),
     )
 
@@ -522,12 +518,7 @@ def plan_of(launch: Launch, placement: Placement) -> Plan:
         for layers in placement.cut(launch.chunks)
     ]
     return Plan(
-        replicas=launch.replicas,
-        micro_batch=launch.micro_batch,
         stages=tuple(stages),
-        virtual_stages=launch.virtual_stages,
-        placement=launch.placement,
-        order=launch.order,
-        overlap=launch.overlap,
-        distributed_optimizer=launch.distributed_optimizer,
+        **fields_of(launch, "replicas", "virtual_stages", "placement", "micro_batch"),
+        **fields_of(launch, "order", "overlap", "distributed_optimizer"),
     )

@@ -156,14 +156,8 @@ _BRIDGE = _with_sections(_TABLES.bridge)
 _ARGUMENTS = "MODEL_ARGS"
 
 
-def format_of(config: Config) -> Format:
-    """Return the format of a configuration.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is none that is known.
-    """
+def _format_of(config: Config) -> Format:
+    """Return the format of a configuration, which must be one that is known."""
     sections = config.sections
     if _ARGUMENTS in sections:
         return Format("Megatron-LM", _plain_keys(config), ())
@@ -222,7 +216,7 @@ def read_config(
     used = {x for one in references for x in re.split(r"[^\w.]+", one)}
     check_variables(variables or {}, used, where)
     # Plain arguments are keys of the file; others are in a table.
-    layout = format_of(Config(text, where))
+    layout = _format_of(Config(text, where))
     keys, options = {}, []
     for name, value in overrides:
         if "." in name or name in layout.keys:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
 
 from nest.constraints.targets import ANY, Framework, optimizer_of, stated_schedules
 from nest.constraints.targets import target as find_target
@@ -163,6 +165,12 @@ class Choices(Struct, frozen=True, kw_only=True):
     schedule: Schedules = "1f1b"
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
+
+    @property
+    def of_job(self) -> dict[str, Any]:
+        """The fields that a job has too."""
+        fields = asdict(self)
+        return {name: fields[name] for name in Job.__struct_fields__ if name in fields}
 
     def splits(self, tp: int) -> dict[bool, bool]:
         """Return the splits of sequences that have costs at a degree.

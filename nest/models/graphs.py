@@ -135,28 +135,12 @@ def problem_of(
     """
     # Modules share one token table, so plans must not part them.
     several = any(tower.modules > 1 for tower in model.towers)
-    return Problem(
-        name=name,
-        source=source,
-        graph=graph,
-        cluster=cluster,
-        job=Job(
-            global_batch=choices.global_batch,
-            micro_batches=choices.micro_batches,
-            sequence_length=choices.sequence_length,
-            dtype=choices.dtype,
-            optimizer=choices.optimizer,
-            zero=choices.zero,
-            recompute=choices.recompute,
-            sequence_parallel=choices.sequence_parallel,
-            virtual_stages=choices.virtual_stages,
-            schedule=choices.schedule,
-            overlap=choices.overlap,
-            distributed_optimizer=choices.distributed_optimizer,
-            one_stage=MTP_KINDS if several else (),
-            model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
-        ),
+    job = Job(
+        **choices.of_job,
+        one_stage=MTP_KINDS if several else (),
+        model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
     )
+    return Problem(name=name, source=source, graph=graph, cluster=cluster, job=job)
 
 
 def _mixed_problem(

@@ -224,7 +224,7 @@ def _prediction(
     """
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
-    copies = _copied_bytes(row, case, len(blocks))
+    copies = _copied_bytes(row, len(blocks))
     activations = [
         max(
             block.kept_bytes + block.working_bytes,
@@ -308,7 +308,7 @@ def _output_bytes(row: Row, case: ModeledRun, in_flight: Sequence[int]) -> list[
     return [size_bytes * count for count in in_flight[:-1]] + [0]
 
 
-def _copied_bytes(row: Row, case: ModeledRun, blocks: int) -> list[int]:
+def _copied_bytes(row: Row, blocks: int) -> list[int]:
     """Return what the copy of one weight's gradient takes, of each block.
 
     Of software that converts gradients one weight after the other when a
@@ -553,24 +553,20 @@ def _job(
 ) -> Job:
     """Return the job with the choices of one run."""
     software = setting.software
-    return Job(
-        global_batch=choices.global_batch,
-        micro_batches=choices.micro_batches,
-        sequence_length=choices.sequence_length,
-        dtype=choices.dtype,
-        optimizer=Optimizer(
+    stated = {
+        "optimizer": Optimizer(
             weight_bytes=BF16,
             gradient_bytes=software.gradient_bytes,
             state_bytes=software.state_bytes,
             buffer_bytes=software.buffer_bytes,
         ),
-        schedule=setting.schedule,
-        zero=(setting.zero,),
-        recompute=tuple({recompute: None, "none": None}),
-        sequence_parallel=choices.sequence_parallel,
-        virtual_stages=(setting.virtual,),
-        overlap=overlap,
-    )
+        "schedule": setting.schedule,
+        "zero": (setting.zero,),
+        "recompute": tuple({recompute: None, "none": None}),
+        "virtual_stages": (setting.virtual,),
+        "overlap": overlap,
+    }
+    return Job(**choices.of_job | stated)
 
 
 def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
