@@ -70,14 +70,7 @@ _OLD = read_data("megatron_deepspeed", _Arguments)
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return configuration and arguments.
-
-    Raises
-    ------
-    InvalidPlanError
-        If they cannot say what is kept per weight, the data type, or a part
-        of the model or the plan.
-    """
+    """Return configuration and arguments; ``ExportModule.write`` says its errors."""
     check_memory(launch)
     run = as_run(launch)
     check_dtype(run, ("bf16", "fp16"), "DeepSpeed computes in no other")
@@ -153,13 +146,7 @@ def present(arguments: Arguments) -> Arguments:
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     config = config_file(files[FILE], FILE)
     config.check_written()

@@ -56,12 +56,26 @@ class ExportModule(Protocol):
     def write(
         self, launch: Launch, model: Architecture, settings: Settings, heading: str
     ) -> dict[str, str]:
-        """Return the files of a launch, without hosts."""
+        """Return the files of a launch, without hosts.
+
+        Raises
+        ------
+        InvalidPlanError
+            If they cannot say the model, what is kept per weight, the data type, or
+            the plan.
+        """
 
     def read(
         self, files: Mapping[str, str], model: Architecture
     ) -> tuple[Launch, Groups | None]:
-        """Return what files say, and the devices of every group if known."""
+        """Return what files say, and the devices of every group if known.
+
+        Raises
+        ------
+        InvalidPlanError
+            If they are broken, or no run could start with them; the text names the
+            file, and the line or key.
+        """
 
     def stated(self, launch: Launch) -> Launch:
         """Return a launch as the files state it."""

@@ -85,13 +85,7 @@ def _block_of(model: Architecture) -> str:
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the configuration.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it cannot say the model, what is kept per weight, or the plan.
-    """
+    """Return the configuration; ``ExportModule.write`` says its errors."""
     length = length_of(launch)
     kind = _block_of(model)
     model = comparable(model, length)
@@ -170,13 +164,7 @@ def _batch(run: Launch) -> dict[str, Any]:
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     world = len(read_hosts(files))
     with refusing(FILE, InvalidPlanError):
         document = parse_yaml(files[FILE])

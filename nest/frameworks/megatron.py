@@ -181,13 +181,7 @@ def plan_flags(launch: Launch) -> Flags:
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the arguments as a bash array, by file.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the arguments cannot say what the model is, or what is kept per weight.
-    """
+    """Return the arguments as a bash array; ``ExportModule.write`` says its errors."""
     if launch.optimizer not in ("adam", "sgd"):
         raise InvalidPlanError(
             f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
@@ -255,13 +249,7 @@ class Reading(NamedTuple):
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file, line and argument.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     arguments = read_array(files[FILE], FILE, (_CONNECTIONS,))
     devices = read_hosts(files)
     reading = read_arguments(arguments, len(devices), "export")

@@ -112,13 +112,10 @@ def modules_of(chunks: Sequence[Chunk]) -> list[list[str]]:
 def write(
     launch: Launch, model: Architecture, settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the job file.
+    """Return the job file; ``ExportModule.write`` says its errors.
 
     Raises
     ------
-    InvalidPlanError
-        If the file cannot say what is kept per weight, the data type, or
-        how data ranks go together with others.
     InvalidOptionError
         If it is not known what torchtitan calls the model.
     """
@@ -221,13 +218,7 @@ def why_not_data(launch: Launch) -> str | None:
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     job = job_file(files[FILE], FILE)
     job.check_written()
