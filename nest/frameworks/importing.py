@@ -37,9 +37,9 @@ from nest.units import divisors
 class Site(NamedTuple):
     """Where it runs.
 
-    On runs of machines, with their devices, or a cluster that a file gives. A
-    ``calibration`` of that name says what software hides there, else the stored one;
-    ``own_runs`` is what the runs behind it leave unknown.
+    On runs of machines, with their devices, or on the cluster of a file. ``software``
+    is what the calibration of that name says that software hides there, by default the
+    stored one; ``own_runs`` is what the runs behind it leave unknown.
     """
 
     machines: Sequence[tuple[Machine, int]]

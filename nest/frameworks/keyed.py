@@ -194,7 +194,7 @@ class KeyedFile:
         return tuple(ignored)
 
     def _entries(self, every_section: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield keys with their values; sections without a key that is read whole."""
+        """Yield keys and values, sections that are not read as a whole or every one."""
         for name, value in self.document.items():
             opened = every_section or name in self.sections
             if opened and value and isinstance(value, Mapping):
