@@ -40,7 +40,7 @@ from nest.ir.base import check_integer
 from nest.ir.io import read_text
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.graphs import count_layer
-from nest.models.operators import Execution, Node, Split
+from nest.models.operators.base import Execution, Node, Split
 from nest.profiles.format import (
     DTYPE_BYTES,
     PEAK_TOLERANCE,

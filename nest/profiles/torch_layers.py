@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower
-from nest.models.operators import Split, vocabulary_rows
+from nest.models.operators.base import Split, vocabulary_rows
 
 Tensor = Any
 Layer = Callable[[Tensor], Tensor]

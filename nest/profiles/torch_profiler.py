@@ -20,7 +20,7 @@ from nest.hardware.devices import known_device
 from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
-from nest.models.operators import Execution, Node, Split
+from nest.models.operators.base import Execution, Node, Split
 from nest.profiles.format import DTYPE_BYTES, Entry, InvalidProfileError, Profile
 from nest.util.interrupts import Interrupted
 from nest.util.versions import DISTRIBUTION, machine
