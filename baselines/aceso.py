@@ -93,8 +93,6 @@ class Trials:
         The best configuration so far that fits, if there is one.
     step
         Its step time in quanta; infinite without one.
-    ledger
-        What was tried.
     """
 
     def __init__(self, view: View, start: Config, ledger: Ledger, hops: int) -> None:
@@ -177,8 +175,6 @@ class Trials:
 
         Parameters
         ----------
-        config
-            Where to start.
         again
             Whether stages that were bottlenecks before count again.
         """

@@ -28,20 +28,7 @@ PS_PER_NS = 1000
 
 
 class Ledger:
-    """What a search has tried, and what it may still try.
-
-    Parameters
-    ----------
-    effort
-        How many tries it has.
-    out_of_time
-        Whether the time is up.
-
-    Attributes
-    ----------
-    tried
-        Configurations tried so far.
-    """
+    """What a search has tried, and what it may still try."""
 
     def __init__(self, effort: int, out_of_time: Callable[[], bool]) -> None:
         self.effort = effort
@@ -75,8 +62,6 @@ class Ledger:
 
         Parameters
         ----------
-        config, judged
-            The configuration.
         step
             Which stages of it are told apart by, besides.
         by_time
@@ -163,8 +148,6 @@ class Primitive(NamedTuple):
 
     Attributes
     ----------
-    name
-        What it does.
     time, memory, comm
         Whether time of computing, memory and losses by splitting fall (-1),
         rise (1) or stay (0).

@@ -40,12 +40,8 @@ class Config(NamedTuple):
 
     Attributes
     ----------
-    split
-        ``(R, B)``.
     stops
         Where the stages end in the chain, the last one at its end.
-    degrees
-        Of every layer of the chain.
     """
 
     split: BatchSplit
@@ -149,14 +145,10 @@ class Judged(NamedTuple):
 
     Attributes
     ----------
-    loads
-        Its stages.
     own
         Quanta of a micro-batch on every stage, nodes counted.
     times
         Quanta of a step if the stage is what holds it up.
-    fits
-        Whether every stage fits.
     """
 
     loads: tuple[Load, ...]
@@ -475,12 +467,8 @@ class View:
 
         Parameters
         ----------
-        config, number
-            The configuration, and which stage.
         dropped
             How many layers it loses, at its end; at its start if negative.
-        degrees
-            Other degrees of its layers.
         """
         start, _ = config.span(number)
         layers = tuple(degrees or config.of(number))

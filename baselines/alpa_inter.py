@@ -77,12 +77,8 @@ def best_pipeline(
         Quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1, i, k,
         m]`` is the least ``t(i, k, m, c)`` among the configurations that have room with
         ``s - 1`` stages behind; :data:`INFINITE` if there is none.
-    sizes
-        Devices of every submesh.
     num_devices
         How many devices to use, no fewer.
-    num_micro_batches
-        ``M``.
     counts
         Allowed numbers of stages.
     node

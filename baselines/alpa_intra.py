@@ -79,8 +79,6 @@ class Candidate(NamedTuple):
     ----------
     clusters
         Its clusters ``[start, stop)``.
-    size
-        Devices of the submesh.
     time
         Quanta of one micro-batch, forward and backward, with the collectives
         and the changes of layout inside the stage; without gradient sync,
@@ -88,8 +86,6 @@ class Candidate(NamedTuple):
     behind
         ``max_n_succ``: how many stages there may be behind it, -1 if it has
         no room at all.
-    strategies
-        Of every layer.
     """
 
     clusters: Span
@@ -126,8 +122,6 @@ def mesh_configurations(
     ----------
     usable
         Strategies with ``cp`` 1 and one ZeRO stage and recompute choice.
-    size, node
-        Devices of the submesh, and of a node.
     per_layer
         Whether the layers of a stage may differ.
     """
@@ -153,10 +147,6 @@ def candidates(
 
     Parameters
     ----------
-    transfers, case
-        The tensors and the cost model, and replicas and micro-batch.
-    clusters
-        The clusters of the chain of layers.
     strategies
         The mesh configuration, of one or two layouts.
     deadline
@@ -239,8 +229,6 @@ def least_shardings(
         What each may choose, by layout; at least one.
     edges
         (source, target, quanta if their layouts differ).
-    layouts
-        Both layouts.
     """
     import networkx
 

@@ -183,8 +183,6 @@ class Search:
 
     Attributes
     ----------
-    problem, options
-        What is asked for.
     model, order
         The cost model, and the layers in topological order.
     plan, own_ns
@@ -192,8 +190,6 @@ class Search:
         ns where it has one.
     stopped
         Whether time ran out.
-    notes
-        Remarks for the answer.
     by_replicas
         Whether data ranks are replicas of the pipeline alone: all stages
         have the one strategy of this problem, see :func:`alone`.

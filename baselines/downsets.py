@@ -45,15 +45,11 @@ class Stages:
 
     Parameters
     ----------
-    problem
-        Whose graph it is.
     limit
         The most closed sets; a graph with more is cut in one topological order.
 
     Attributes
     ----------
-    sets
-        The closed sets.
     linear
         Whether the graph had too many.
     member

@@ -202,8 +202,6 @@ class Task(NamedTuple):
 
     Attributes
     ----------
-    case
-        Replicas and micro-batch.
     num_stages, devices
         Pipeline degree; devices of a stage.
     offered

@@ -79,8 +79,6 @@ class Tables:
     ----------
     num_chunks
         Micro-batches per step.
-    stages
-        Ranges of layers, one per stage.
     layer_sync_s, layer_no_sync_s
         ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
         infinite where a layer cannot use a strategy, but no layer can use none.
@@ -108,8 +106,6 @@ class Choice(NamedTuple):
 
     Attributes
     ----------
-    time_s
-        Predicted time of a step.
     strategies
         Position of the strategy of every layer.
     other
@@ -560,8 +556,6 @@ def solve_tasks(
     ----------
     tasks, budget_units
         The tasks in Galvatron's order, and what each stage may use.
-    coarse
-        One strategy for all layers instead of one per layer.
     stop
         Asked again and again; then the best answer so far is returned.
     report

@@ -39,12 +39,8 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    split
-        ``(R, B)``.
     stops
         Where the stages end in the chain, the last one at its end.
-    layers
-        The strategy of every layer of the chain.
     """
 
     split: BatchSplit

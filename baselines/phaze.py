@@ -313,12 +313,8 @@ def best_stages(
 
     Parameters
     ----------
-    stages, tables
-        Every stage, and what it costs.
     counts
         Numbers of stages to choose from, ascending.
-    upper_ns
-        The bound.
     """
     first_end = stages.first[1]
     values = np.full(stages.sets.count, np.inf)

@@ -232,8 +232,6 @@ def greedy(
     ----------
     counts
         ``(stages, kinds)``: layers of every kind in every stage.
-    kinds
-        The alternatives of every kind.
     inflight
         ``y``: micro-batches in flight.
     capacity
@@ -303,14 +301,8 @@ class Knapsacks:
 
     Parameters
     ----------
-    counts, kinds, capacity
-        As :func:`greedy` has them.
-    most_inflight
-        The largest number in flight.
     per_layer
         Whether every layer chooses; else those of a stage choose alike.
-    deadline
-        Checked for every number in flight.
 
     Attributes
     ----------
@@ -555,14 +547,10 @@ class Program:
 
     Parameters
     ----------
-    stages, ways
-        Every stage, and every way to run it.
     num_devices, most_ranks
         Devices, and the most ``Σ d``.
     counts
         Allowed numbers of stages; ``None`` allows every number.
-    deadline
-        The clock.
     """
 
     def __init__(

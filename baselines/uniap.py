@@ -95,12 +95,8 @@ class Program:
 
     Attributes
     ----------
-    pair
-        Which one.
     groups
         Ranges of the chain.
-    choices
-        The strategies.
     passes, static_bytes, kept_bytes
         By group and strategy; ``None`` where there is no cost.
     change
@@ -111,8 +107,6 @@ class Program:
         group if it starts a stage, of gradients by the group in front.
     in_flight
         Micro-batches whose activations a stage keeps.
-    capacity_bytes
-        Memory of a device.
     alike
         Whether all groups of a stage must have one strategy.
     """
@@ -165,8 +159,6 @@ class Program:
         ----------
         stops
             Groups at which the stages end.
-        chosen
-            The strategy of every group.
         """
         total = longest = 0
         for stage, (start, stop) in enumerate(ranges(stops)):

@@ -25,14 +25,8 @@ def schedule_part(
 
     Parameters
     ----------
-    group
-        The part.
     table
         A timetable to begin with.
-    bound_ticks
-        What none is shorter than.
-    how
-        Deadline, workers, seed.
     """
     from ortools.sat.python import cp_model
 

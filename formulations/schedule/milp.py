@@ -35,14 +35,8 @@ def schedule_part(
 
     Parameters
     ----------
-    group
-        The part.
     table
         A timetable; engines are not told of it.
-    bound_ticks
-        What none is shorter than.
-    how
-        Deadline, workers, seed.
 
     Raises
     ------

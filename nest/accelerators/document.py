@@ -168,8 +168,6 @@ def answers_document(answers: Answers, unfinished: str = "") -> Document:
 
     Parameters
     ----------
-    answers
-        What is known.
     unfinished
         Why that is not all that was asked; empty if it is, or time ran out.
     """
@@ -295,13 +293,7 @@ def _baseline(each: Baseline, spec: Spec) -> Document:
 
 
 class Codesign(Tabular):
-    """Answers about a space, as ``nest.codesign`` returns them.
-
-    Attributes
-    ----------
-    answers
-        The records.
-    """
+    """Answers about a space, as ``nest.codesign`` returns them."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers

@@ -22,19 +22,7 @@ from nest.units import ceil_div
 
 
 class StepEnergy(NamedTuple):
-    """The energy of a step, of all devices together.
-
-    Attributes
-    ----------
-    operators_fj
-        Of the operators that run.
-    leakage_fj
-        Of all devices for the whole step.
-    step_ps
-        How long that is.
-    num_devices
-        Of the cluster.
-    """
+    """The energy of a step, of all devices together."""
 
     operators_fj: int
     leakage_fj: int
@@ -60,13 +48,6 @@ def step_energy(
     step_ps: int,
 ) -> StepEnergy:
     """Return the energy of a step.
-
-    Parameters
-    ----------
-    workload, architecture, process
-        The model, the point, and what it is made of.
-    plan, step_ps
-        A plan for it, and the step that it takes there.
 
     Raises
     ------

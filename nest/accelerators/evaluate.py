@@ -144,16 +144,10 @@ def solve_point(
 
     Parameters
     ----------
-    workload, architecture
-        The model, and the point.
     splits
         Those with which a plan can be so fast; none for all there are.
     target_quanta
         Longer steps do not matter: a bound above it is an answer.
-    key
-        See :attr:`Solved.key`.
-    limit_s
-        Within which it must be known.
 
     Raises
     ------
@@ -229,8 +223,6 @@ def solve_together(
 
     Parameters
     ----------
-    workload
-        The model.
     architecture
         With as much memory, and as fast links, as any of the points.
     entries
@@ -240,8 +232,6 @@ def solve_together(
         Those that are looked at; all others are ruled out. None for all.
     target_quanta
         Longer steps do not matter.
-    key, limit_s
-        See :func:`solve_point`.
 
     Raises
     ------
@@ -291,14 +281,10 @@ def best_plan(
 
     Parameters
     ----------
-    problem
-        The problem.
     target_quanta
         Longer steps do not matter.
     any_plan
         Whether any plan up to the target will do.
-    limit_s
-        Within which it must be known.
 
     Raises
     ------

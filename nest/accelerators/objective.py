@@ -28,8 +28,6 @@ class Objective(NamedTuple):
 
     Attributes
     ----------
-    kind
-        Which of the two.
     weights
         Whole numbers ``w_m``, one per model; they count for the mean alone.
     base_quanta

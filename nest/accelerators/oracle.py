@@ -44,13 +44,9 @@ class PointOracle:
     ----------
     architectures
         The points; whoever asks may add others after them.
-    points
-        The points as arrays.
     settings
         Models: what each depends on, but for the size of nodes, which is
         that of the point.
-    store
-        What was found out before, and where it is kept.
     jobs, dask, client
         How tasks are run, see :func:`nest.tasks.parallel.answers`.
     """

@@ -102,8 +102,6 @@ def phaze_space(
         Values of parameters that are not in Phaze's lists, by default :data:`BESIDE`.
     limits
         Of other figures; an own one of the area goes instead of Phaze's.
-    prices
-        What prices are made of.
     """
     axes = {**BESIDE, **(others or {}), **CORES}
     user_limits = limits or {}
@@ -139,8 +137,6 @@ class Looked(NamedTuple):
     ----------
     evaluated
         Points with their throughputs, in the order in which it comes to them.
-    num_buckets
-        Of how many buckets.
     stopped
         Whether it stopped before the last one.
     """
@@ -165,8 +161,6 @@ def phaze_order(
     ----------
     points
         Those of a space, in the order of the list.
-    throughput_of
-        Asked for each point that Phaze comes to.
     """
     evaluated: list[tuple[Point, Throughput]] = []
     best: list[Throughput] = []

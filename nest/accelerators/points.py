@@ -35,10 +35,6 @@ class Point(Struct, frozen=True):
     ----------
     index
         Position among the points that are kept.
-    architecture
-        The point.
-    area_e6_um2, tdp_mw, price_micro_usd
-        Its area, power and price.
     """
 
     index: int
@@ -185,17 +181,9 @@ def within(
 
     Parameters
     ----------
-    architectures
-        The list, each once.
     limits
         Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW), ``power_density``
         (µW/mm²) and ``price`` (millionths of a dollar); compared as integers.
-    process, prices
-        What figures are made of.
-    excused
-        Which points a limit is not for.
-    lanes_are_columns
-        See :class:`Space`.
 
     Raises
     ------

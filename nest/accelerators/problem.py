@@ -79,15 +79,9 @@ def base_problem(
 
     Parameters
     ----------
-    model, num_devices, devices_per_node
-        What is trained on what.
     request
         What the user chooses; the rest is as for any machine with nodes of
         that size, see docs/models.md.
-    execution
-        How operators are run.
-    link_latency_ns, network_latency_ns
-        One message between devices of a node, and between nodes.
 
     Raises
     ------

@@ -23,18 +23,12 @@ class Chip(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name
-        What it goes by.
     arrays, shape, frequency_mhz
         Arrays of multiply-accumulates, what one computes in a cycle, and
         their clock. Rows and columns; for a GPU, whose units are no systolic
         arrays, M, N and K of a product.
     dtype, published_tflops
         What the peak is of; the least and the most that are printed.
-    die, power, sram, memory
-        As published.
-    sources
-        Where this is from.
     """
 
     name: str
@@ -68,10 +62,6 @@ class Block(NamedTuple):
 
     Attributes
     ----------
-    name
-        What is in it.
-    published_mm2, modelled_mm2
-        Its area.
     fitted
         What of the constants is fitted to this block; empty if nothing is.
     """

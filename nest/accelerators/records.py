@@ -46,12 +46,8 @@ class ModelResult(NamedTuple):
 
     Attributes
     ----------
-    model
-        Its name.
     step_ps
         The least step time; ``None`` if no plan fits.
-    plan
-        A plan that takes it.
     """
 
     model: str
@@ -75,8 +71,6 @@ class DesignResult(NamedTuple):
     ----------
     point
         The point; its index is -1 if it is not in the list.
-    on
-        Every model on it.
     relative
         Its throughput relative to the base, 0 where a model fits no plan.
     """
@@ -109,13 +103,9 @@ class Best(NamedTuple):
 
     Attributes
     ----------
-    models
-        Their names.
     found
         The point, the best one known if the search was stopped; ``None`` if
         none fits them all, or none is known.
-    counts
-        What settled the points of the list.
     most_relative
         No point has a larger throughput relative to the base; ``None`` if
         nothing is known. That of the point itself once it is proven best.
@@ -139,8 +129,6 @@ class QuestionProgress(NamedTuple):
     ----------
     question
         What is asked: names of models, ``the frontier``, ``sample SEED``.
-    counts
-        What settled how many points so far.
     relative, most_relative
         Throughput of the best point known relative to the base, and what no point has
         more than; ``None`` if nothing is known, or the question is another one.
@@ -157,12 +145,8 @@ class Neighbor(NamedTuple):
 
     Attributes
     ----------
-    parameter, value
-        What is another.
     listed
         Whether it is in the list and within the limits.
-    found
-        Its step times.
     """
 
     parameter: str
@@ -181,8 +165,6 @@ class Contribution(NamedTuple):
 
     Attributes
     ----------
-    model
-        Its name.
     step_ps
         Of the eight, by ``(architecture, schedule, placement)``; ``None``
         where no plan fits or was found.
@@ -204,8 +186,6 @@ class Baseline(NamedTuple):
         ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
     evaluated
         Points that it looked at, in its order.
-    best
-        The best of them.
     regret
         How much more throughput the best known point of the list has, as a fraction.
     most_regret
@@ -224,8 +204,6 @@ class Answers(NamedTuple):
 
     Attributes
     ----------
-    spec
-        What was asked.
     base
         The base, on which every model has a throughput of 1.
     best
@@ -236,8 +214,6 @@ class Answers(NamedTuple):
     solved, stored
         Questions about placements that were answered, and that were found in
         the directory.
-    out_of_time
-        Whether time ran out before all was answered.
     """
 
     spec: Spec

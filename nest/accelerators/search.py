@@ -64,13 +64,9 @@ class PlacementBound(NamedTuple):
 
     Attributes
     ----------
-    point, model
-        As asked.
     lower_quanta
         A lower bound on the step time, above the target unless it is exact;
         :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
-    exact
-        Whether it is the step time.
     """
 
     point: int
@@ -80,17 +76,7 @@ class PlacementBound(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Points of one category, with a limit on their step time.
-
-    Attributes
-    ----------
-    points
-        Some of them.
-    model
-        Of which model.
-    target_quanta
-        The longest step that matters.
-    """
+    """Points of one category, with a limit on their step time."""
 
     points: tuple[int, ...]
     model: int
@@ -171,15 +157,7 @@ class Listed(NamedTuple):
 
 
 class State:
-    """The knowledge of every point: bounds, exact step times, reasons.
-
-    Parameters
-    ----------
-    points
-        The space.
-    num_models
-        Models whose step times are known or bounded.
-    """
+    """The knowledge of every point: bounds, exact step times, reasons."""
 
     def __init__(self, points: Listed, num_models: int) -> None:
         self.points = points
@@ -256,13 +234,9 @@ class QuestionStatus(NamedTuple):
 
     Attributes
     ----------
-    counts
-        What settled how many points.
     best
         The best point of which everything is known; of several the smallest,
         then the first. ``None`` if there is none.
-    cost
-        That of the best point.
     bound
         No point has a smaller cost.
     """
@@ -290,14 +264,6 @@ class _Settling:
     ----------
     state
         What is known; :meth:`run` adds to it.
-    oracle
-        Who knows step times.
-    objective, models
-        What is to be least, of the step times of which models.
-    among
-        The points that can be asked for.
-    deadline
-        When it must end.
     cut
         Which points cannot be asked for, of lower bounds on the costs and of which of
         them are exact; and for every point the largest cost with which it can.
@@ -447,11 +413,6 @@ def best_points(
 
     Parameters
     ----------
-    state, oracle, objective, models, deadline
-        What is known of the points, who knows more, what is to be least,
-        of the step times of which models, and when it must end.
-    on_wave
-        Called with what is known after every wave of answers.
     among
         Which points are meant, by default all.
 

@@ -81,8 +81,6 @@ class Energies(Struct, frozen=True, kw_only=True):
     sram_fj_per_byte
         An access to a buffer, by its size as for areas; a larger buffer is
         made of the largest, of which one is accessed.
-    hbm_fj_per_byte
-        An access to memory.
     """
 
     mac_fj: Count
@@ -96,10 +94,6 @@ class Technology(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    name
-        What it goes by.
-    areas, energies
-        Of what there is on a die.
     leakage_uw_per_mm2
         Power that is there without any work.
     sources
@@ -118,15 +112,9 @@ class UnitEnergies(NamedTuple):
 
     Attributes
     ----------
-    mac_fj
-        A multiply-accumulate of an array.
-    lane_fj
-        A lane for one cycle.
     core_sram_fj_per_byte, vector_sram_fj_per_byte, sram_fj_per_byte
         An access to the buffer of a tensor core, of a vector core, and to the
         shared one.
-    hbm_fj_per_byte
-        An access to memory.
     """
 
     mac_fj: int
@@ -263,13 +251,6 @@ def tdp_mw(
     reads two words and writes one. Memory moves all it can, and each byte is written to
     a buffer and read there. Buffers are the dearer of a core's own and the shared one.
     Leakage comes on top; what links to other devices take is not in it.
-
-    Parameters
-    ----------
-    architecture, process
-        What draws it.
-    die_e6_um2
-        Area of the die, if it is known.
     """
     a, unit = architecture, unit_energies(architecture, process)
     core = max(unit.core_sram_fj_per_byte, unit.sram_fj_per_byte)

@@ -76,15 +76,7 @@ PROCESS = "7nm"
 
 
 class Key(NamedTuple):
-    """A key of the file, and the parameter that it sets.
-
-    Attributes
-    ----------
-    parameter
-        Field of an architecture.
-    kind
-        What it is of; ``None`` for a count.
-    """
+    """The parameter that a key of the file sets; a count has no kind."""
 
     parameter: str
     kind: Kind | None = None
@@ -128,8 +120,6 @@ class Objective(Struct, frozen=True, kw_only=True):
         the mean, or the least.
     weights
         Whole numbers per model, 1 for one that is not named: how often it counts.
-    base_name, base
-        The architecture that throughputs are relative to.
     """
 
     kind: str
@@ -143,24 +133,14 @@ class Spec(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    space
-        The points.
     models
         What ``--model`` takes: names, or paths of ``config.json``; none if
         the command line says them.
-    devices
-        Devices in all.
     job
         What all problems ask for, of 4,096 samples by default.
-    objective
-        What several models are compared by.
     convention, attention
         How arrays are timed, see :mod:`nest.accelerators.systolic`; of
         :data:`ATTENTION`.
-    link_latency_ns, network_latency_ns
-        Of a message inside a node, and between nodes.
-    process, prices
-        Constants of area, energy and power; of the price.
     """
 
     space: Space

@@ -42,14 +42,8 @@ class WorkloadSetting(Struct, frozen=True, kw_only=True):
     ----------
     model
         The model, not its name alone: a file may have become another one.
-    num_devices, devices_per_node
-        The cluster.
-    job
-        What its problem asks for.
     convention, attention
         Of arrays, and of attention, see :class:`~nest.accelerators.spec.Spec`.
-    link_latency_ns, network_latency_ns
-        Of a message inside a node, and between nodes.
     """
 
     model: Model
@@ -71,8 +65,6 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
 
     Attributes
     ----------
-    setting, architecture
-        The model and all around it; the point.
     target_quanta
         The longest step that matters.
     entries
@@ -80,10 +72,6 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         the architecture has; empty for one point, which has its own.
     splits
         The ``(R, B)`` with which a plan can be so fast; none for all.
-    version
-        Of the project.
-    limit_s
-        Within which it must be known.
     """
 
     setting: WorkloadSetting

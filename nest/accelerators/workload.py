@@ -40,14 +40,10 @@ class Workload:
 
     Parameters
     ----------
-    name
-        Of the model.
     base
         Its problem without times, see :func:`nest.accelerators.problem.base_problem`.
     works
         See :func:`nest.accelerators.layers.layer_works`.
-    convention
-        Of systolic arrays.
     """
 
     def __init__(
@@ -108,10 +104,6 @@ class Workload:
 
         Parameters
         ----------
-        architecture
-            The point.
-        deadline
-            When they must be known.
         numbers
             Which passes are meant; by default all.
 

@@ -36,10 +36,6 @@ def import_file(
 
     Parameters
     ----------
-    path
-        The file.
-    file_type
-        What it must hold.
     make_problem
         Called with its contents and the problem's name, the stem of the
         path; raises ``ValueError`` if the contents make no problem.
@@ -86,8 +82,6 @@ def check_ids(
 
     Parameters
     ----------
-    ids, ends
-        Of the nodes, and of source and target of the edges.
     part
         Where inside ``nodes`` and ``edges`` they are, such as ``.1``.
 
@@ -130,8 +124,6 @@ def make_graph(
     tables
         The costs of every layer. Layers with equal ones are of one kind,
         named after the first of them.
-    edges
-        Between those ids.
 
     Returns
     -------

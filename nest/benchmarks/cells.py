@@ -18,14 +18,10 @@ class BenchCell(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    problem_hash, solver
-        Who solves what.
     seed, time_limit_s, gap, num_workers, repair, extra
         As in :class:`~nest.solvers.base.SolveOptions`.
     planner
         Of a planner that is a command, what the registry has of it.
-    version
-        Of the project.
     """
 
     problem_hash: str
@@ -85,12 +81,8 @@ class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1
 
     Attributes
     ----------
-    title
-        What reports are headed with.
     problems, solvers, seeds
         There is a cell for each of their combinations.
-    time_limit_s, gap, repair
-        Options that all cells share.
     workers, extra
         Workers and own options by solver.
     planners
@@ -169,14 +161,10 @@ class Finished(FileStruct, frozen=True, kw_only=True, tag="nest-bench-cell/1"):
 
     Attributes
     ----------
-    key, cell
-        Which one it is.
     result
         The cell of a ``nest-compare/1`` document.
     trace
         Plans and bounds over time; the last point is the answer.
-    machine
-        Where it ran.
     """
 
     key: str

@@ -97,14 +97,10 @@ def run_missing(
 
     Parameters
     ----------
-    folder
-        The run.
     jobs
         Cells that run at the same time, each in processes of its own.
     dask
         Address of a scheduler, or how many local workers to start.
-    on_finished
-        Called after every cell.
 
     Raises
     ------

@@ -27,8 +27,6 @@ class CellTask:
 
     Attributes
     ----------
-    cell
-        The cell.
     problem
         Its problem in JSON.
     target

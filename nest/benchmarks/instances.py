@@ -37,10 +37,6 @@ class Instance:
 
     Attributes
     ----------
-    name
-        What reports call it.
-    problem
-        The problem.
     source
         Where it is from, as the set says it.
     best_quanta

@@ -25,8 +25,6 @@ class Row:
 
     Attributes
     ----------
-    entry, cell
-        Its problem, and what was run.
     exact
         Whether its solver promises proofs.
     outcome, status, limit, detail
@@ -35,14 +33,8 @@ class Row:
         Step time of a plan that fits, and a lower bound on all plans.
     over_memory_bytes, own_objective_ns
         As in :class:`~nest.solvers.result.Verdict`.
-    wall_s, cpu_s, peak_rss_bytes
-        What it took.
-    trace
-        Plans and bounds over time.
     host, shares_cpus
         Where it ran, and whether on CPUs that it shared with other cells.
-    quantum_ps, time_unit
-        Of the problem.
     """
 
     entry: Entry

@@ -36,16 +36,10 @@ def plan_run(
 
     Parameters
     ----------
-    title
-        What reports are headed with.
-    instances, solvers, seeds
-        There is a cell for each of their combinations.
     options
         Time limit, gap and repair of all cells.
     workers, extra
         By solver; 1, and none, where nothing is said.
-    notes
-        What else reports must say.
 
     Raises
     ------
@@ -122,8 +116,6 @@ class Ended:
 
     Attributes
     ----------
-    folder
-        Where it is.
     rows, document
         Its finished cells, and the ``nest-bench/1`` document.
     """
@@ -176,8 +168,6 @@ def execute(
 
     Parameters
     ----------
-    folder
-        From :func:`ready`.
     jobs, dask, on_finished
         See :func:`~nest.benchmarks.engine.run_missing`.
     on_end

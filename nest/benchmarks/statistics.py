@@ -116,8 +116,6 @@ def primal_integral(
     ----------
     trace
         Times and the best plan from then on, in order; ``None`` is no plan.
-    best
-        The best plan known.
     end
         Until when, above 0; what came later does not count.
     """
@@ -181,8 +179,6 @@ def bootstrap_mean(
     ----------
     groups
         Values by group, at least one group, none of them empty.
-    seed, draws
-        Of the random draws, and how many.
     """
     import numpy as np
 

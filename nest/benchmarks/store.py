@@ -29,10 +29,6 @@ class RunFolder:
 
     Attributes
     ----------
-    path
-        The directory.
-    run
-        What the run shall do.
     problems
         Its problems by hash.
     finished

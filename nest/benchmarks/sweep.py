@@ -26,10 +26,6 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
         Global batches; by default that of each model.
     bandwidths
         Factors of the bandwidth between nodes, or of all links with ``within_nodes``.
-    job
-        What all jobs ask for besides.
-    solvers, seeds, time_limit_s
-        Who solves it.
     """
 
     models: tuple[str, ...]
@@ -118,8 +114,6 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
 
     Parameters
     ----------
-    cluster
-        The cluster.
     factor
         Above 0; latencies stay as they are.
     within_nodes

@@ -35,10 +35,6 @@ class Finding(NamedTuple):
 
     Attributes
     ----------
-    what
-        The thing.
-    state
-        Whether it is as it should be.
     found
         What is there, on one line.
     remedy
@@ -52,13 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine(file: IO[str]) -> Iterator[Finding]:
-    """Yield one finding after the other.
-
-    Parameters
-    ----------
-    file
-        Where tables go.
-    """
+    """Yield one finding after the other."""
     yield Finding("nest", "ok", nest_version())
     yield Finding(
         "Python",

@@ -17,8 +17,6 @@ class Trial:
 
     Attributes
     ----------
-    reference, options
-        What it was asked.
     result, error
         What came of it; or, if it was refused, why.
     reports
@@ -112,17 +110,11 @@ class Candidate:
 
     Attributes
     ----------
-    name, capabilities
-        Who it is, and what it promises.
-    options
-        Of the runs so far.
     trials, large
         A run per problem, and the one on the large problem; None if it was
         interrupted before.
     every
         All runs so far, further ones too.
-    run
-        Runs it once more.
     left_behind
         Returns the files that all runs so far have left.
     """

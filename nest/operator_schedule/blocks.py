@@ -87,15 +87,11 @@ def schedule_part(
 
     Parameters
     ----------
-    group
-        A part.
     table
         A timetable; it is returned if none is shorter.
     bound_ticks
         What none is shorter than; returned, with no timetable, if finding
         out more is too much work.
-    how
-        The deadline.
 
     Raises
     ------
@@ -296,8 +292,6 @@ class _Label(NamedTuple):
         The number of what was reached before.
     block, whole
         As of the last step.
-    ticks, channel_ticks
-        What the path took.
     """
 
     source: int

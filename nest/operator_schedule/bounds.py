@@ -32,8 +32,6 @@ def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     ----------
     operators
         A DAG, in any order.
-    cores
-        The cores.
 
     Returns
     -------

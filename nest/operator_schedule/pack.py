@@ -41,8 +41,6 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
 
     Parameters
     ----------
-    group
-        A part.
     block
         Some of its jobs, as bits; all that precedes them, but for themselves, is done.
     most_ticks

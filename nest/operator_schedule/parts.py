@@ -70,8 +70,6 @@ def in_series(
     ----------
     operators
         A DAG, in any order.
-    cores
-        The cores.
 
     Returns
     -------

@@ -21,8 +21,6 @@ def quick_timetable(group: JobGroup, enough_ticks: int) -> Timetable:
 
     Parameters
     ----------
-    group
-        The part.
     enough_ticks
         None is shorter: once one is so long, it is returned.
     """

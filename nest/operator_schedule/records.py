@@ -74,12 +74,8 @@ class PartOf(NamedTuple):
 
     Attributes
     ----------
-    operators
-        Names of those that run in it.
     start_tick, end_tick
         ``[start, end)``; operators may end earlier, and the memory channel later.
-    lower_bound_ticks
-        It cannot be shorter.
     channel_ticks
         Ticks of the memory channel that its operators need.
     proof
@@ -100,10 +96,6 @@ class Schedule(NamedTuple):
 
     Attributes
     ----------
-    makespan_ticks
-        Its length.
-    lower_bound_ticks
-        No schedule is shorter.
     operators
         When and where every operator runs, in the order they were given.
     parts

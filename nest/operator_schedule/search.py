@@ -44,10 +44,6 @@ class How(NamedTuple):
 
     Attributes
     ----------
-    deadline
-        When it must end.
-    num_workers, seed
-        Of the engine.
     quick
         Whether to leave open what ``dp`` gives up, or takes long for.
     """
@@ -63,12 +59,6 @@ class ScheduleBounds(NamedTuple):
 
     Attributes
     ----------
-    table
-        The best timetable.
-    length_ticks
-        How long it is.
-    lower_bound_ticks
-        None is shorter.
     proof
         As :attr:`~nest.operator_schedule.records.PartOf.proof`.
     """

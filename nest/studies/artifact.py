@@ -173,8 +173,6 @@ class _Baseline(NamedTuple):
 
     Attributes
     ----------
-    instance, name
-        The input and the baseline.
     repeated
         How many of its figures are repeated to every digit.
     above

@@ -108,8 +108,6 @@ class Cost(NamedTuple):
     ----------
     over_bytes
         By how much it exceeds the memory; 0 if it fits.
-    repairs
-        What made it fit.
     loss
         How far it lies above the optimum, repaired if need be; ``None`` if
         it could not be.

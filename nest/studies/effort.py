@@ -46,8 +46,6 @@ class Trace(NamedTuple):
         that was better than those before.
     best_quanta
         The optimum; ``None`` if it was not proven.
-    wall_s
-        Until the end.
     """
 
     plans: Sequence[tuple[float, int]]

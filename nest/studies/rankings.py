@@ -201,8 +201,6 @@ def means(
 
     Parameters
     ----------
-    ratios
-        All ratios.
     planners, instances
         Those that count: at least one instance, on each of which all of
         them have a plan.

@@ -52,14 +52,8 @@ class Plot(NamedTuple):
 
     Attributes
     ----------
-    title, x, y
-        Its heading, and what the axes say.
     series
         What it shows. Bars stand side by side over words on the x axis.
-    kind
-        How series are drawn.
-    log
-        Which axes are logarithmic.
     """
 
     title: str
@@ -77,8 +71,6 @@ class Findings(NamedTuple):
     ----------
     answers
         Sentences that answer the question, every figure of them computed.
-    tables, plot
-        The figures behind them.
     """
 
     answers: Sequence[str]
@@ -92,10 +84,6 @@ class StudySetting:
 
     Attributes
     ----------
-    quick
-        Whether to run only a part of the study.
-    data
-        Folder of published data.
     say
         Called with a text about the next task.
     over
@@ -130,16 +118,12 @@ class Study:
     ----------
     name
         Keyword on the command line.
-    question, method
-        The question, and how the study answers it.
     quick
         The part that a quick run covers.
     limits
         What the answer does not say.
     files
         Published data that the study needs, as paths in the data folder.
-    run
-        The function that answers the question.
     """
 
     name: str

@@ -84,8 +84,6 @@ def printed_time(
 
     Parameters
     ----------
-    file
-        The input.
     width, replicas
         Tensor parallel width of all stages, and data parallel degree.
     stages

@@ -159,11 +159,6 @@ def import_nest_artifact(path: str | Path) -> Problem:
     Collectives are part of the latencies. Energy, frequency, bandwidth, sp_enabled,
     isTensorParallelized and baselines are ignored.
 
-    Parameters
-    ----------
-    path
-        A JSON file.
-
     Returns
     -------
     Problem

@@ -27,8 +27,6 @@ def plain_problem(problem: Problem, tp: int | None = None) -> Problem:
 
     Parameters
     ----------
-    problem
-        The problem.
     tp
         At which width tensors are; by default the least that they have a size for.
     """

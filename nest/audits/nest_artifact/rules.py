@@ -31,8 +31,6 @@ class Edge(NamedTuple):
 
     Attributes
     ----------
-    link
-        The link.
     trips
         How often it counts: up and down above level 0.
     """

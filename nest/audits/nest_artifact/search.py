@@ -67,15 +67,7 @@ class _Place(NamedTuple):
 
 
 class Program:
-    """The program for one strategy and micro-batch.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    strategy, micro_batch
-        What all stages share.
-    """
+    """The program for one strategy and micro-batch."""
 
     def __init__(
         self, model: CostModel, sets: ClosedSets, strategy: Strategy, micro_batch: int
@@ -174,8 +166,6 @@ class Program:
         inflight
             Micro-batches that each stage keeps; by default as many as there
             are stages left.
-        deadline
-            When to give up.
 
         Raises
         ------

@@ -109,8 +109,6 @@ def import_piper(
 
     Parameters
     ----------
-    path
-        A JSON file.
     devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
         Number of devices, micro-batches per step, memory per device, and
         bandwidth of the flat network; by default what the file says.

@@ -40,8 +40,6 @@ class Pipelines(NamedTuple):
 
     Attributes
     ----------
-    sets
-        The closed sets of the graph.
     degrees
         Of every way to run a stage.
     num_devices, most_ranks
@@ -64,7 +62,7 @@ class Pipelines(NamedTuple):
 
         Parameters
         ----------
-        most
+        limits
             ``(ways, pairs)``: the largest ``Σ d`` behind a stage, -1 where
             it is too long whatever follows.
         """

@@ -224,13 +224,9 @@ class PiperRules(CostRules):
 
         Parameters
         ----------
-        model
-            The cost model.
         size_bytes
             What crosses its boundaries per micro-batch, both ways; a number
             or an array of floats.
-        dp
-            Ranks that take turns.
         """
         return size_bytes / (dp * bandwidth(model.problem)) * NS_PER_S
 
@@ -241,12 +237,8 @@ class PiperRules(CostRules):
 
         Parameters
         ----------
-        model
-            The cost model.
         weight_bytes
             Weights of the stage per device; a float or an array of floats.
-        dp, num_micro_batches
-            Ranks that share them, and micro-batches per step.
         """
         rate = dp * num_micro_batches * bandwidth(model.problem)
         return 4 * (dp - 1) * weight_bytes / rate * NS_PER_S

@@ -121,15 +121,7 @@ EMPTY = Front(*(np.zeros(1, dtype=np.int64) for _ in Front._fields))
 
 
 class Knapsack:
-    """The knapsacks of all stages at one tensor parallel degree.
-
-    Parameters
-    ----------
-    options
-        The alternatives of every layer.
-    capacity, most_inflight
-        Memory of a device, and the most micro-batches in flight.
-    """
+    """The knapsacks of all stages at one tensor parallel degree."""
 
     def __init__(
         self, options: Sequence[Sequence[Option]], capacity: int, most_inflight: int
@@ -204,8 +196,6 @@ class Way:
     ----------
     strategy
         Its degrees, with any recompute.
-    knapsack
-        Of all stages of its ``t``.
     compute
         ``P``: (pairs, ``y`` from 1 on), quanta; INFINITE where nothing fits,
         as it does beyond the last ``y``.
@@ -232,15 +222,7 @@ class Way:
 
 
 class Program:
-    """The tables of a problem, and the search for a plan within a bound.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline
-        The clock.
-    """
+    """The tables of a problem, and the search for a plan within a bound."""
 
     def __init__(self, model: CostModel, sets: ClosedSets, deadline: Deadline) -> None:
         self.model, self.sets, self.deadline = model, sets, deadline
