@@ -173,10 +173,7 @@ class Trials:
 
         Without one the best of what they led to.
 
-        Parameters
-        ----------
-        again
-            Whether stages that were bottlenecks before count again.
+        ``again`` says whether stages that were bottlenecks before count again.
         """
         self.ledger.forget_partners()
         results = [config]

@@ -146,11 +146,7 @@ def idle_time(view: View, config: Config) -> list[float]:
 class Primitive(NamedTuple):
     """A primitive and what it changes at the bottleneck.
 
-    Attributes
-    ----------
-    time, memory, comm
-        Whether time of computing, memory and losses by splitting fall (-1),
-        rise (1) or stay (0).
+    Time of computing, memory and losses by splitting fall (-1), rise (1) or stay (0).
     """
 
     name: str

@@ -38,10 +38,7 @@ PENALTY_NS_PER_BYTE = 10
 class Config(NamedTuple):
     """A configuration, recomputation apart: that follows from the memory.
 
-    Attributes
-    ----------
-    stops
-        Where the stages end in the chain, the last one at its end.
+    ``stops`` says where the stages end in the chain, the last one at its end.
     """
 
     split: BatchSplit
@@ -78,11 +75,8 @@ class Config(NamedTuple):
 
         They take the degrees of the layer that they come to lie beside.
 
-        Parameters
-        ----------
-        stage, step, count
-            The stage that loses layers, 1 for the stage behind it or -1 for
-            that in front, and how many.
+        ``step`` is 1 for the stage behind, -1 for that in front; ``count`` is the
+        number of layers that ``stage`` loses.
         """
         start, stop = self.span(stage)
         stops, degrees = list(self.stops), list(self.degrees)
@@ -465,10 +459,7 @@ class View:
     ) -> Load | None:
         """Return a stage of a configuration, as it is or changed.
 
-        Parameters
-        ----------
-        dropped
-            How many layers it loses, at its end; at its start if negative.
+        It loses ``dropped`` layers at its end, or at its start if that is negative.
         """
         start, _ = config.span(number)
         layers = tuple(degrees or config.of(number))

@@ -201,10 +201,7 @@ class Tracking:
     edges
         Of every edge a table, from its source to its target.
 
-    Attributes
-    ----------
-    fixed
-        Layers that the heuristic elimination chose a configuration for.
+    ``fixed`` are the layers that the heuristic elimination chose a configuration for.
     """
 
     def __init__(
@@ -222,11 +219,7 @@ class Tracking:
     def frontier(self, heuristic: int | None) -> Frontier:
         """Return the frontier of the graph.
 
-        Parameters
-        ----------
-        heuristic
-            What the heuristic elimination looks at, of
-            :data:`HEURISTICS`.
+        ``heuristic`` is one of :data:`HEURISTICS`.
 
         Raises
         ------

@@ -37,10 +37,7 @@ MB = 10**6
 class State(NamedTuple):
     """A point of the walk.
 
-    Attributes
-    ----------
-    stops
-        Where the stages end in the chain, the last one at its end.
+    ``stops`` says where the stages end in the chain, the last one at its end.
     """
 
     split: BatchSplit
@@ -75,10 +72,8 @@ class Terms(NamedTuple):
 class Walk:
     """States, their values and the moves between them.
 
-    Attributes
-    ----------
-    relative
-        Whether a MB that a device lacks counts as a percent of the step, not as 1 ms.
+    ``relative`` says whether a MB that a device lacks counts as a percent of the step,
+    not as 1 ms.
     """
 
     relative = False

@@ -311,10 +311,7 @@ def best_stages(
 ) -> PhazePlan | None:
     """Return the best partition with a step time below a bound.
 
-    Parameters
-    ----------
-    counts
-        Numbers of stages to choose from, ascending.
+    ``counts`` are the numbers of stages to choose from, ascending.
     """
     first_end = stages.first[1]
     values = np.full(stages.sets.count, np.inf)

@@ -299,10 +299,7 @@ def _column(values: Iterable[int]) -> Ints:
 class Knapsacks:
     """``T`` of one tensor parallel degree, before it is turned into a load.
 
-    Parameters
-    ----------
-    per_layer
-        Whether every layer chooses; else those of a stage choose alike.
+    Unless ``per_layer``, the layers of a stage choose alike.
 
     Attributes
     ----------

@@ -155,10 +155,7 @@ class Program:
     def value(self, stops: Sequence[int], chosen: Sequence[int]) -> int | None:
         """Return the objective, ``None`` if something does not fit.
 
-        Parameters
-        ----------
-        stops
-            Groups at which the stages end.
+        The stages end at the groups ``stops``.
         """
         total = longest = 0
         for stage, (start, stop) in enumerate(ranges(stops)):

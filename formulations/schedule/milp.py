@@ -33,10 +33,7 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
-    Parameters
-    ----------
-    table
-        A timetable; engines are not told of it.
+    Engines are not told of the timetable.
 
     Raises
     ------

@@ -166,10 +166,8 @@ def _point(point: Point, spec: Spec) -> Document:
 def answers_document(answers: Answers, unfinished: str = "") -> Document:
     """Return a ``nest-codesign-answers/1`` document.
 
-    Parameters
-    ----------
-    unfinished
-        Why that is not all that was asked; empty if it is, or time ran out.
+    ``unfinished`` says why that is not all that was asked; it is empty if it is, or
+    time ran out.
     """
     spec = answers.spec
     if answers.out_of_time and not unfinished:

@@ -157,10 +157,7 @@ def phaze_order(
 ) -> Looked:
     """Look at points as Phaze does until it stops.
 
-    Parameters
-    ----------
-    points
-        Those of a space, in the order of the list.
+    ``points`` are those of a space, in the order of the list.
     """
     evaluated: list[tuple[Point, Throughput]] = []
     best: list[Throughput] = []

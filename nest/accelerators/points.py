@@ -31,10 +31,7 @@ MAX_POINTS = 2**20
 class Point(Struct, frozen=True):
     """One architecture of the list.
 
-    Attributes
-    ----------
-    index
-        Position among the points that are kept.
+    ``index`` is its position among the points that are kept.
     """
 
     index: int

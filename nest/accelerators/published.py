@@ -60,10 +60,8 @@ class Chip(Struct, frozen=True, kw_only=True):
 class Block(NamedTuple):
     """A block of a die.
 
-    Attributes
-    ----------
-    fitted
-        What of the constants is fitted to this block; empty if nothing is.
+    ``fitted`` says which of the constants are fitted to this block; it is empty if none
+    is.
     """
 
     name: str

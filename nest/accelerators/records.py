@@ -44,10 +44,7 @@ NOTHING_MORE = ExtraAnalyses()
 class ModelResult(NamedTuple):
     """The result of one model on one accelerator design.
 
-    Attributes
-    ----------
-    step_ps
-        The least step time; ``None`` if no plan fits.
+    ``step_ps`` is the least step time, ``None`` if no plan fits.
     """
 
     model: str
@@ -143,10 +140,7 @@ class QuestionProgress(NamedTuple):
 class Neighbor(NamedTuple):
     """The best point with the next listed value of one parameter.
 
-    Attributes
-    ----------
-    listed
-        Whether it is in the list and within the limits.
+    ``listed`` says whether it is in the list and within the limits.
     """
 
     parameter: str

@@ -62,11 +62,8 @@ class Question(NamedTuple):
 class PlacementBound(NamedTuple):
     """The answer to a question.
 
-    Attributes
-    ----------
-    lower_quanta
-        A lower bound on the step time, above the target unless it is exact;
-        :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
+    ``lower_quanta`` is a lower bound on the step time, above the target unless it is
+    exact; :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
     """
 
     point: int
@@ -411,10 +408,7 @@ def best_points(
 ) -> QuestionStatus:
     """Find the best point; of several the smallest, then the first.
 
-    Parameters
-    ----------
-    among
-        Which points are meant, by default all.
+    ``among`` says which points are meant, by default all.
 
     Raises
     ------

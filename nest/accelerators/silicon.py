@@ -110,11 +110,7 @@ class Technology(Struct, frozen=True, kw_only=True):
 class UnitEnergies(NamedTuple):
     """Energy of one of each thing that an architecture does, in fJ.
 
-    Attributes
-    ----------
-    core_sram_fj_per_byte, vector_sram_fj_per_byte, sram_fj_per_byte
-        An access to the buffer of a tensor core, of a vector core, and to the
-        shared one.
+    Buffers are those of a tensor core, of a vector core, and the shared one.
     """
 
     mac_fj: int

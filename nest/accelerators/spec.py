@@ -241,10 +241,7 @@ class _File(FileStruct, frozen=True, kw_only=True, tag="nest-codesign/1"):
 def read_spec(path: str | Path) -> Spec:
     """Read SPEC.yaml.
 
-    Parameters
-    ----------
-    path
-        A file in YAML, or in JSON if its name does not end so.
+    The file is in YAML, or in JSON if its name does not end so.
 
     Raises
     ------

@@ -163,10 +163,7 @@ class Manifest(FileStruct, frozen=True, kw_only=True, tag="nest-codesign-run/1")
 class Store:
     """Results of tasks, in memory and in a directory if there is one.
 
-    Parameters
-    ----------
-    path
-        The directory, see :func:`open_store`; ``None`` keeps nothing.
+    ``path`` is the directory, see :func:`open_store`; ``None`` keeps nothing.
     """
 
     def __init__(self, path: Path | None) -> None:

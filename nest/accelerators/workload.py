@@ -102,10 +102,7 @@ class Workload:
     ) -> dict[int, int]:
         """Return the makespan of the shortest schedule of passes, in ps.
 
-        Parameters
-        ----------
-        numbers
-            Which passes are meant; by default all.
+        ``numbers`` says which passes are meant, by default all.
 
         Raises
         ------

@@ -80,10 +80,7 @@ def check_ids(
 ) -> None:
     """Check the ids of the nodes of a graph, and the ends of its edges.
 
-    Parameters
-    ----------
-    part
-        Where inside ``nodes`` and ``edges`` they are, such as ``.1``.
+    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``.
 
     Raises
     ------

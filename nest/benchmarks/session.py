@@ -114,10 +114,7 @@ def _check_trusted(folder: RunFolder, named: bool) -> None:
 class Ended:
     """What came of a run.
 
-    Attributes
-    ----------
-    rows, document
-        Its finished cells, and the ``nest-bench/1`` document.
+    It has the finished cells, and the ``nest-bench/1`` document.
     """
 
     def __init__(self, folder: RunFolder) -> None:

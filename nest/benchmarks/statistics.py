@@ -175,10 +175,7 @@ def bootstrap_mean(
 
     Whole groups are drawn, as the values of one group go together (seeds of a problem).
 
-    Parameters
-    ----------
-    groups
-        Values by group, at least one group, none of them empty.
+    There is at least one group, and none of them is empty.
     """
     import numpy as np
 

@@ -66,10 +66,7 @@ def in_series(
     that are free take no time and are left out; what precedes them precedes
     what follows them. The cut is the finest one.
 
-    Parameters
-    ----------
-    operators
-        A DAG, in any order.
+    ``operators`` are a DAG, in any order.
 
     Returns
     -------

@@ -42,10 +42,7 @@ MAX_KEPT = 2**16
 class How(NamedTuple):
     """Settings of an engine.
 
-    Attributes
-    ----------
-    quick
-        Whether to leave open what ``dp`` gives up, or takes long for.
+    ``quick`` says whether to leave open what ``dp`` gives up, or takes long for.
     """
 
     deadline: Deadline
@@ -57,10 +54,7 @@ class How(NamedTuple):
 class ScheduleBounds(NamedTuple):
     """The best timetable of a part, and a lower bound.
 
-    Attributes
-    ----------
-    proof
-        As :attr:`~nest.operator_schedule.records.PartOf.proof`.
+    ``proof`` is as :attr:`~nest.operator_schedule.records.PartOf.proof`.
     """
 
     table: Timetable

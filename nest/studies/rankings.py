@@ -199,11 +199,7 @@ def means(
 ) -> dict[str, list[float]]:
     """Return the mean ratio by planner, one per rules.
 
-    Parameters
-    ----------
-    planners, instances
-        Those that count: at least one instance, on each of which all of
-        them have a plan.
+    All of these planners have a plan on each of these instances, at least one.
     """
     by_planner: dict[str, list[float]] = {}
     for by in ratios.values():

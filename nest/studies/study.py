@@ -50,10 +50,7 @@ class Series(NamedTuple):
 class Plot(NamedTuple):
     """A plot.
 
-    Attributes
-    ----------
-    series
-        What it shows. Bars stand side by side over words on the x axis.
+    Bars stand side by side over words on the x axis.
     """
 
     title: str
@@ -67,10 +64,7 @@ class Plot(NamedTuple):
 class Findings(NamedTuple):
     """The outcome of a study.
 
-    Attributes
-    ----------
-    answers
-        Sentences that answer the question, every figure of them computed.
+    ``answers`` are sentences that answer the question, every figure of them computed.
     """
 
     answers: Sequence[str]
