@@ -74,13 +74,14 @@ def channel_ticks_of(job: Job) -> tuple[int, int]:
     return single, whole
 
 
-def crowded(part: JobGroup) -> Iterator[int]:
-    """Yield the types of cores of which there may be too few: 0, 1."""
+def crowded(part: JobGroup) -> Iterator[tuple[int, list[int]]]:
+    """Yield the types of cores, 0 or 1, that there may be too few of, and their jobs.
+
+    Jobs of a type are those that may take one of its cores, by their numbers.
+    """
     for side, count in enumerate(part.cores):
-        users = sum(
-            (job.tensor, job.vector)[side]
-            for job in part.jobs
-            if job.single is not None
-        )
-        if users > count:
-            yield side
+        users = [
+            i for i, job in enumerate(part.jobs) if job[side] and job.single is not None
+        ]
+        if len(users) > count:
+            yield side, users

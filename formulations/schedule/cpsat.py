@@ -93,12 +93,7 @@ class Variables:
         Counting is enough: intervals that are never more than so many at a
         time can be given so many numbers.
         """
-        for side in crowded(self.part):
-            users = [
-                i
-                for i, job in enumerate(self.part.jobs)
-                if job[side] and job.single is not None
-            ]
+        for side, users in crowded(self.part):
             intervals = [
                 self.model.new_optional_fixed_size_interval_var(
                     self.starts[i],
@@ -143,7 +138,7 @@ class Variables:
         )
         for end in self.ends:
             self.model.add(end + stops <= self.makespan)
-        for side in crowded(self.part):
+        for side, _ in crowded(self.part):
             count = self.part.cores[side]
             work = sum(
                 ticks_of(job)[0] * (1 - whole)

@@ -144,7 +144,8 @@ class _Study:
         deadline: Deadline,
         on_wave: Callable[[QuestionProgress], None] | None,
     ) -> None:
-        self.spec, self.oracle, self._on_wave = spec, oracle, on_wave
+        self.spec, self.oracle = spec, oracle
+        self._tell = on_wave or (lambda progress: None)
         self.architectures = oracle.architectures
         self.models = range(len(spec.models))
         self.state = State(oracle.points, len(spec.models))
@@ -244,11 +245,8 @@ class _Study:
         )
 
     def _frontier(self) -> tuple[DesignResult, ...]:
-        tell = self._on_wave
-
         def on_counts(counts: Counter[Reason]) -> None:
-            if tell is not None:
-                tell(QuestionProgress("the frontier", counts_of(counts)))
+            self._tell(QuestionProgress("the frontier", counts_of(counts)))
 
         indices = frontier_of(
             *(self.state, self.oracle, self.objective, self.models),
@@ -399,14 +397,11 @@ class _Study:
         """Points of the list; those added come after them."""
         return len(self.spec.space.points)
 
-    def _watch(self, question: str, models: Sequence[int]) -> OnProgress | None:
-        tell = self._on_wave
-        if tell is None:
-            return None
+    def _watch(self, question: str, models: Sequence[int]) -> OnProgress:
         relative_of = self._objective(models).relative_of
 
         def on_wave(status: QuestionStatus) -> None:
-            tell(
+            self._tell(
                 QuestionProgress(
                     question,
                     counts_of(status.counts),
@@ -528,20 +523,14 @@ def listed(points: Sequence[Point]) -> Listed:
             return architecture.core_sram_bytes
         return int(getattr(architecture, name))
 
+    architectures = [point.architecture for point in points]
+    parameters = [[value(each, name) for name in _NAMES] for each in architectures]
+    category = [each.devices_per_node for each in architectures]
+    prices = [(p.area_e6_um2, p.tdp_mw, p.price_micro_usd) for p in points]
     return Listed(
-        np.array(
-            [[value(p.architecture, name) for name in _NAMES] for p in points],
-            dtype=np.int64,
-        ),
-        np.array([p.architecture.devices_per_node for p in points], dtype=np.int64),
-        np.array(
-            [
-                [p.area_e6_um2 for p in points],
-                [p.tdp_mw for p in points],
-                [p.price_micro_usd for p in points],
-            ],
-            dtype=object,
-        ),
+        np.array(parameters, dtype=np.int64),
+        np.array(category, dtype=np.int64),
+        np.array(prices, dtype=object).T,
     )
 
 

@@ -9,6 +9,7 @@ idle ones too. Not in it: optimizer updates, collectives, links and hosts.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from nest.accelerators.architecture import Architecture
@@ -80,8 +81,7 @@ class _Passes:
     ) -> None:
         self._workload, self._chip = workload, architecture
         self._units = unit_energies(architecture, process)
-        self._numbers = {x: i for i, x in enumerate(workload.passes)}
-        self._known: dict[Pass, int] = {}
+        self.pass_fj = cache(self._pass_fj)
 
     def layer_fj(self, work: LayerWork, strategy: Strategy) -> int:
         """Return what a layer takes on a device for a micro-batch."""
@@ -93,21 +93,17 @@ class _Passes:
         return total_fj
 
     def _runs_fj(self, runs: Runs) -> int:
-        return sum(count * self._pass_fj(each) for each, count in runs)
+        return sum(count * self.pass_fj(each) for each, count in runs)
 
     def _pass_fj(self, each: Pass) -> int:
-        if each not in self._known:
-            workload, chip = self._workload, self._chip
-            operators = workload.operators(self._numbers[each], chip)
-            placed = schedule(operators, cores_of(chip)).operators
-            self._known[each] = sum(
-                energy_fj(
-                    work,
-                    chip,
-                    self._units,
-                    whole=placed[operator.name].whole,
-                    convention=workload.convention,
-                )
-                for work, operator in zip(each.works, operators, strict=True)
+        workload, chip = self._workload, self._chip
+        operators = workload.operators(workload.passes.index(each), chip)
+        placed = schedule(operators, cores_of(chip)).operators
+        return sum(
+            energy_fj(
+                *(work, chip, self._units),
+                whole=placed[operator.name].whole,
+                convention=workload.convention,
             )
-        return self._known[each]
+            for work, operator in zip(each.works, operators, strict=True)
+        )

@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import islice, product
 from math import prod
 from operator import itemgetter
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from msgspec.structs import astuple
 
@@ -85,11 +85,8 @@ class Space(Struct, frozen=True, kw_only=True):
     lanes_are_columns: bool = False
 
 
-class Excused(Protocol):
-    """Whether a limit does not count for a point."""
-
-    def __call__(self, cut: str, architecture: Architecture) -> bool:
-        """Whether a point passes a limit whatever its figure is."""
+#: Whether a limit, by its name, does not count for a point, whatever its figure is.
+Excused = Callable[[str, Architecture], bool]
 
 
 class Figure(NamedTuple):
@@ -231,16 +228,14 @@ def check_points(architectures: tuple[Architecture, ...]) -> None:
         raise InvalidProblemError(
             "$.space: expected at least one point, got none; list some"
         )
-    if len(set(architectures)) < len(architectures):
-        seen: dict[Architecture, int] = {}
-        for index, architecture in enumerate(architectures):
-            if architecture in seen:
-                raise InvalidProblemError(
-                    f"$.space: expected each point once, got point {index} "
-                    f"({describe(architecture)}) as point "
-                    f"{seen[architecture]} too; remove one"
-                )
-            seen[architecture] = index
+    seen: dict[Architecture, int] = {}
+    for index, architecture in enumerate(architectures):
+        first = seen.setdefault(architecture, index)
+        if first != index:
+            raise InvalidProblemError(
+                f"$.space: expected each point once, got point {index} "
+                f"({describe(architecture)}) as point {first} too; remove one"
+            )
 
 
 def figures(

@@ -128,17 +128,18 @@ def ga100_blocks() -> list[Block]:
     }
     rest = sum(modeled.values())
     modeled["other"] = Fraction(rest) * areas.other_ppm / 10**6
-    return _with_whole(
-        [
-            Block(
-                name,
-                float(gpu.published_mm2[name]),
-                float(Fraction(area) / MM2),
-                gpu.fitted.get(name, ""),
-            )
-            for name, area in modeled.items()
-        ]
-    )
+    blocks = [
+        Block(
+            name,
+            float(gpu.published_mm2[name]),
+            float(Fraction(area) / MM2),
+            gpu.fitted.get(name, ""),
+        )
+        for name, area in modeled.items()
+    ]
+    published_mm2 = sum(block.published_mm2 for block in blocks)
+    modelled_mm2 = sum(block.modelled_mm2 for block in blocks)
+    return [*blocks, Block("total", published_mm2, modelled_mm2)]
 
 
 def _core_e6_um2(gpu: _Gpu) -> Fraction:
@@ -196,9 +197,3 @@ def tpu_v4i_blocks() -> list[Block]:
         )
         for name, area in modeled.items()
     ]
-
-
-def _with_whole(blocks: list[Block]) -> list[Block]:
-    published = sum(block.published_mm2 for block in blocks)
-    modeled = sum(block.modelled_mm2 for block in blocks)
-    return [*blocks, Block("total", published, modeled)]

@@ -27,7 +27,7 @@ from nest.ir.io import decode, encode, read_bytes
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Request
 from nest.solvers.base import OutOfTimeError
-from nest.tasks.folder import taken
+from nest.tasks.folder import not_writable, taken
 from nest.util.files import half_written, write_atomically
 from nest.util.versions import nest_version
 
@@ -93,12 +93,8 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         """
         question = (self.target_quanta, self.splits) if self.entries else None
         # All fields, in their order; what is encoded leaves out defaults.
-        about = repr(
-            (
-                *(self.setting, self.architecture, self.entries),
-                *(question, self.version),
-            )
-        )
+        fields = self.setting, self.architecture, self.entries, question, self.version
+        about = repr(fields)
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
@@ -229,10 +225,7 @@ def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     try:
         (path / "points").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NestError(
-            f"-o {path}: expected a directory that can be written, got "
-            f"{error.strerror or error}; choose another path"
-        ) from None
+        raise not_writable(path, error) from None
     with taken(path):
         manifest = Manifest(version=nest_version())
         write_atomically(path / MANIFEST, encode(manifest), durable=True)

@@ -73,11 +73,7 @@ class Workload:
 
     def least(self, architecture: Architecture) -> dict[int, int]:
         """Return what no schedule of each pass is shorter than, in ps."""
-        cores = cores_of(architecture)
-        return {
-            index: bounds(self.operators(index, architecture), cores)[0]
-            for index in range(len(self.passes))
-        }
+        return {i: least for i, (least, _) in enumerate(self._bounds(architecture))}
 
     def quick(self, architecture: Architecture) -> tuple[dict[int, int], set[int]]:
         """Return bounds in ps, and which of them are the makespan.
@@ -124,11 +120,12 @@ class Workload:
 
         Each operator the faster way.
         """
+        return {i: most for i, (_, most) in enumerate(self._bounds(architecture))}
+
+    def _bounds(self, architecture: Architecture) -> list[tuple[int, int]]:
         cores = cores_of(architecture)
-        return {
-            index: bounds(self.operators(index, architecture), cores)[1]
-            for index in range(len(self.passes))
-        }
+        indices = range(len(self.passes))
+        return [bounds(self.operators(i, architecture), cores) for i in indices]
 
     def works_of(self, plan: Plan) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
         """Yield what every layer of a plan runs: stage, strategy and work.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.records import Cores
+from nest.operator_schedule.reduce import sub_part
 
 #: Jobs that are started, in all, before it is given up.
 MAX_STARTED = 20_000
@@ -51,14 +52,7 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
     ``None`` if that is too much work.
     """
     members = [i for i in range(len(group.jobs)) if block >> i & 1]
-    index_of = {i: index for index, i in enumerate(members)}
-    jobs = [
-        group.jobs[i]._replace(
-            after=tuple(index_of[j] for j in group.jobs[i].after if block >> j & 1)
-        )
-        for i in members
-    ]
-    search = _Search(jobs, group.cores, most_ticks)
+    search = _Search(sub_part(group, members).jobs, group.cores, most_ticks)
     if not search.run():
         return None
     if search.starts is None:
@@ -69,7 +63,7 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
 class _Search:
     """Depth first; what is better than ``best`` is looked for."""
 
-    def __init__(self, jobs: list[Job], cores: Cores, limit_ticks: int) -> None:
+    def __init__(self, jobs: Sequence[Job], cores: Cores, limit_ticks: int) -> None:
         self._jobs = jobs
         self._cores = cores
         self._ticks = [job.single.ticks if job.single else 0 for job in jobs]
