@@ -87,12 +87,8 @@ TUNES: dict[str, Tune | None] = {
 class Trials:
     """The search of one number of stages.
 
-    Attributes
-    ----------
-    best
-        The best configuration so far that fits, if there is one.
-    step
-        Its step time in quanta; infinite without one.
+    ``best`` is the best configuration so far that fits; its step time ``step``, in
+    quanta, is infinite without one.
     """
 
     def __init__(self, view: View, start: Config, ledger: Ledger, hops: int) -> None:

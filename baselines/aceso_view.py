@@ -137,12 +137,8 @@ class Load(NamedTuple):
 class Judged(NamedTuple):
     """A configuration by the planner's own count.
 
-    Attributes
-    ----------
-    own
-        Quanta of a micro-batch on every stage, nodes counted.
-    times
-        Quanta of a step if the stage is what holds it up.
+    ``own`` are quanta of a micro-batch on every stage, nodes counted, ``times`` those
+    of a step if the stage is what holds it up.
     """
 
     loads: tuple[Load, ...]

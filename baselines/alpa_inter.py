@@ -40,13 +40,9 @@ INFINITE = 2**61
 class Pipeline(NamedTuple):
     """A sequence of stages.
 
-    Attributes
-    ----------
-    total, largest
-        ``Σ t`` and ``max t`` in quanta.
-    stages
-        Per stage, in pipeline order, (first cluster, first cluster behind
-        it, position of its submesh size).
+    ``total`` and ``largest`` are ``Σ t`` and ``max t`` in quanta. ``stages`` are, in
+    pipeline order, (first cluster, first cluster behind it, position of its submesh
+    size).
     """
 
     total: int

@@ -194,12 +194,8 @@ class StuckError(Exception):
 class Tracking:
     """A graph of frontiers that becomes smaller.
 
-    Parameters
-    ----------
-    nodes
-        Of every layer a frontier per configuration.
-    edges
-        Of every edge a table, from its source to its target.
+    ``nodes`` has a frontier per configuration of every layer, ``edges`` a table of
+    every edge, from its source to its target.
 
     ``fixed`` are the layers that the heuristic elimination chose a configuration for.
     """

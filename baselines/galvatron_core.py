@@ -58,13 +58,8 @@ ROUNDING = 1e-9
 class Other(NamedTuple):
     """One strategy for what is no layer: embedding and head.
 
-    Attributes
-    ----------
-    no_sync_s
-        Time per micro-batch on every stage. Their gradient sync counts
-        nowhere, as coded.
-    memory_units
-        Memory of every stage that no layer uses.
+    ``no_sync_s`` is the time per micro-batch on every stage (the gradient sync counts
+    nowhere, as coded), ``memory_units`` the memory of every stage that no layer uses.
     """
 
     no_sync_s: tuple[float, ...]
@@ -243,12 +238,8 @@ def divide_by_memory(
     than half the next layer. Then a stage that needs more than 1.3 times the average
     hands layers to the next one, and at last every stage gets a layer (§3).
 
-    Parameters
-    ----------
-    layer_memory
-        Memory of every layer, in any unit.
-    other_memory
-        Memory of every stage that no layer uses, in the same unit.
+    ``layer_memory`` is that of every layer, ``other_memory`` that of every stage that
+    no layer uses, in the same unit.
 
     Notes
     -----
@@ -379,12 +370,8 @@ def solve_layers(
 def _arrive(values: Floats, transition_s: Floats) -> tuple[Floats, Marks]:
     """Return the best way to a strategy, and which it comes from.
 
-    Parameters
-    ----------
-    values
-        ``(S, W)``: times so far, for ``W`` amounts of memory.
-    transition_s
-        ``(S, S)``: from the strategy before to the next.
+    ``values`` ``(S, W)`` are times so far, for ``W`` amounts of memory,
+    ``transition_s`` ``(S, S)`` those from the strategy before to the next.
     """
     num_strategies = len(values)
     best = values[0] + transition_s[0, :, None]

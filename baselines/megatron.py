@@ -83,13 +83,8 @@ from nest.units import ceil_div, quanta_to_ns
 class Setup(NamedTuple):
     """One way to run the model with given ``tp`` and number of stages.
 
-    Attributes
-    ----------
-    passes_quanta
-        Forward and backward pass of a micro-batch, over all layers.
-    static_bytes, kept_bytes
-        Per device, over all layers: what is always there, and the activations
-        of a micro-batch.
+    ``passes_quanta`` are both passes of a micro-batch, bytes are per device: what is
+    always there, and the activations of a micro-batch; all are over all layers.
     """
 
     case: BatchSplit

@@ -142,12 +142,8 @@ class PhazeSolver(Planner):
 class Setting(NamedTuple):
     """The strategies of a run.
 
-    Attributes
-    ----------
-    plain
-        Without recomputation; ``None`` if the job does not allow that.
-    recomputing
-        With it; ``None`` if the flag is off.
+    ``plain`` is without recomputation, ``None`` if the job does not allow that;
+    ``recomputing`` is with it, ``None`` if the flag is off.
     """
 
     plain: Strategy | None

@@ -202,13 +202,9 @@ Options = tuple[Option, ...]
 class Chosen(NamedTuple):
     """What a knapsack chose for every stage.
 
-    Attributes
-    ----------
-    quanta
-        ``(stages,)``: computation; NEVER where nothing fits.
-    smallest
-        ``(stages, kinds)``: layers of the kind that use their smallest
-        alternative, the others their fastest.
+    ``quanta`` ``(stages,)`` is computation, NEVER where nothing fits. ``smallest``
+    ``(stages, kinds)`` are the layers of a kind that use their smallest alternative;
+    the others use their fastest.
     """
 
     quanta: Ints
@@ -301,11 +297,8 @@ class Knapsacks:
 
     Unless ``per_layer``, the layers of a stage choose alike.
 
-    Attributes
-    ----------
-    quanta
-        ``(stages, y from 1)``: least computation with at least ``y``
-        micro-batches in flight; NEVER where nothing fits.
+    ``quanta`` ``(stages, y from 1)`` is the least computation with at least ``y``
+    micro-batches in flight; NEVER where nothing fits.
     """
 
     def __init__(
@@ -374,13 +367,9 @@ class Knapsacks:
 class Way:
     """Degrees that a stage may have, and what it takes with them.
 
-    Attributes
-    ----------
-    strategy
-        Its degrees, with any recompute.
-    load_ns
-        ``(stages, y from 1)``: rising in ``y``; infinite where it does not
-        fit, as it does beyond the last ``y``.
+    ``strategy`` has its degrees, with any recompute. ``load_ns`` ``(stages, y from 1)``
+    rises in ``y``; it is infinite where it does not fit, as it does beyond the last
+    ``y``.
     """
 
     strategy: Strategy
@@ -542,12 +531,8 @@ class PiperPlan(NamedTuple):
 class Program:
     """The least largest load.
 
-    Parameters
-    ----------
-    num_devices, most_ranks
-        Devices, and the most ``Σ d``.
-    counts
-        Allowed numbers of stages; ``None`` allows every number.
+    ``most_ranks`` is the most ``Σ d``, ``counts`` are the allowed numbers of stages;
+    ``None`` allows every number.
     """
 
     def __init__(

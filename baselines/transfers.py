@@ -91,12 +91,8 @@ class Transfers:
     ) -> int:
         """Return the quanta of all edges inside a stage, both ways.
 
-        Parameters
-        ----------
-        start, layers
-            Its first layer in the order, and the strategies of all.
-        block, batch
-            Where it stands, and the samples of a micro-batch.
+        ``start`` is its first layer in the order, ``layers`` are the strategies of all;
+        ``block`` says where it stands, ``batch`` are the samples of a micro-batch.
         """
         stop = start + len(layers)
         return sum(

@@ -23,10 +23,7 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
-    Parameters
-    ----------
-    table
-        A timetable to begin with.
+    The search begins with ``table``.
     """
     from ortools.sat.python import cp_model
 

@@ -54,13 +54,9 @@ BACKWARD = "-backward"
 class Pass(NamedTuple):
     """A DAG of operators.
 
-    Attributes
-    ----------
-    works
-        The operators, each after all that it needs; names are distinct.
-    after
-        Positions of those that each needs directly, ascending, none of which
-        another one implies.
+    ``works`` are the operators, each after all that it needs, with distinct names.
+    ``after`` are the positions of those that each needs directly, ascending, none of
+    which another one implies.
     """
 
     works: tuple[OperatorWork, ...]

@@ -96,12 +96,8 @@ def phaze_space(
 ) -> Space:
     """Return Phaze's space.
 
-    Parameters
-    ----------
-    others
-        Values of parameters that are not in Phaze's lists, by default :data:`BESIDE`.
-    limits
-        Of other figures; an own one of the area goes instead of Phaze's.
+    ``others`` are values of parameters that are not in Phaze's lists, by default
+    :data:`BESIDE`. Of ``limits`` an own one of the area goes instead of Phaze's.
     """
     axes = {**BESIDE, **(others or {}), **CORES}
     user_limits = limits or {}
@@ -133,12 +129,8 @@ Throughput = int | float | Fraction | None
 class Looked(NamedTuple):
     """The points that Phaze evaluates.
 
-    Attributes
-    ----------
-    evaluated
-        Points with their throughputs, in the order in which it comes to them.
-    stopped
-        Whether it stopped before the last one.
+    ``evaluated`` are points with their throughputs, in the order in which it comes to
+    them; ``stopped`` says whether it stopped before the last bucket.
     """
 
     evaluated: tuple[tuple[Point, Throughput], ...]

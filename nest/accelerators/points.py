@@ -92,12 +92,8 @@ Excused = Callable[[str, Architecture], bool]
 class Figure(NamedTuple):
     """A figure that limits bound, with its unit for messages.
 
-    Attributes
-    ----------
-    name, of
-        Key of the limit; the figure.
-    unit, in_unit
-        What it is printed in, and how much of that is one of what is counted.
+    ``name`` is the key of the limit, ``of`` the figure. It is printed in ``unit``;
+    ``in_unit`` of what is counted make one of that.
     """
 
     name: str

@@ -52,13 +52,8 @@ class PassTimes(NamedTuple):
 class Base(NamedTuple):
     """The problem that all architectures with nodes of one size share.
 
-    Attributes
-    ----------
-    problem
-        The problem with all times 0, on a device that is not one.
-    choices
-        What was chosen for it, as :func:`nest.accelerators.layers.layer_works`
-        takes them.
+    The problem has all times 0, on a device that is not one. ``choices`` were chosen
+    for it, as :func:`nest.accelerators.layers.layer_works` takes them.
     """
 
     problem: Problem

@@ -64,12 +64,8 @@ def questions_of(models: Sequence[T]) -> list[tuple[T, ...]]:
 class DesignResult(NamedTuple):
     """A point with its step times.
 
-    Attributes
-    ----------
-    point
-        The point; its index is -1 if it is not in the list.
-    relative
-        Its throughput relative to the base, 0 where a model fits no plan.
+    Its index is -1 if it is not in the list. ``relative`` is its throughput relative to
+    the base, 0 where a model fits no plan.
     """
 
     point: Point
@@ -157,13 +153,8 @@ class Contribution(NamedTuple):
     six orders of replacing them, of the logarithm of what it multiplies the throughput
     by (Shapley value); they multiply to the whole.
 
-    Attributes
-    ----------
-    step_ps
-        Of the eight, by ``(architecture, schedule, placement)``; ``None``
-        where no plan fits or was found.
-    factors
-        Of architecture, schedule and placement; ``None`` if one of the eight is.
+    ``step_ps`` are the eight by ``(architecture, schedule, placement)``, ``None`` where
+    no plan fits or was found; then there are no ``factors``.
     """
 
     model: str

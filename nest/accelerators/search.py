@@ -229,13 +229,9 @@ Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
 class QuestionStatus(NamedTuple):
     """The state of a question.
 
-    Attributes
-    ----------
-    best
-        The best point of which everything is known; of several the smallest,
-        then the first. ``None`` if there is none.
-    bound
-        No point has a smaller cost.
+    ``best`` is the best point of which everything is known, of several the smallest,
+    then the first; ``None`` if there is none. No point has a smaller cost than
+    ``bound``.
     """
 
     counts: Counter[Reason]

@@ -92,12 +92,8 @@ class Energies(Struct, frozen=True, kw_only=True):
 class Technology(Struct, frozen=True, kw_only=True):
     """Constants of a process.
 
-    Attributes
-    ----------
-    leakage_uw_per_mm2
-        Power that is there without any work.
-    sources
-        Where the constants are from, by their names.
+    Leakage is power that is there without any work. ``sources`` say where the constants
+    are from, by their names.
     """
 
     name: str

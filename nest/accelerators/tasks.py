@@ -38,12 +38,8 @@ MANIFEST = "codesign.json"
 class WorkloadSetting(Struct, frozen=True, kw_only=True):
     """All that the step time of a model depends on except the architecture.
 
-    Attributes
-    ----------
-    model
-        The model, not its name alone: a file may have become another one.
-    convention, attention
-        Of arrays, and of attention, see :class:`~nest.accelerators.spec.Spec`.
+    It has the model, not its name alone: a file may have become another one. For
+    ``convention`` and ``attention`` see :class:`~nest.accelerators.spec.Spec`.
     """
 
     model: Model

@@ -95,12 +95,8 @@ def run_missing(
 ) -> None:
     """Run what is not finished, and store it.
 
-    Parameters
-    ----------
-    jobs
-        Cells that run at the same time, each in processes of its own.
-    dask
-        Address of a scheduler, or how many local workers to start.
+    Cells run in processes of their own, ``jobs`` at the same time, or on ``dask``, the
+    address of a scheduler or a number of local workers to start.
 
     Raises
     ------

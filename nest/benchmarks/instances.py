@@ -60,12 +60,8 @@ class Instance:
 class Recipe(Request, frozen=True, kw_only=True):
     """A problem in a list: a model on a cluster, and what its job asks for.
 
-    Attributes
-    ----------
-    name
-        Of the problem; by default of model and cluster.
-    model, cluster
-        As ``--model`` and ``--cluster`` say them.
+    ``name`` follows by default from ``model`` and ``cluster``, which are as ``--model``
+    and ``--cluster`` say them.
     """
 
     name: str | None = None

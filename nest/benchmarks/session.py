@@ -34,12 +34,8 @@ def plan_run(
 ) -> BenchmarkSpec:
     """Return what a run shall do, once it is known to make sense.
 
-    Parameters
-    ----------
-    options
-        Time limit, gap and repair of all cells.
-    workers, extra
-        By solver; 1, and none, where nothing is said.
+    ``options`` gives time limit, gap and repair of all cells; ``workers`` and ``extra``
+    are by solver, 1 and none where nothing is said.
 
     Raises
     ------

@@ -112,12 +112,8 @@ def primal_integral(
 
     0 is the best plan from the first moment on, 1 no plan until the end.
 
-    Parameters
-    ----------
-    trace
-        Times and the best plan from then on, in order; ``None`` is no plan.
-    end
-        Until when, above 0; what came later does not count.
+    ``trace`` are times and the best plan from then on, in order; ``None`` is no plan.
+    What comes after ``end``, which is above 0, does not count.
     """
     area, since, gap = 0.0, 0.0, 1.0
     for moment, value in trace:

@@ -112,13 +112,8 @@ def expand(sweep: Sweep, where: str, calibration: str | None = None) -> list[Ins
 def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     """Return a cluster whose network has so many times the bandwidth.
 
-    Parameters
-    ----------
-    factor
-        Above 0; latencies stay as they are.
-    within_nodes
-        Whether links within a node are scaled too; else the network begins
-        above the lowest level that joins devices.
+    ``factor`` is above 0; latencies stay as they are. Without ``within_nodes`` the
+    network begins above the lowest level that joins devices.
 
     Raises
     ------

@@ -33,12 +33,8 @@ _LIMIT_S = 60.0
 class Finding(NamedTuple):
     """What was found of one thing.
 
-    Attributes
-    ----------
-    found
-        What is there, on one line.
-    remedy
-        What to do about it; empty if nothing.
+    ``found`` says on one line what is there, ``remedy`` what to do about it, if
+    anything.
     """
 
     what: str

@@ -20,12 +20,8 @@ Free = tuple[int, ...]
 class Packed(NamedTuple):
     """The shortest schedule of a block, or a bound on it.
 
-    Attributes
-    ----------
-    ticks
-        What it takes, or, if there is no such schedule, what it takes at least.
-    starts
-        When its jobs start, in their order; ``None`` if it takes more.
+    ``ticks`` are what it takes, or at least if there is no such schedule; then there
+    are no ``starts`` of its jobs, which are in their order.
     """
 
     ticks: int

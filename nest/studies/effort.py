@@ -39,13 +39,8 @@ WITHIN = (0.05, 0.01, 0.0)
 class Trace(NamedTuple):
     """The plans of ``dp`` over time.
 
-    Attributes
-    ----------
-    plans
-        Seconds, and the shared score of the plan, rescored, of every plan
-        that was better than those before.
-    best_quanta
-        The optimum; ``None`` if it was not proven.
+    ``plans`` has seconds and shared score, rescored, of every plan that was better than
+    those before. ``best_quanta`` is ``None`` if the optimum was not proven.
     """
 
     plans: Sequence[tuple[float, int]]

@@ -76,12 +76,8 @@ class Findings(NamedTuple):
 class StudySetting:
     """How a study is run.
 
-    Attributes
-    ----------
-    say
-        Called with a text about the next task.
-    over
-        Returns whether the user wants to end the study early.
+    ``say`` is called with a text about the next task; ``over`` returns whether the user
+    wants to end the study early.
     """
 
     quick: bool = False

@@ -159,13 +159,8 @@ class Program:
     def fill(self, devices: int, inflight: int | None, deadline: Deadline) -> None:
         """Compute the values for every possible number of stages.
 
-        Parameters
-        ----------
-        devices
-            At most so many for the stages.
-        inflight
-            Micro-batches that each stage keeps; by default as many as there
-            are stages left.
+        There are at most ``devices`` for the stages. Each keeps ``inflight``
+        micro-batches, by default as many as there are stages left.
 
         Raises
         ------
