@@ -225,6 +225,11 @@ class View:
             }
         return self._pools[split]
 
+    def degrees(self, micro_batch: int) -> set[Degrees]:
+        """Return the degrees of all splits with a micro-batch."""
+        splits = [split for split in self.splits if split.micro_batch == micro_batch]
+        return set().union(*map(self.pool, splits))
+
     def devices(self, split: BatchSplit, degrees: Degrees) -> int:
         """Return the devices of a stage."""
         return self.pool(split)[degrees][0].devices
@@ -592,13 +597,7 @@ class View:
     def _start_alike(self, num_stages: int) -> Config | None:
         stops = even_stops(self.num_layers, num_stages)
         for size in sorted({split.micro_batch for split in self.splits}):
-            keys = {
-                degrees
-                for split in self.splits
-                if split.micro_batch == size
-                for degrees in self.pool(split)
-            }
-            for degrees in sorted(keys, key=lambda x: (-x[1], x[0])):
+            for degrees in sorted(self.degrees(size), key=lambda x: (-x[1], x[0])):
                 split = self.widest(size, num_stages, degrees)
                 if split is None:
                     continue

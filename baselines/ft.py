@@ -55,7 +55,7 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -183,6 +183,11 @@ def union(frontiers: Sequence[Frontier]) -> Frontier:
     return reduce(values, Parts(tuple(frontiers), rows))
 
 
+def through(ones: Iterable[Frontier], others: Iterable[Frontier]) -> Frontier:
+    """Return the points of both added up, by what they have in common."""
+    return union([product(a, b) for a, b in zip(ones, others, strict=True)])
+
+
 #: Frontiers by the configurations of both ends.
 Table = list[list[Frontier]]
 
@@ -299,10 +304,8 @@ class Tracking:
         for layer in self.nodes:
             if sources.count(layer) != 1 or targets.count(layer) != 1:
                 continue
-            before, after = (
-                next(s for s, t in self.edges if t == layer),
-                next(t for s, t in self.edges if s == layer),
-            )
+            before = next(s for s, t in self.edges if t == layer)
+            after = next(t for s, t in self.edges if s == layer)
             entering = self.edges[before, layer]
             leaving = self.edges[layer, after]
             frontiers = self.nodes[layer]
@@ -311,15 +314,7 @@ class Tracking:
                 for row in entering
             ]
             table = [
-                [
-                    union(
-                        [
-                            product(piece, leaving[via][to])
-                            for via, piece in enumerate(row)
-                        ]
-                    )
-                    for to in range(len(self.nodes[after]))
-                ]
+                [through(row, column) for column in zip(*leaving, strict=True)]
                 for row in joined
             ]
             self._drop(layer)
@@ -344,9 +339,7 @@ class Tracking:
     def _absorb(self, layer: int, table: Table, added: Sequence[Frontier]) -> None:
         """Make another layer, and the edge to it, a part of a layer."""
         self.nodes[layer] = [
-            product(
-                current, union([product(a, b) for a, b in zip(row, added, strict=True)])
-            )
+            product(current, through(row, added))
             for current, row in zip(self.nodes[layer], table, strict=True)
         ]
 
@@ -370,17 +363,10 @@ class Tracking:
         for before, layer in pairwise(path):
             table = self._table(before, layer)
             assert table is not None
+            columns = zip(*table, strict=True)
             current = [
-                product(
-                    frontier,
-                    union(
-                        [
-                            product(piece, row[to])
-                            for piece, row in zip(current, table, strict=True)
-                        ]
-                    ),
-                )
-                for to, frontier in enumerate(self.nodes[layer])
+                product(frontier, through(current, column))
+                for frontier, column in zip(self.nodes[layer], columns, strict=True)
             ]
         return union(current)
 
