@@ -252,9 +252,8 @@ class AcesoSolver(Planner):
             "hops": (f"apply this many primitives in a row at most (default {HOPS})"),
             "stages": f"most stages (default {MOST_STAGES})",
             "tune": (
-                "after every trial choose dp and tp anew for runs of layers, "
-                "where the job allows a strategy per layer, for stages, or "
-                "none (default layers)"
+                "after every trial choose dp and tp anew for runs of layers, where the "
+                "job allows a strategy per layer, for stages, or none (default layers)"
             ),
         },
     )
@@ -271,9 +270,8 @@ class AcesoSolver(Planner):
         starts = view.starts(most_stages)
         if not starts:
             return search.answer(
-                "no balanced configuration: stages of a power of two of "
-                "devices, at most a node, that use all devices and whose "
-                "layers have costs there"
+                "no balanced configuration: stages of a power of two of devices, at "
+                "most a node, that use all devices and whose layers have costs there"
             )
         trials = [
             Trials(view, start, Ledger(effort, search.out_of_time), hops)

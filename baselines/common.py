@@ -86,9 +86,8 @@ def why_not_whole(problem: Problem) -> str | None:
     ):
         if value != default:
             return (
-                f"$.job.{field}: expected none of the rules about whole "
-                f"plans, which the planner does not know, got {value}; use "
-                f"another solver or target"
+                f"$.job.{field}: expected none of the rules about whole plans, which "
+                f"the planner does not know, got {value}; use another solver or target"
             )
     return None
 
@@ -113,10 +112,9 @@ def why_not_contexts(problem: Problem) -> str | None:
         cps = sorted({cost.cp for cost in kind.costs})
         if cps and 1 not in cps:
             return (
-                f"$.graph.kinds: expected costs of kind {kind.name!r} at cp "
-                f"1, as the planner knows no context parallelism, got cp "
-                f"{', '.join(map(str, cps))} alone; add them or use another "
-                f"solver"
+                f"$.graph.kinds: expected costs of kind {kind.name!r} at cp 1, as the "
+                f"planner knows no context parallelism, got cp "
+                f"{', '.join(map(str, cps))} alone; add them or use another solver"
             )
     return None
 

@@ -515,9 +515,8 @@ def why_not_whole_stage(problem: Problem) -> str | None:
     if allowed is None or 1 in allowed:
         return None
     return (
-        f"$.job.pipeline_parallel: expected 1 among the allowed values, as "
-        f"the planner knows no pipelines, got {list(allowed)}; use another "
-        f"solver"
+        f"$.job.pipeline_parallel: expected 1 among the allowed values, as the planner "
+        f"knows no pipelines, got {list(allowed)}; use another solver"
     )
 
 

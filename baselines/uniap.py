@@ -254,9 +254,8 @@ class UniapSolver(Planner):
             if search.out_of_time():
                 break
             search.say(
-                f"{program.pair.num_stages} stages, "
-                f"{program.num_micro_batches} micro-batches, "
-                f"{num_solved} of {len(programs)} programs done"
+                f"{program.pair.num_stages} stages, {program.num_micro_batches} "
+                f"micro-batches, {num_solved} of {len(programs)} programs done"
             )
             better, finished = optimize(program, best, search, effort)
             num_solved += 1

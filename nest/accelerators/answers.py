@@ -156,9 +156,8 @@ class _Study:
         except OutOfTimeError:
             raise SolverError(
                 f"--time-limit: expected enough time to solve "
-                f"{spec.objective.base_name}, to which all points are "
-                f"compared, got too little, so nothing is proven; allow "
-                f"more time"
+                f"{spec.objective.base_name}, to which all points are compared, got "
+                f"too little, so nothing is proven; allow more time"
             ) from None
         self.objective = self._objective(self.models)
 
@@ -606,7 +605,6 @@ def _check(
     rescored = score(workload.problem(architecture, entries), plan)
     if not rescored.feasible or rescored.step_quanta != solved.lower_quanta:
         raise SolverError(
-            f"{workload.name}: expected a step of {solved.lower_quanta} "
-            f"quanta on {architecture}, got {rescored.step_quanta}; please "
-            f"report it"
+            f"{workload.name}: expected a step of {solved.lower_quanta} quanta on "
+            f"{architecture}, got {rescored.step_quanta}; please report it"
         )

@@ -128,9 +128,8 @@ def _check(model: Architecture, node: Node) -> None:
     for operator in node.operators:
         if not operator.products and not operator.operations:
             raise InvalidOptionError(
-                f"model: expected operators whose matrix products are known, "
-                f"got the {operator.name} of {model.name}; choose a model "
-                f"without one"
+                f"model: expected operators whose matrix products are known, got the "
+                f"{operator.name} of {model.name}; choose a model without one"
             )
 
 

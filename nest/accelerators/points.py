@@ -311,17 +311,15 @@ def _explain(
         highest, largest = max(amounts, key=itemgetter(0))
         if limit.most is not None and limit.most < lowest:
             raise InvalidProblemError(
-                f"$.limits.{figure.name}.most: expected at least "
-                f"{figure.say(lowest)}, the {figure.of} of the smallest point "
-                f"({describe(smallest)}), got {figure.say(limit.most)}; "
-                f"raise the limit"
+                f"$.limits.{figure.name}.most: expected at least {figure.say(lowest)}, "
+                f"the {figure.of} of the smallest point ({describe(smallest)}), got "
+                f"{figure.say(limit.most)}; raise the limit"
             )
         if limit.least is not None and limit.least > highest:
             raise InvalidProblemError(
                 f"$.limits.{figure.name}.least: expected at most "
                 f"{figure.say(highest)}, the {figure.of} of the largest point "
-                f"({describe(largest)}), got {figure.say(limit.least)}; "
-                f"lower the limit"
+                f"({describe(largest)}), got {figure.say(limit.least)}; lower the limit"
             )
     if not limits:
         raise InvalidProblemError(

@@ -194,9 +194,8 @@ class State:
         if answer.exact:
             if answer.lower_quanta < self.lower[model, point]:
                 raise SolverError(
-                    f"point {point}: a step of {answer.lower_quanta} quanta "
-                    f"is below its bound {self.lower[model, point]}; please "
-                    f"report this space"
+                    f"point {point}: a step of {answer.lower_quanta} quanta is below "
+                    f"its bound {self.lower[model, point]}; please report this space"
                 )
             self.exact[model, point] = True
 

@@ -140,9 +140,8 @@ def run_task(task: Task) -> bytes:
 def died(task: Task, text: str) -> bytes:
     """Refuse to go on without a task that ended its process."""
     raise NestError(
-        f"{task.setting.model.name} on point {task.architecture}: expected an "
-        f"answer, got none as {text}; what is finished is kept, go on with "
-        f"--resume"
+        f"{task.setting.model.name} on point {task.architecture}: expected an answer, "
+        f"got none as {text}; what is finished is kept, go on with --resume"
     )
 
 

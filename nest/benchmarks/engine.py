@@ -80,9 +80,8 @@ def shared_cpus(workers: int, dask: str | None) -> str | None:
     if threads <= cpus:
         return None
     return (
-        f"--dask {dask}: {threads} threads share {cpus} "
-        f"CPU{'s' if cpus > 1 else ''}, so measured times are too long, and "
-        f"time limits cut off earlier"
+        f"--dask {dask}: {threads} threads share {cpus} CPU{'s' if cpus > 1 else ''}, "
+        f"so measured times are too long, and time limits cut off earlier"
     )
 
 

@@ -59,9 +59,8 @@ def run_cell(work: CellTask) -> bytes:
     version = nest_version()
     if version != work.cell.version:
         raise NestError(
-            f"worker on {os.uname().nodename}: expected nest "
-            f"{work.cell.version}, as where the run began, got {version}; "
-            f"install the same version everywhere"
+            f"worker on {os.uname().nodename}: expected nest {work.cell.version}, as "
+            f"where the run began, got {version}; install the same version everywhere"
         )
     if work.cell.planner or work.cell.solver not in solver_names():
         register_solver(work.cell.solver, work.target)

@@ -100,10 +100,9 @@ def _check_trusted(folder: RunFolder, named: bool) -> None:
             )
         if not named and (log := run.extra.get(name, {}).get("log")):
             raise NestError(
-                f"-o {folder.path}: expected this call to name the log of "
-                f"{name!r}, because nest writes no file that only {MANIFEST} "
-                f"names, got none; add SET and the options of the run, also "
-                f"--option {name}.log={log}"
+                f"-o {folder.path}: expected this call to name the log of {name!r}, "
+                f"because nest writes no file that only {MANIFEST} names, got none; "
+                f"add SET and the options of the run, also --option {name}.log={log}"
             )
 
 

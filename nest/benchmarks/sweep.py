@@ -126,9 +126,8 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     if topology.kind != "hierarchy":
         if not within_nodes:
             raise InvalidOptionError(
-                f"bandwidths: expected a cluster with levels, got the graph "
-                f"of {cluster.name}; add within_nodes: true, which scales "
-                f"all links"
+                f"bandwidths: expected a cluster with levels, got the graph of "
+                f"{cluster.name}; add within_nodes: true, which scales all links"
             )
         links = tuple(
             replace(link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s)

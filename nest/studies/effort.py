@@ -193,8 +193,7 @@ def _answers(
     better = sum(not search.dp_as_good for search in planned) - early
     answers = [
         f"`dp` proves the optimum on {proven} of {len(traces)} instances, in "
-        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the "
-        f"median.",
+        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the median.",
         f"Stopped when a planner ends, `dp` has a plan at least as good as "
         f"that planner's, repaired: {matched}.",
         f"Of the searches that end with a better plan than it has by then, "

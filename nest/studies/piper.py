@@ -188,9 +188,8 @@ def _recorded_plans(folder: Path, setting: StudySetting) -> str:
         scored += 1
         same += verdict.feasible and abs(step / record.tps - 1) <= ROUNDED
     return (
-        f"{same} of {scored} recorded plans of Piper and its restrictions fit "
-        f"and have their recorded figure under the shared model, to within "
-        f"{ROUNDED:g}."
+        f"{same} of {scored} recorded plans of Piper and its restrictions fit and have "
+        f"their recorded figure under the shared model, to within {ROUNDED:g}."
     )
 
 

@@ -136,10 +136,9 @@ class Study:
             path = setting.data / name
             if not path.exists():
                 raise NestError(
-                    f"{path}: expected published data for audit "
-                    f"{self.name!r} ({', '.join(self.files)}), got nothing "
-                    f"there; without --data the archive of the package is "
-                    f"used, docs/audits.md has its origin"
+                    f"{path}: expected published data for audit {self.name!r} "
+                    f"({', '.join(self.files)}), got nothing there; without --data the "
+                    f"archive of the package is used, docs/audits.md has its origin"
                 )
 
 

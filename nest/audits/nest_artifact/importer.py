@@ -112,9 +112,8 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
         _check_network(self)
         if self.optimizerAlgorithm not in _OPTIMIZERS:
             raise ValueError(
-                f"optimizerAlgorithm: expected one of "
-                f"{', '.join(_OPTIMIZERS)}, got {self.optimizerAlgorithm!r}; "
-                f"correct it"
+                f"optimizerAlgorithm: expected one of {', '.join(_OPTIMIZERS)}, got "
+                f"{self.optimizerAlgorithm!r}; correct it"
             )
         if not self.nodes:
             raise ValueError(
@@ -123,9 +122,8 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
             )
         if self.edges.keys() != self.nodes.keys():
             raise ValueError(
-                f"edges: expected the tensor widths of nodes "
-                f"({listed(self.nodes)}), got {listed(self.edges)}; give "
-                f"both the same keys"
+                f"edges: expected the tensor widths of nodes ({listed(self.nodes)}), "
+                f"got {listed(self.edges)}; give both the same keys"
             )
         for width, nodes in self.nodes.items():
             _check_graph(width, nodes, self.edges[width])
@@ -291,9 +289,8 @@ def _check_network(file: ArtifactFile) -> None:
         length = len(getattr(file, field))
         if length != levels:
             raise ValueError(
-                f"{field}: expected one value for each of the {levels} "
-                f"levels of devices_per_level, got {length}; give all three "
-                f"the same length"
+                f"{field}: expected one value for each of the {levels} levels of "
+                f"devices_per_level, got {length}; give all three the same length"
             )
     for i in range(levels):
         fan_out, latency = file.devices_per_level[i], file.latency_per_level[i]
@@ -302,9 +299,8 @@ def _check_network(file: ArtifactFile) -> None:
         check_range(f"bws[{i}]", file.bws[i], 1, MAX_RATE)
     if math.prod(file.devices_per_level) != file.maxDevices or not levels:
         raise ValueError(
-            f"devices_per_level: expected factors of maxDevices = "
-            f"{file.maxDevices}, got {file.devices_per_level}; correct one "
-            f"of them"
+            f"devices_per_level: expected factors of maxDevices = {file.maxDevices}, "
+            f"got {file.devices_per_level}; correct one of them"
         )
 
 

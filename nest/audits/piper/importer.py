@@ -217,9 +217,8 @@ def _check_alternative(
         sizes: dict[int, float] = getattr(alternative, field)
         if sizes.keys() != neighbors:
             raise ValueError(
-                f"{where}: {field}: expected the other ends of its {kind} "
-                f"edges ({listed(neighbors)}), got {listed(sizes.keys())}; "
-                f"list each once"
+                f"{where}: {field}: expected the other ends of its {kind} edges "
+                f"({listed(neighbors)}), got {listed(sizes.keys())}; list each once"
             )
         for neighbor, size in sizes.items():
             check_range(f"{where}: {field}.{neighbor}", size, 0, MAX_TERM)
