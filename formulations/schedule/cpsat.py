@@ -110,23 +110,22 @@ class Variables:
 
     def _add_moments(self) -> None:
         """Let no job run across the moment of one on the whole chip (S4)."""
-        for pair in pairs(self.part):
-            for i, j in (pair, pair[::-1]):
-                stops, runs = self.part.jobs[i], self.part.jobs[j]
-                if stops.whole is None or runs.single is None:
-                    continue
-                if_so = [
-                    literal
-                    for literal in (self.whole[i], self._beside(j))
-                    if not isinstance(literal, int)
-                ]
-                before = self.model.new_bool_var(f"x_{j}_{i}")
-                self.model.add(self.ends[j] <= self.starts[i]).only_enforce_if(
-                    *if_so, before
-                )
-                self.model.add(self.starts[i] <= self.starts[j]).only_enforce_if(
-                    *if_so, ~before
-                )
+        for i, j in pairs(self.part):
+            stops, runs = self.part.jobs[i], self.part.jobs[j]
+            if stops.whole is None or runs.single is None:
+                continue
+            if_so = [
+                literal
+                for literal in (self.whole[i], self._beside(j))
+                if not isinstance(literal, int)
+            ]
+            before = self.model.new_bool_var(f"x_{j}_{i}")
+            self.model.add(self.ends[j] <= self.starts[i]).only_enforce_if(
+                *if_so, before
+            )
+            self.model.add(self.starts[i] <= self.starts[j]).only_enforce_if(
+                *if_so, ~before
+            )
 
     def _add_makespan(self, wholes: tuple[int, ...]) -> None:
         """Bound the makespan by ends, by work, and by the channel (S5–S7)."""

@@ -83,9 +83,8 @@ class Model:
         self._starts = [self._number(f"s_{i}", self._horizon) for i in count]
         self._whole = [self._mode(i) for i in count]
         self._first: dict[tuple[int, int], Any] = {}
-        for pair in pairs(group):
-            for i, j in (pair, pair[::-1]):
-                self._first[i, j] = self._choice(f"x_{i}_{j}")
+        for i, j in pairs(group):
+            self._first[i, j] = self._choice(f"x_{i}_{j}")
         self._add_order()
         self._add_moments()
         for side, users in crowded(group):

@@ -22,7 +22,7 @@ from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
 from nest.accelerators.evaluate import best_plan, prove_point
 from nest.accelerators.objective import NO_PLAN, Objective
 from nest.accelerators.oracle import PointOracle
-from nest.accelerators.phaze import phaze_order
+from nest.accelerators.phaze import best_of, phaze_order
 from nest.accelerators.points import Point, unlisted
 from nest.accelerators.records import (
     NOTHING_MORE,
@@ -364,12 +364,10 @@ class _Study:
                 (Fraction(1, step) for step in steps if step is not None), Fraction(0)
             )
 
-        looked = phaze_order(self.spec.space.points, throughput)
-        evaluated = tuple(point.index for point, _ in looked.evaluated)
-        if looked.best is None:
-            return evaluated, None
-        point, _ = looked.best
-        return evaluated, self._found(point.index)
+        evaluated = phaze_order(self.spec.space.points, throughput)
+        best = best_of(evaluated)
+        indices = tuple(point.index for point, _ in evaluated)
+        return indices, None if best is None else self._found(best.index)
 
     def _sample(
         self, seed: int, size: int

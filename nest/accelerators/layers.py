@@ -141,19 +141,17 @@ def _runs(layers: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]) -> R
 
 def forward_pass(node: Node) -> Pass:
     """Return the forward pass of a counted layer."""
-    return _made(
-        [_forward(operator) for operator in node.operators],
-        dependencies(node.operators),
-    )
+    return _part_of(node, range(len(node.operators)))
 
 
 def repeated_pass(node: Node) -> Pass:
     """Return what ``selective`` recomputation runs of a layer once more."""
-    chosen = [
-        position
-        for position, operator in enumerate(node.operators)
-        if operator.name in node.repeated
-    ]
+    names = [operator.name for operator in node.operators]
+    return _part_of(node, [i for i, name in enumerate(names) if name in node.repeated])
+
+
+def _part_of(node: Node, chosen: Sequence[int]) -> Pass:
+    """Return the part of the forward pass at some positions."""
     index_of = {position: index for index, position in enumerate(chosen)}
     after = dependencies(node.operators)
     return _made(

@@ -41,12 +41,8 @@ UNSTATED = 1
 DTYPES = ("bf16", "fp16")
 
 
-class PassTimes(NamedTuple):
-    """Times of a layer in ps: both passes, and what ``selective`` adds."""
-
-    forward_ps: int
-    backward_ps: int
-    extra_ps: int
+#: Times of a layer in ps: both passes, and what ``selective`` adds.
+PassTimes = tuple[int, int, int]
 
 
 class Base(NamedTuple):
@@ -143,7 +139,7 @@ def base_problem(
 
 def with_times(
     problem: Problem,
-    times: Mapping[Key, tuple[int, int, int]],
+    times: Mapping[Key, PassTimes],
     architecture: Architecture,
     quantum_ps: int | None = None,
 ) -> Problem:
@@ -185,7 +181,7 @@ def with_times(
         return replace(made, quantum_ps=quantum_ps)
 
 
-def _timed(cost: LayerCost, times: tuple[int, int, int]) -> LayerCost:
+def _timed(cost: LayerCost, times: PassTimes) -> LayerCost:
     """Return a cost with times in ps."""
     forward_ps, backward_ps, extra_ps = times
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.layers import LayerWork, Pass, Runs
 from nest.accelerators.operators import OperatorWork, Timed, timed
-from nest.accelerators.problem import PassTimes, with_times
+from nest.accelerators.problem import with_times
 from nest.accelerators.systolic import Convention
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Stage, Strategy
@@ -162,16 +162,10 @@ class Workload:
 
     def problem(self, architecture: Architecture, entries: Sequence[int]) -> Problem:
         """Return the problem of a point whose passes take some times."""
-        times = iter(entries)
-        return with_times(
-            self.base,
-            {
-                key: PassTimes(*(QUANTUM_PS * next(times) for _ in range(3)))
-                for key in self.works
-            },
-            architecture,
-            QUANTUM_PS,
-        )
+        times_ps = iter([QUANTUM_PS * entry for entry in entries])
+        triples = zip(times_ps, times_ps, times_ps, strict=True)
+        times = dict(zip(self.works, triples, strict=True))
+        return with_times(self.base, times, architecture, QUANTUM_PS)
 
     def entries(self, times: Times) -> tuple[int, ...]:
         """Return the times of a table in quanta, entry by entry.

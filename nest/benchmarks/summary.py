@@ -457,15 +457,11 @@ def _profile(whole: Sequence[dict[str, Row]], facts: Facts) -> dict[str, Steps]:
     ]
     if not runs:
         return {}
-    return profile(
-        {
-            solver: [
-                math.inf if (step := each[solver].step_quanta) is None else step
-                for each in runs
-            ]
-            for solver in runs[0]
-        }
-    )
+
+    def step(row: Row) -> float:
+        return math.inf if row.step_quanta is None else row.step_quanta
+
+    return profile({solver: [step(x[solver]) for x in runs] for solver in runs[0]})
 
 
 def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
@@ -477,15 +473,11 @@ def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
     ]
     if not exact:
         return {}
-    return profile(
-        {
-            solver: [
-                each[solver].wall_s if each[solver].proven else math.inf
-                for each in whole
-            ]
-            for solver in exact
-        }
-    )
+
+    def proof_s(row: Row) -> float:
+        return row.wall_s if row.proven else math.inf
+
+    return profile({solver: [proof_s(x[solver]) for x in whole] for solver in exact})
 
 
 def _ns(row: Row, quanta: int | None) -> int | float | None:
