@@ -28,7 +28,7 @@ from nest.accelerators.records import (
     Neighbor,
     questions_of,
 )
-from nest.accelerators.spec import Spec
+from nest.accelerators.spec import KEYS, Spec
 from nest.accelerators.tasks import workload_of
 from nest.ir.views import Tabular
 from nest.util.tables import fields_csv
@@ -54,21 +54,10 @@ _UNSAID = (
     *("network_bytes_per_s", "devices_per_node", "core_buffer_bytes"),
 )
 
-#: Short names of parameters, for people.
+#: Short names of parameters, for people: their keys in a file, as words.
 NAMES = {
-    "tensor_cores": "tensor cores",
-    "rows": "rows",
-    "columns": "columns",
-    "vector_cores": "vector cores",
-    "lanes": "lanes",
-    "sram_bytes": "SRAM",
-    "core_buffer_bytes": "core buffer",
-    "hbm_bytes": "HBM",
-    "hbm_bytes_per_s": "HBM bandwidth",
-    "frequency_hz": "frequency",
-    "link_bytes_per_s": "link bandwidth",
-    "network_bytes_per_s": "network bandwidth",
-    "devices_per_node": "devices per node",
+    value.parameter: key.replace("_", " ").replace("sram", "SRAM").replace("hbm", "HBM")
+    for key, value in KEYS.items()
 }
 
 

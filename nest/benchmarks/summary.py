@@ -16,20 +16,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from nest.benchmarks import statistics
 from nest.benchmarks.cells import BenchmarkSpec
 from nest.benchmarks.rows import ProblemSummary, Row, known
-from nest.benchmarks.statistics import (
-    Steps,
-    bootstrap_mean,
-    cactus,
-    primal_gap,
-    primal_integral,
-    profile,
-    shifted_geometric_mean,
-    sign_test,
-    upper_median,
-    wilson,
-)
+from nest.benchmarks.statistics import Steps
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome
 from nest.units import quanta_to_ns
@@ -158,7 +148,7 @@ def _answers(solver: str, rows: Sequence[Row], facts: Facts) -> dict[str, Any]:
         "over_best": None
         if not ratios
         else {
-            "geometric_mean": shifted_geometric_mean(ratios, 0.0),
+            "geometric_mean": statistics.shifted_geometric_mean(ratios, 0.0),
             "median": median(ratios),
             "max": max(ratios),
         },
@@ -193,7 +183,7 @@ def _pair(
         against = theirs.get(key, [])
         if not len(steps) == len(against) == seeds:
             continue
-        a, b = upper_median(steps), upper_median(against)
+        a, b = statistics.upper_median(steps), statistics.upper_median(against)
         if a == b == math.inf:
             neither += 1
         else:
@@ -205,8 +195,8 @@ def _pair(
         ]
         if both:
             logs.append(both)
-    low, high = wilson(wins, wins + losses)
-    ratio = bootstrap_mean(logs) if logs else None
+    low, high = statistics.wilson(wins, wins + losses)
+    ratio = statistics.bootstrap_mean(logs) if logs else None
     return {
         "solver": one,
         "against": other,
@@ -216,7 +206,7 @@ def _pair(
         "neither": neither,
         "win_share": wins / (wins + losses) if wins + losses else None,
         "win_share_95": [low, high],
-        "sign_test_p": sign_test(wins, losses),
+        "sign_test_p": statistics.sign_test(wins, losses),
         "problems_with_both": len(logs),
         "step_time_ratio": ratio and math.exp(ratio.value),
         "step_time_ratio_95": ratio and [math.exp(ratio.low), math.exp(ratio.high)],
@@ -296,7 +286,7 @@ def _times(
 ) -> dict[str, Any]:
     answered = [row for row in rows if _answered(row, facts[row.entry.hash])]
     integrals = [
-        primal_integral(
+        statistics.primal_integral(
             [(point.wall_s, point.step_quanta) for point in row.trace],
             best,
             run.time_limit_s or 0.0,
@@ -339,7 +329,7 @@ def _mean_s(
         return None
     worst = penalty * (run.time_limit_s or 0.0)
     walls = [row.wall_s for row in answered]
-    return shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
+    return statistics.shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
 
 
 def _measured(
@@ -371,7 +361,10 @@ def _gaps(
             gaps[solver] = [
                 [
                     moment,
-                    math.fsum(primal_gap(_at(row, moment), best) for row, best in cells)
+                    math.fsum(
+                        statistics.primal_gap(_at(row, moment), best)
+                        for row, best in cells
+                    )
                     / len(cells),
                 ]
                 for moment in moments
@@ -395,10 +388,10 @@ def _cactus(
     proofs, close = {}, {}
     for solver, rows in by_solver.items():
         if any(row.exact for row in rows):
-            proofs[solver] = cactus(
+            proofs[solver] = statistics.cactus(
                 row.wall_s if row.proven else math.inf for row in rows
             )
-        close[solver] = cactus(
+        close[solver] = statistics.cactus(
             _close_after(row, facts[row.entry.hash].best_quanta) for row in rows
         )
     return {"proven": proofs, "close": close}
@@ -461,7 +454,9 @@ def _profile(whole: Sequence[dict[str, Row]], facts: Facts) -> dict[str, Steps]:
     def step(row: Row) -> float:
         return math.inf if row.step_quanta is None else row.step_quanta
 
-    return profile({solver: [step(x[solver]) for x in runs] for solver in runs[0]})
+    return statistics.profile(
+        {solver: [step(x[solver]) for x in runs] for solver in runs[0]}
+    )
 
 
 def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
@@ -477,7 +472,9 @@ def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
     def proof_s(row: Row) -> float:
         return row.wall_s if row.proven else math.inf
 
-    return profile({solver: [proof_s(x[solver]) for x in whole] for solver in exact})
+    return statistics.profile(
+        {solver: [proof_s(x[solver]) for x in whole] for solver in exact}
+    )
 
 
 def _ns(row: Row, quanta: int | None) -> int | float | None:
