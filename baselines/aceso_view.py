@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from baselines.common import (
@@ -188,7 +188,7 @@ class View:
         self._by_batch = {(x.replicas, x.micro_batch): x for x in self.splits}
         self.kinds = [problem.graph.layers[i].kind for i in self.order]
         self._routes = self._near_and_far()
-        self._pools: dict[BatchSplit, dict[Degrees, list[Strategy]]] = {}
+        self.pool = cache(self._pool)
         self._terms: dict[object, dict[str, LayerTerms | None]] = {}
         self._ideals: dict[tuple[BatchSplit, str], int] = {}
         self.load = lru_cache(MOST_KNOWN)(self._load)
@@ -206,24 +206,22 @@ class View:
 
     # What may be chosen
 
-    def pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
+    def _pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
         """Return the strategies of a split by degrees.
 
         Those of the same degrees by rising recomputation.
         """
-        if split not in self._pools:
-            self._pools[split] = {
-                (group[0].dp, group[0].tp): sorted(
-                    group, key=lambda s: RECOMPUTE.index(s.recompute)
-                )
-                for group in least_degrees(
-                    case_strategies(self.problem, split),
-                    key=lambda s: (s.tp, s.dp),
-                    rest=lambda s: (s.cp, s.ep, s.zero),
-                )
-                if group[0].tp <= self.node
-            }
-        return self._pools[split]
+        return {
+            (group[0].dp, group[0].tp): sorted(
+                group, key=lambda s: RECOMPUTE.index(s.recompute)
+            )
+            for group in least_degrees(
+                case_strategies(self.problem, split),
+                key=lambda s: (s.tp, s.dp),
+                rest=lambda s: (s.cp, s.ep, s.zero),
+            )
+            if group[0].tp <= self.node
+        }
 
     def degrees(self, micro_batch: int) -> set[Degrees]:
         """Return the degrees of all splits with a micro-batch."""

@@ -87,7 +87,7 @@ class Walk:
         self.alike = one_strategy_per_stage(problem)
         self.splits = batch_splits(problem)
         self.capacity = problem.cluster.memory_bytes()
-        self._pools: dict[BatchSplit, list[Strategy]] = {}
+        self.pool = cache(self._pool)
         self._terms: dict[object, list[Terms | None]] = {}
         self._known_stage = lru_cache(MOST_KNOWN)(self._stage)
         self._known_costs = cache(self._has_costs)
@@ -102,14 +102,10 @@ class Walk:
 
     # What may be chosen
 
-    def pool(self, split: BatchSplit) -> list[Strategy]:
+    def _pool(self, split: BatchSplit) -> list[Strategy]:
         """Return the strategies of a split that the walk may use."""
-        if split not in self._pools:
-            usable = case_strategies(self.problem, split)
-            if self.reduced:
-                usable = plainest(self.problem, usable)
-            self._pools[split] = usable
-        return self._pools[split]
+        usable = case_strategies(self.problem, split)
+        return plainest(self.problem, usable) if self.reduced else usable
 
     def is_legal(self, state: State) -> bool:
         """Whether a state is a plan of the problem."""
@@ -177,7 +173,7 @@ class Walk:
     def _random_start(self, draw: random.Random) -> State | None:
         # Some layers have no cost for the least of everything.
         self.reduced = False
-        self._pools.clear()
+        self.pool.cache_clear()
         choices = drawable(self.problem, self.model)
         for _ in range(START_DRAWS if choices else 0):
             split, usable, counts = draw.choice(choices)

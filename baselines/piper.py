@@ -96,7 +96,6 @@ from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
-from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Deadline, OutOfTimeError, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
@@ -135,13 +134,15 @@ class PiperSolver(Planner):
         for count, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
             search.say(f"case {count} of {len(runs)}")
+            any_count = problem.job.pipeline_parallel is None
+            counts = None if any_count else stage_counts(problem, case)
             try:
                 program = Program(
                     stages,
                     make_ways(model, stages, case, deadline),
                     case.devices,
                     _most_ranks(model, case),
-                    _allowed_counts(problem, case),
+                    counts,
                     deadline,
                 )
                 better = program.best(best_ns / rounds)
@@ -171,12 +172,6 @@ def _most_ranks(model: CostModel, case: BatchSplit) -> int:
     if model.rules.round_robin:
         return min(case.num_micro_batches, case.devices)
     return case.devices
-
-
-def _allowed_counts(problem: Problem, case: BatchSplit) -> list[int] | None:
-    if problem.job.pipeline_parallel is None:
-        return None
-    return stage_counts(problem, case)
 
 
 # The knapsack

@@ -328,24 +328,15 @@ class Builder:
         first = Block(case.replicas, case.devices, 0, pair.devices)
         second = first._replace(offset=pair.devices)
         starts = [start for start, _ in self.groups[1:]]
-        moves = {
-            forward: [
-                [
-                    self.transfers.receive(
-                        start,
-                        second if forward else first,
-                        case.micro_batch,
-                        strategy,
-                        forward=forward,
-                    )
-                    if pair.num_stages > 1
-                    else 0
-                    for strategy in choices
-                ]
-                for start in starts
-            ]
-            for forward in (True, False)
-        }
+
+        def received(start: int, strategy: Strategy, *, forward: bool) -> int:
+            if pair.num_stages == 1:
+                return 0
+            block = second if forward else first
+            return self.transfers.receive(
+                start, block, case.micro_batch, strategy, forward=forward
+            )
+
         return Program(
             pair=pair,
             groups=self.groups,
@@ -353,18 +344,9 @@ class Builder:
             passes=passes,
             static_bytes=static_bytes,
             kept_bytes=kept_bytes,
-            change=[
-                [
-                    [
-                        self._change(start, first, case, before, after)
-                        for after in choices
-                    ]
-                    for before in choices
-                ]
-                for start in starts
-            ],
-            receive=moves[True],
-            send=moves[False],
+            change=[self._changes(start, first, case, choices) for start in starts],
+            receive=[[received(x, s, forward=True) for s in choices] for x in starts],
+            send=[[received(x, s, forward=False) for s in choices] for x in starts],
             in_flight=[
                 in_flight(self.problem, case, pair.num_stages - i)
                 for i in range(pair.num_stages)
@@ -389,23 +371,19 @@ class Builder:
         passes += ceil_div(sync, case.num_micro_batches)
         return passes, static_bytes, kept_bytes
 
-    def _change(
-        self,
-        start: int,
-        block: Block,
-        case: BatchSplit,
-        before: Strategy,
-        after: Strategy,
-    ) -> int:
-        """Return the change of strategy in front of a layer of the chain."""
-        return sum(
-            sum(
-                self.transfers.change(
-                    size_bytes, block, case.micro_batch, before, after
-                )
+    def _changes(
+        self, start: int, block: Block, case: BatchSplit, choices: Sequence[Strategy]
+    ) -> list[list[int]]:
+        """Return all changes of strategy in front of a layer of the chain."""
+
+        def change(*ends: Strategy) -> int:
+            sizes = self._links.get(start, ())
+            times = (
+                self.transfers.change(x, block, case.micro_batch, *ends) for x in sizes
             )
-            for size_bytes in self._links.get(start, ())
-        )
+            return sum(map(sum, times))
+
+        return [[change(before, after) for after in choices] for before in choices]
 
     def plan(self, program: Program, solution: Solution) -> Plan:
         """Return the plan of a solution."""

@@ -114,16 +114,10 @@ def run_missing(
     ]
     if not works:
         return
-    least_s: dict[str, float] = {}
-    for work in works:
-        limit_s = work.cell.time_limit_s
-        least_s[work.cell.solver] = min(
-            math.inf if limit_s is None else limit_s,
-            least_s.get(work.cell.solver, math.inf),
-        )
+    limit_s = math.inf if folder.run.time_limit_s is None else folder.run.time_limit_s
     broken = {
         name: why
-        for name, limit_s in least_s.items()
+        for name in dict.fromkeys(work.cell.solver for work in works)
         if (why := _import_trouble(name, limit_s))
     }
 

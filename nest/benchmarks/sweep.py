@@ -40,14 +40,13 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            *("models", "clusters", "batches", "bandwidths"),
-            *("solvers", "seeds"),
-        ):
+        for name in ("models", "clusters", "batches", "bandwidths", "solvers", "seeds"):
             values = getattr(self, name)
-            if values is not None and not values:
+            if values is None:
+                continue
+            if not values:
                 raise ValueError(f"{name}: expected at least one, got none")
-            if values is not None and len(set(values)) < len(values):
+            if len(set(values)) < len(values):
                 raise ValueError(f"{name}: expected each once, got some twice")
         for batch in self.batches or ():
             check_integer("batches", batch, 1)

@@ -75,14 +75,9 @@ def shared_links(problem: Problem) -> Problem:
     return replace(problem, cluster=cluster)
 
 
-def as_it_is(problem: Problem) -> Problem:
-    """Return the problem."""
-    return problem
-
-
 BASE = "1F1B"
 RULES: Mapping[str, Callable[[Problem], Problem]] = {
-    BASE: as_it_is,
+    BASE: lambda problem: problem,
     "GPipe": gpipe,
     "sync hidden": hidden_sync,
     "links shared": shared_links,
