@@ -73,6 +73,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from baselines import downsets
 from baselines.common import (
     Planner,
     Search,
@@ -81,17 +82,7 @@ from baselines.common import (
     one_strategy_per_stage,
     why_not_alike,
 )
-from baselines.downsets import (
-    CLOSED_SETS_OPTION,
-    Floats,
-    Ints,
-    Stages,
-    flat_bandwidth_bytes_per_s,
-    least_degrees,
-    plan_of,
-    read_stages,
-    weight_bytes,
-)
+from baselines.downsets import Floats, Ints, Stages
 from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
@@ -116,14 +107,14 @@ class PiperSolver(Planner):
         searches=frozenset({"granularity"}),
         objective="time per micro-batch in the steady state, flat network",
         overruns=True,
-        options=CLOSED_SETS_OPTION,
+        options=downsets.CLOSED_SETS_OPTION,
     )
 
     refusals = (why_not_alike,)
 
     def run(self, search: Search) -> SolverOutput:
         """Return the best plan by Piper's objective."""
-        stages = read_stages(search)
+        stages = downsets.read_stages(search)
         problem, model = search.problem, search.model
         deadline = search.deadline
         best_ns = np.inf
@@ -153,7 +144,7 @@ class PiperSolver(Planner):
                 best_ns = rounds * better.load_ns
                 layers = [stages.layers(x.stage) for x in better.stages]
                 chosen = map(Placed.strategies, better.stages, layers)
-                plan = plan_of(problem, case, zip(layers, chosen, strict=True))
+                plan = downsets.plan_of(problem, case, zip(layers, chosen, strict=True))
                 search.improve(plan, best_ns)
         if search.plan is None:
             return search.answer("no plan fits by its own memory model")
@@ -396,7 +387,7 @@ def make_ways(
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}
     ways = []
-    for choices in least_degrees(
+    for choices in downsets.least_degrees(
         case_strategies(model.problem, case),
         key=lambda s: (s.tp, s.dp),
         rest=lambda s: (s.cp, s.ep, s.zero),
@@ -451,7 +442,7 @@ def _kinds(
         for strategy in choices:
             terms = front_terms(model, case, layer, strategy)
             if terms is not None:
-                held = weight_bytes(model, layer, strategy, case.micro_batch)
+                held = downsets.weight_bytes(model, layer, strategy, case.micro_batch)
                 options.append(
                     Option(
                         terms.forward + terms.backward,
@@ -478,7 +469,7 @@ def _loads(
     quantum_ns = model.problem.quantum_ps / 1000
     load = quanta.astype(np.float64) * (quantum_ns / ranks)
     load[quanta == NEVER] = np.inf
-    bandwidth = flat_bandwidth_bytes_per_s(model)
+    bandwidth = downsets.flat_bandwidth_bytes_per_s(model)
     # What crosses the boundaries of a stage, both ways.
     ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
     size = stages.entering([at_target for *_, at_target in ends])
