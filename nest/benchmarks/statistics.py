@@ -13,6 +13,9 @@ from typing import NamedTuple
 #: 97.5 % quantile of the normal distribution: two-sided 95 %.
 Z_95 = 1.959963984540054
 
+#: Random draws of a bootstrap.
+DRAWS = 2000
+
 #: Steps of a curve, as (x, y): y holds from x on.
 Steps = tuple[tuple[float, float], ...]
 
@@ -124,13 +127,13 @@ def primal_integral(
     return whole / end
 
 
-def wilson(wins: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the interval of a share (Wilson 1927); 0 to 1 without data."""
+def wilson(wins: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); 0 to 1 without data."""
     if count == 0:
         return (0.0, 1.0)
-    share, square = wins / count, z * z
+    share, square = wins / count, Z_95 * Z_95
     middle = share + square / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
+    half = Z_95 * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
     whole = 1 + square / count
     # At the ends one limit is the end itself, but for rounding.
     return (
@@ -164,24 +167,21 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap_mean(
-    groups: Sequence[Sequence[float]], *, seed: int = 0, draws: int = 2000
-) -> Interval:
+def bootstrap_mean(groups: Sequence[Sequence[float]]) -> Interval:
     """Return the mean of values with its 95 % percentile interval.
 
     Whole groups are drawn, as the values of one group go together (seeds of a problem).
-
     There is at least one group, and none of them is empty.
     """
     import numpy as np
 
     sums = np.array([math.fsum(group) for group in groups])
     counts = np.array([len(group) for group in groups])
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, len(groups), (draws, len(groups)))
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(0, len(groups), (DRAWS, len(groups)))
     means = np.sort(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     return Interval(
         float(sums.sum() / counts.sum()),
-        float(means[math.floor(0.025 * (draws - 1))]),
-        float(means[math.ceil(0.975 * (draws - 1))]),
+        float(means[math.floor(0.025 * (DRAWS - 1))]),
+        float(means[math.ceil(0.975 * (DRAWS - 1))]),
     )
