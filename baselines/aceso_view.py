@@ -204,8 +204,6 @@ class View:
         )
         return route(second, first), route(other, first)
 
-    # What may be chosen
-
     def _pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
         """Return the strategies of a split by degrees.
 
@@ -254,8 +252,6 @@ class View:
             ):
                 return split
         return None
-
-    # What a stage takes
 
     def terms(
         self, split: BatchSplit, position: int, strategy: Strategy
@@ -470,8 +466,6 @@ class View:
         behind = config.num_stages - 1 - number
         return self.load(config.split, start, layers, behind)
 
-    # What a configuration takes
-
     def judged(self, config: Config) -> Judged:
         """Return what :meth:`judge` says of a configuration that is a plan."""
         judged = self.judge(config)
@@ -538,8 +532,6 @@ class View:
                 for span, load in zip(config.stages, judged.loads, strict=True)
             ],
         )
-
-    # Where searches start
 
     def starts(self, most_stages: int) -> list[Config]:
         """Return a balanced configuration per number of stages.

@@ -236,8 +236,6 @@ class Tracking:
         frontiers = [self._along(path) for path in self._paths()]
         return product(self._done, *frontiers)
 
-    # The graph
-
     def _around(self, layer: int) -> list[int]:
         """Return the neighbors of a layer."""
         return [
@@ -294,8 +292,6 @@ class Tracking:
                 seen.add(ahead[0])
                 ahead = [x for x in self._around(ahead[0]) if x not in seen]
             yield path
-
-    # Eliminations
 
     def _eliminate_node(self) -> bool:
         """Make a layer between two others an edge, if there is one."""
@@ -354,8 +350,6 @@ class Tracking:
         self._done = product(self._done, points[chosen])
         self.fixed.append(layer)
         self._drop(layer)
-
-    # Linear dynamic programming
 
     def _along(self, path: Sequence[int]) -> Frontier:
         """Return the frontier of a path."""

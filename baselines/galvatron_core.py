@@ -123,9 +123,6 @@ class LayerChoice(NamedTuple):
     used_units: int
 
 
-# Formulas
-
-
 def usable_mib(budget_mib: int) -> int:
     """Return the part of a memory budget that layers may fill.
 
@@ -212,9 +209,6 @@ def bias_s(before: tuple[bool, bool], after: tuple[bool, bool]) -> float:
     return BIASES_S.get((before, after), 0.0)
 
 
-# Divisions into stages
-
-
 def divide_even(num_layers: int, num_stages: int) -> list[int]:
     """Return layers per stage, what is left over on the last one.
 
@@ -285,9 +279,6 @@ def divide_by_memory(
 def stages_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Return the ranges of layers of stages with so many layers each."""
     return tuple(ranges(np.cumsum(counts).tolist()))
-
-
-# One stage
 
 
 def solve_layers(
@@ -418,9 +409,6 @@ def _trace(
     return LayerChoice(time_s, tuple(reversed(chosen)), budget - remaining)
 
 
-# One task
-
-
 def solve_task(
     tables: Tables, budget_units: int, stop: Callable[[], bool] = lambda: False
 ) -> Choice | None:
@@ -521,9 +509,6 @@ def bound_s(tables: Tables) -> float:
         [0.0] * len(tables.stages),
         tables.num_chunks,
     )
-
-
-# All tasks
 
 
 def solve_tasks(

@@ -100,8 +100,6 @@ class Walk:
             *(self._strategy, self._split, self._merge, self._batches)
         ]
 
-    # What may be chosen
-
     def _pool(self, split: BatchSplit) -> list[Strategy]:
         """Return the strategies of a split that the walk may use."""
         usable = case_strategies(self.problem, split)
@@ -139,8 +137,6 @@ class Walk:
             state.split,
             [(*span, state.layers[slice(*span)]) for span in state.stages],
         )
-
-    # The start
 
     def start(self, draw: random.Random) -> State | None:
         """Return data parallelism on as many devices as possible.
@@ -192,8 +188,6 @@ class Walk:
             if self.is_legal(state):
                 return state
         return None
-
-    # The objective
 
     def value(self, state: State) -> int:
         """Return the simulated time and the penalty, in quanta."""
@@ -267,8 +261,6 @@ class Walk:
             )
             self._terms[key] = [x and Terms.of(x) for x in of_layers]
         return self._terms[key]
-
-    # The moves
 
     def rewrite(self, draw: random.Random, state: State) -> State | None:
         """Return a random proposal, ``None`` if it breaks a rule."""

@@ -179,8 +179,6 @@ class Rules:
         self.start, self.stop = repeated_range(problem)
         self.setup = cache(self._setup)
 
-    # Model parallelism
-
     def attempts(self) -> Iterator[tuple[frozenset[Recompute], int, int]]:
         """Yield (recomputation to choose from, ``tp``, number of stages)."""
         every = frozenset(self.problem.job.recompute)
@@ -224,8 +222,6 @@ class Rules:
         )
         distributed = self.runtime.distributed_optimizer
         return replace(plan, distributed_optimizer=distributed)
-
-    # Data parallelism
 
     def data_parallel(self, tp: int, num_stages: int) -> list[Setup]:
         """Return the setups with as many data parallel ranks as possible."""
@@ -277,8 +273,6 @@ class Rules:
         )
         inside = [ep for ep in eps if tp * ep <= self.node]
         return max(inside, default=min(eps, default=1))
-
-    # What it costs
 
     def _setup(self, case: BatchSplit, strategy: Strategy) -> Setup | None:
         """Return a setup, ``None`` if some layer has no cost."""

@@ -127,9 +127,6 @@ class PhazeSolver(Planner):
         return search.answer()
 
 
-# One strategy for the model
-
-
 class Setting(NamedTuple):
     """The strategies of a run.
 
@@ -194,9 +191,6 @@ def _may_take_turns(
     if not model.rules.round_robin:
         return True
     return count * setting.main.dp <= case.num_micro_batches
-
-
-# Tables
 
 
 class Tables(NamedTuple):
@@ -281,9 +275,6 @@ def make_tables(
         shared.astype(np.float64) / bandwidth * NS_PER_S,
         ceil_div(case.num_micro_batches, ranks),
     )
-
-
-# The program
 
 
 class PhazePlan(NamedTuple):

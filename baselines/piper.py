@@ -165,9 +165,6 @@ def _most_ranks(model: CostModel, case: BatchSplit) -> int:
     return case.devices
 
 
-# The knapsack
-
-
 class Option(NamedTuple):
     """An alternative of a layer: quanta, and ``kept * y + static`` bytes."""
 
@@ -346,9 +343,6 @@ class Knapsacks:
         return by_kind
 
 
-# The ways to run a stage
-
-
 @dataclass(frozen=True)
 class Way:
     """Degrees that a stage may have, and what it takes with them.
@@ -480,9 +474,6 @@ def _loads(
     sync_ns = shared / (case.num_micro_batches * bandwidth) * NS_PER_S
     load += (edges_ns + sync_ns)[:, None]
     return load
-
-
-# The program
 
 
 class Placed(NamedTuple):

@@ -276,9 +276,6 @@ def _baseline(each: Baseline, spec: Spec) -> Document:
     }
 
 
-# As tables
-
-
 class Codesign(Tabular):
     """Answers about a space, as ``nest.codesign`` returns them."""
 

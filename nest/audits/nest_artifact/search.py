@@ -82,8 +82,6 @@ class Program:
         #: Of s + 1 stages, the least max τ by the first of them.
         self.worst: list[Ints] = []
 
-    # Stages
-
     def _cut(self, values: Sequence[int]) -> list[int]:
         """Cut sizes: what does not fit alone never fits, cut or not."""
         return [min(size, self._capacity + 1) for size in values]
@@ -153,8 +151,6 @@ class Program:
         return self.rules.edge(
             self.model, Block(1, 0, first, n), Block(1, 0, second, n)
         )
-
-    # Pipelines, from the last stage on
 
     def fill(self, devices: int, inflight: int | None, deadline: Deadline) -> None:
         """Compute the values for every possible number of stages.

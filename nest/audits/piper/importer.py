@@ -146,9 +146,6 @@ def _choose(file: _File, option: str, chosen: float | None) -> float:
     return value
 
 
-# Is it such a file?
-
-
 def _check(file: _File) -> None:
     if not file.nodes:
         raise ValueError("nodes: expected at least one, got none; add them")
@@ -236,9 +233,6 @@ def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
             f"{plain.timePerSample:g} of 'vanilla' for 'activation recomp', "
             f"got {recomputing.timePerSample:g}; swap or correct them"
         )
-
-
-# The problem
 
 
 def _problem(file: _File, setting: dict[str, float], name: str) -> Problem:

@@ -90,9 +90,6 @@ def search(task: SearchTask) -> SolverOutput:
     return exact_output(plan, best, best)
 
 
-# The alternatives of layers, and of stages
-
-
 class Option(NamedTuple):
     """One alternative of a layer: quanta, and ``kept * y + static`` bytes."""
 
@@ -183,9 +180,6 @@ def cheaper_or_smaller(compute: Ints, with_one: Ints, with_all: Ints) -> Ints:
         rows = non_dominated(np.zeros_like(order), [with_one, with_all])
     smallest: Ints = order[rows]
     return smallest
-
-
-# Stages and pipelines
 
 
 @dataclass(frozen=True)
@@ -367,8 +361,6 @@ class Program:
                 compute[pair, fit - 1] = fronts[b].compute[::-1]
         # What fits with more in flight fits with fewer.
         return np.minimum.accumulate(compute[:, ::-1], axis=1)[:, ::-1].copy()
-
-    # Bounds on the largest load
 
     def least_load(self) -> int:
         """Return a lower bound on the largest load of every plan.
