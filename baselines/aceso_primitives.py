@@ -63,14 +63,8 @@ class Ledger:
         The stage with the longest time, or if something does not fit that
         with most memory; the first of several.
 
-        Parameters
-        ----------
-        step
-            Which stages of it are told apart by, besides.
-        by_time
-            Whether time counts even if something does not fit.
-        again
-            Whether those that were bottlenecks count too.
+        Stages count again with another ``step``, or with ``again``; time counts with
+        ``by_time`` even if something does not fit.
         """
         seen = self._targets.setdefault((config, step), set())
         values: Sequence[int] = judged.times
@@ -178,14 +172,8 @@ PRIMITIVES = (
 class Shares(NamedTuple):
     """Where the time of a stage goes; per device, in quanta.
 
-    Attributes
-    ----------
-    ideal
-        Passes as if splitting cost nothing.
-    lost
-        What splitting adds to them.
-    recomputed
-        What is computed again.
+    ``ideal`` are passes as if splitting cost nothing, ``lost`` is what splitting adds
+    to them, ``recomputed`` what is computed again.
     """
 
     ideal: float

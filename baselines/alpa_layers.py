@@ -36,17 +36,11 @@ def cluster(
 ) -> list[Span]:
     """Return the clusters of a chain of layers.
 
-    Parameters
-    ----------
-    work
-        Computation of every layer, in any unit.
-    reads
-        For every layer the ``(producer, bytes)`` of what it reads, producers
-        by their position in the chain.
-    num_clusters
-        How many to make; where the bound leaves no such clustering the largest smaller
-        number that has one, as Alpa's search for a number of layers does. With as many
-        as there are layers, or more, every layer is a cluster.
+    ``work`` is the computation of every layer, in any unit, ``reads`` for every layer
+    the ``(producer, bytes)`` of what it reads, producers by their position in the
+    chain. Where the bound leaves no such number of clusters, it is the largest smaller
+    number that has one, as Alpa's search for a number of layers does. With as many as
+    there are layers, or more, every layer is a cluster.
 
     Returns
     -------

@@ -102,14 +102,9 @@ class Parts(NamedTuple):
 class Frontier:
     """Times and bytes of which none is worse than another in both.
 
-    Attributes
-    ----------
-    values
-        Quanta and bytes, by rising quanta and falling bytes, ``(2, points)``.
-    parts
-        What the points are made of; ``None`` for what chooses nothing, and for a layer.
-    chosen
-        The layer and its configuration, if it is one.
+    ``values`` ``(2, points)`` are quanta and bytes, by rising quanta and falling bytes.
+    There are no ``parts`` of what chooses nothing, and of a layer; ``chosen`` is the
+    layer and its configuration, if it is one.
     """
 
     values: Ints

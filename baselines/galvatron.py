@@ -188,14 +188,8 @@ def solve_all(search: Search, problem: Problem) -> int:
 class Task(NamedTuple):
     """One turn of the outer loops.
 
-    Attributes
-    ----------
-    num_stages, devices
-        Pipeline degree; devices of a stage.
-    offered
-        Strategies of the layers.
-    heads
-        Strategies of embedding and head.
+    ``devices`` are those of a stage, ``offered`` the strategies of the layers,
+    ``heads`` those of embedding and head.
     """
 
     case: BatchSplit

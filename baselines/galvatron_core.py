@@ -99,14 +99,8 @@ class Tables:
 class Choice(NamedTuple):
     """What a task chose.
 
-    Attributes
-    ----------
-    strategies
-        Position of the strategy of every layer.
-    other
-        Position of the strategy of embedding and head.
-    used_units
-        Memory of every stage.
+    ``strategies`` and ``other`` are positions: of the strategy of every layer, and of
+    that of embedding and head. ``used_units`` is the memory of every stage.
     """
 
     time_s: float

@@ -196,16 +196,9 @@ def _may_take_turns(
 class Tables(NamedTuple):
     """What the program adds up, for every stage.
 
-    Attributes
-    ----------
-    last_ns, inner_ns
-        ``(stages,)``: load as the last stage, and in front of others.
-    most
-        ``(stages,)``: largest ``s`` that fits its memory; 0 if none does.
-    first_ns
-        ``(stages,)``: gradient sync as the first stage.
-    num_micro_batches
-        ``m``.
+    All are ``(stages,)``: ``last_ns`` and ``inner_ns`` the load as the last stage and
+    in front of others, ``most`` the largest ``s`` that fits its memory, 0 if none does,
+    ``first_ns`` the gradient sync as the first stage.
     """
 
     last_ns: Floats

@@ -56,16 +56,10 @@ class Solved(Struct, frozen=True, kw_only=True):
 class WorkBound(NamedTuple):
     """The figures of a workload that :func:`work_bound` uses.
 
-    Attributes
-    ----------
-    counts
-        Layers of every kind.
-    entries
-        Of every kind, the positions of its forward passes in
-        :meth:`~nest.accelerators.workload.Workload.entries` (the backward ones
-        follow them), with degrees times, and samples.
-    splits
-        ``(P, M, B)``: devices of a replica, micro-batches, samples of one.
+    ``counts`` are the layers of every kind. ``entries`` are of every kind the positions
+    of its forward passes in :meth:`~nest.accelerators.workload.Workload.entries` (the
+    backward ones follow them), with degrees times, and samples. ``splits`` are
+    ``(P, M, B)``: devices of a replica, micro-batches, samples of one.
     """
 
     counts: tuple[int, ...]

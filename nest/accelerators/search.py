@@ -109,15 +109,9 @@ class Oracle(Protocol):
 class Listed(NamedTuple):
     """The points of a space as arrays.
 
-    Attributes
-    ----------
-    parameters
-        ``(points, parameters)``: more of any slows nothing.
-    category
-        Points are compared with those of the same category only.
-    prices
-        ``(prices, points)`` of whole numbers, of which less is better: the
-        area comes first.
+    More of any of ``parameters`` ``(points, parameters)`` slows nothing, among points
+    of the same ``category``. Less is better of ``prices`` ``(prices, points)``, which
+    are whole numbers: the area comes first.
     """
 
     parameters: Ints

@@ -59,14 +59,8 @@ class BenchCell(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """A problem of a run.
 
-    Attributes
-    ----------
-    name, hash, source
-        What it is called, which it is, and where it was found.
-    best_quanta
-        The step time of the best plan known before the run.
-    axes
-        Where it stands in the grid of a sweep.
+    ``best_quanta`` is the step time of the best plan known before the run, ``axes``
+    says where it stands in the grid of a sweep.
     """
 
     name: str
@@ -141,14 +135,8 @@ class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1
 class TracePoint(Struct, frozen=True, kw_only=True):
     """What a solver had after so many seconds.
 
-    Attributes
-    ----------
-    wall_s
-        Seconds since it was called.
-    step_quanta
-        Step time of its best plan so far, by the shared cost model.
-    bound_quanta
-        Its greatest lower bound so far.
+    It has the step time of its best plan so far, by the shared cost model, and its
+    greatest lower bound so far.
     """
 
     wall_s: float

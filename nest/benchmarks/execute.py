@@ -25,14 +25,8 @@ from nest.util.versions import machine, nest_version
 class CellTask:
     """A cell with all that a process elsewhere needs to run it.
 
-    Attributes
-    ----------
-    problem
-        Its problem in JSON.
-    target
-        Its solver as ``"module:Class"``.
-    at_once
-        Cells that run at the same time on the machine, as far as is known.
+    ``problem`` is in JSON, ``target`` is its solver as ``"module:Class"``, ``at_once``
+    the number of cells that run at the same time on the machine, as far as is known.
     """
 
     cell: BenchCell

@@ -35,14 +35,8 @@ _LISTS = (".txt", ".yaml", ".yml")
 class Instance:
     """A problem of a benchmark.
 
-    Attributes
-    ----------
-    source
-        Where it is from, as the set says it.
-    best_quanta
-        The step time of the best plan known before, if any is.
-    axes
-        Where it stands in the grid of a sweep.
+    ``source`` is as the set says it. ``best_quanta`` is the step time of the best plan
+    known before, if any is; ``axes`` says where it stands in the grid of a sweep.
     """
 
     name: str

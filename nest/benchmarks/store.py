@@ -29,14 +29,8 @@ MANIFEST = "run.json"
 class RunFolder:
     """A run on the disk.
 
-    Attributes
-    ----------
-    problems
-        Its problems by hash.
-    finished
-        The answers of finished cells by key.
-    complaints
-        A line for every file that was found broken.
+    Problems are by hash, answers of finished cells by key; there is a complaint, a
+    line, for every file that was found broken.
     """
 
     path: Path

@@ -108,15 +108,9 @@ class SolverCall(Protocol):
 class Candidate:
     """A solver, what it promises, and its runs so far.
 
-    Attributes
-    ----------
-    trials, large
-        A run per problem, and the one on the large problem; None if it was
-        interrupted before.
-    every
-        All runs so far, further ones too.
-    left_behind
-        Returns the files that all runs so far have left.
+    ``trials`` are a run per problem, ``large`` is the one on the large problem, None if
+    it was interrupted before; ``every`` are all runs so far, further ones too.
+    ``left_behind`` returns the files that they have left.
     """
 
     name: str

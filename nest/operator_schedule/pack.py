@@ -85,14 +85,8 @@ class _Search:
     def _extend(self, begun: int, now: int, free: tuple[Free, Free]) -> bool:
         """Start one more job, in all ways; return whether that was all.
 
-        Parameters
-        ----------
-        begun
-            Jobs that are started, as bits.
-        now
-            When the last of them starts.
-        free
-            When the cores are free.
+        ``begun`` are the jobs that are started, as bits; ``now`` is when the last of
+        them starts, ``free`` when the cores are free.
         """
         count = len(self._jobs)
         if begun == (1 << count) - 1:

@@ -52,14 +52,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 class Placed(NamedTuple):
     """The time and the cores of an operator.
 
-    Attributes
-    ----------
-    start_tick, end_tick
-        ``[start, end)``.
-    whole
-        Whether it has the whole chip.
-    tensor_core, vector_core
-        Number of its core; ``None`` where it needs none, or all.
+    It runs in ``[start, end)``. Its cores have numbers, ``None`` where it needs none,
+    or has the whole chip.
     """
 
     start_tick: int

@@ -170,15 +170,10 @@ def _nest_column(inputs: Iterable[_Input], folder: Path) -> tuple[Table, list[st
 class _Baseline(NamedTuple):
     """A baseline's plan on an input.
 
-    Attributes
-    ----------
-    repeated
-        How many of its figures are repeated to every digit.
-    above
-        Its step time over NEST's, per reading of :data:`WAYS`; ``None`` where
-        it does not fit.
-    shared_above
-        How far the shared model's time lies above that of the intended split.
+    ``repeated`` is the number of its figures that are repeated to every digit,
+    ``above`` its step time over NEST's, per reading of :data:`WAYS`, ``None`` where it
+    does not fit. ``shared_above`` says how far the shared model's time lies above that
+    of the intended split.
     """
 
     instance: str

@@ -28,14 +28,8 @@ from nest.units import ceil_div
 class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a baseline, as inputs name it.
 
-    Attributes
-    ----------
-    num_transformer_layers
-        Layers that are split.
-    p, d, t
-        Stages, replicas and tensor parallel width.
-    layer_partition
-        Layers of every stage, where they are not split evenly.
+    ``p``, ``d`` and ``t`` are stages, replicas and tensor parallel width;
+    ``layer_partition`` has the layers of every stage, where they are not split evenly.
     """
 
     num_transformer_layers: Count

@@ -186,15 +186,9 @@ def cheaper_or_smaller(compute: Ints, with_one: Ints, with_all: Ints) -> Ints:
 class Way:
     """How a stage may run, and what that takes.
 
-    Attributes
-    ----------
-    strategy
-        Its degrees, with any recompute.
-    compute
-        ``P``: (pairs, ``y`` from 1 on), quanta; INFINITE where nothing fits,
-        as it does beyond the last ``y``.
-    constant
-        What the load of every pair adds to ``P/d``.
+    ``strategy`` has its degrees, with any recompute. ``compute`` is ``P`` (pairs, ``y``
+    from 1 on) in quanta, INFINITE where nothing fits, as it does beyond the last ``y``;
+    ``constant`` is what the load of every pair adds to ``P/d``.
     """
 
     strategy: Strategy
