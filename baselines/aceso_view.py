@@ -314,13 +314,8 @@ class View:
     ) -> Load | None:
         """Return a stage; ``None`` if some layer has no cost.
 
-        Parameters
-        ----------
-        split, start, degrees, behind
-            ``(R, B)``, its first layer, the degrees of its layers, and the
-            number of stages behind it.
-        recompute
-            What is computed again; by default what its memory asks for.
+        ``start`` is its first layer, ``behind`` the number of stages behind it. By
+        default its memory asks for what is computed again.
         """
         ladders = []
         for position, key in enumerate(degrees, start):

@@ -75,8 +75,6 @@ def best_pipeline(
         ``s - 1`` stages behind; :data:`INFINITE` if there is none.
     num_devices
         How many devices to use, no fewer.
-    counts
-        Allowed numbers of stages.
     node
         Devices of a node, if no stage may sit on more nodes than it must.
     cutoff

@@ -190,8 +190,6 @@ class Search:
     plan, own_ns
         The best plan so far, and its value by the planner's own objective in
         ns where it has one.
-    stopped
-        Whether time ran out.
     """
 
     planner: str

@@ -95,8 +95,6 @@ class Program:
 
     Attributes
     ----------
-    groups
-        Ranges of the chain.
     passes, static_bytes, kept_bytes
         By group and strategy; ``None`` where there is no cost.
     change
@@ -105,8 +103,6 @@ class Program:
     receive, send
         By group but the first, and strategy: receive of activations by the
         group if it starts a stage, of gradients by the group in front.
-    in_flight
-        Micro-batches whose activations a stage keeps.
     alike
         Whether all groups of a stage must have one strategy.
     """
@@ -424,12 +420,8 @@ def optimize(
 ) -> tuple[Solution | None, bool]:
     """Solve one program.
 
-    Parameters
-    ----------
-    program, cutoff
-        What to solve, and the value that a solution has to be below.
-    search, effort
-        Workers, seed and clock, and how much deterministic time.
+    A solution has to be below ``cutoff``; ``effort`` is how much deterministic time
+    there is.
 
     Returns
     -------

@@ -34,8 +34,6 @@ class Solved(Struct, frozen=True, kw_only=True):
     lower_quanta
         No step is shorter; where no plan fits,
         :data:`~nest.accelerators.objective.NO_PLAN`.
-    exact
-        Whether it is the shortest.
     plan
         That of the shortest step, where it is known.
     splits
@@ -136,12 +134,8 @@ def solve_point(
 ) -> Solved:
     """Return the least step of a model on a point, up to a target.
 
-    Parameters
-    ----------
-    splits
-        Those with which a plan can be so fast; none for all there are.
-    target_quanta
-        Longer steps do not matter: a bound above it is an answer.
+    ``splits`` are those with which a plan can be so fast, none for all there are.
+    Longer steps than the target do not matter: a bound above it is an answer.
 
     Raises
     ------
@@ -224,8 +218,6 @@ def solve_together(
         :meth:`~nest.accelerators.workload.Workload.entries`.
     splits
         Those that are looked at; all others are ruled out. None for all.
-    target_quanta
-        Longer steps do not matter.
 
     Raises
     ------
@@ -271,14 +263,8 @@ def best_plan(
     """Return the least step in quanta and its plan, as ``dp`` proves them.
 
     :data:`~nest.accelerators.objective.NO_PLAN` if no plan fits. Where every
-    plan takes longer than the target it is a bound above that, and no plan.
-
-    Parameters
-    ----------
-    target_quanta
-        Longer steps do not matter.
-    any_plan
-        Whether any plan up to the target will do.
+    plan takes longer than the target it is a bound above that, and no plan. With
+    ``any_plan`` any plan up to the target will do.
 
     Raises
     ------

@@ -71,13 +71,8 @@ Runs = tuple[tuple[Pass, int], ...]
 class LayerWork(NamedTuple):
     """The passes that a graph node of a kind runs on a device under one split.
 
-    Attributes
-    ----------
-    kind, key
-        The name of a kind of layers, and the key of a cost of it
-        (:attr:`nest.ir.graph.LayerCost.key`).
-    forward, backward, repeated
-        The two passes, and what ``selective`` recomputation adds.
+    ``key`` is that of a cost of the kind (:attr:`nest.ir.graph.LayerCost.key`);
+    ``repeated`` is what ``selective`` recomputation adds to the two passes.
     """
 
     kind: str

@@ -21,14 +21,10 @@ from nest.util.stored import read_stored
 class Chip(Struct, frozen=True, kw_only=True):
     """A chip as published.
 
-    Attributes
-    ----------
-    arrays, shape, frequency_mhz
-        Arrays of multiply-accumulates, what one computes in a cycle, and
-        their clock. Rows and columns; for a GPU, whose units are no systolic
-        arrays, M, N and K of a product.
-    dtype, published_tflops
-        What the peak is of; the least and the most that are printed.
+    It has arrays of multiply-accumulates, what one computes in a cycle, and their
+    clock. A shape is rows and columns; for a GPU, whose units are no systolic arrays,
+    M, N and K of a product. The peak is of ``dtype``; the least and the most are given
+    that are printed.
     """
 
     name: str

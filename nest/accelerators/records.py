@@ -94,14 +94,10 @@ class Counts(NamedTuple):
 class Best(NamedTuple):
     """The best point for some models.
 
-    Attributes
-    ----------
-    found
-        The point, the best one known if the search was stopped; ``None`` if
-        none fits them all, or none is known.
-    most_relative
-        No point has a larger throughput relative to the base; ``None`` if
-        nothing is known. That of the point itself once it is proven best.
+    ``found`` is the best point known if the search was stopped; ``None`` if none fits
+    them all, or none is known. No point has a larger throughput relative to the base
+    than ``most_relative``, ``None`` if nothing is known; it is that of the point itself
+    once it is proven best.
     """
 
     models: tuple[str, ...]
@@ -118,13 +114,9 @@ class Best(NamedTuple):
 class QuestionProgress(NamedTuple):
     """The progress of a question.
 
-    Attributes
-    ----------
-    question
-        What is asked: names of models, ``the frontier``, ``sample SEED``.
-    relative, most_relative
-        Throughput of the best point known relative to the base, and what no point has
-        more than; ``None`` if nothing is known, or the question is another one.
+    A question is names of models, ``the frontier`` or ``sample SEED``. ``relative`` is
+    the throughput of the best point known relative to the base, and none has more than
+    ``most_relative``; ``None`` if nothing is known, or the question is another one.
     """
 
     question: str

@@ -246,13 +246,8 @@ OnProgress = Callable[[QuestionStatus], None]
 class _Settling:
     """A question: which points of some can be asked for.
 
-    Attributes
-    ----------
-    state
-        What is known; :meth:`run` adds to it.
-    cut
-        Which points cannot be asked for, of lower bounds on the costs and of which of
-        them are exact; and for every point the largest cost with which it can.
+    Of lower bounds on the costs and of which of them are exact, ``cut`` says which
+    points cannot be asked for, and for every point the largest cost with which it can.
     """
 
     state: State

@@ -74,13 +74,8 @@ class Areas(Struct, frozen=True, kw_only=True):
 class Energies(Struct, frozen=True, kw_only=True):
     """Energies of one operation of each component, in fJ.
 
-    Attributes
-    ----------
-    mac_fj, lane_fj
-        A multiply-accumulate; a lane for a cycle.
-    sram_fj_per_byte
-        An access to a buffer, by its size as for areas; a larger buffer is
-        made of the largest, of which one is accessed.
+    ``lane_fj`` is that of a lane for a cycle. Those of a buffer are by its size as for
+    areas; a larger buffer is made of the largest, of which one is accessed.
     """
 
     mac_fj: Count

@@ -103,13 +103,8 @@ _AS_COLUMNS = "columns"
 class Objective(Struct, frozen=True, kw_only=True):
     """How throughputs of several models become one figure.
 
-    Attributes
-    ----------
-    kind
-        Of the throughputs relative to those of the base: the geometric mean,
-        the mean, or the least.
-    weights
-        Whole numbers per model, 1 for one that is not named: how often it counts.
+    ``weights`` are whole numbers per model, 1 for one that is not named: how often it
+    counts.
     """
 
     kind: str

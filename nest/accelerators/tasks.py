@@ -199,12 +199,8 @@ class Store:
 def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     """Open the directory of a search, for nobody else at the same time.
 
-    Parameters
-    ----------
-    folder
-        The directory; made if there is none. ``None`` keeps answers in memory alone.
-    resume
-        Whether a search that began there may go on.
+    ``folder`` is made if there is none; ``None`` keeps answers in memory alone. With
+    ``resume`` a search that began there may go on.
 
     Raises
     ------

@@ -38,12 +38,8 @@ Times = Mapping[int, int]
 class Workload:
     """The operators that the layers of a model run, under every split.
 
-    Parameters
-    ----------
-    base
-        Its problem without times, see :func:`nest.accelerators.problem.base_problem`.
-    works
-        See :func:`nest.accelerators.layers.layer_works`.
+    For ``base`` see :func:`nest.accelerators.problem.base_problem`, for ``works``
+    :func:`nest.accelerators.layers.layer_works`.
     """
 
     def __init__(

@@ -16,12 +16,8 @@ from nest.solvers.base import SolveOptions
 class BenchCell(Struct, frozen=True, kw_only=True):
     """One cell: a problem, a solver, and all that its answer depends on.
 
-    Attributes
-    ----------
-    seed, time_limit_s, gap, num_workers, repair, extra
-        As in :class:`~nest.solvers.base.SolveOptions`.
-    planner
-        Of a planner that is a command, what the registry has of it.
+    Options are as in :class:`~nest.solvers.base.SolveOptions`; ``planner`` is what the
+    registry has of a planner that is a command.
     """
 
     problem_hash: str
@@ -147,12 +143,8 @@ class TracePoint(Struct, frozen=True, kw_only=True):
 class Finished(FileStruct, frozen=True, kw_only=True, tag="nest-bench-cell/1"):
     """A finished cell: its answer, how it came about, and where.
 
-    Attributes
-    ----------
-    result
-        The cell of a ``nest-compare/1`` document.
-    trace
-        Plans and bounds over time; the last point is the answer.
+    ``result`` is the cell of a ``nest-compare/1`` document, ``trace`` plans and bounds
+    over time; the last point is the answer.
     """
 
     key: str

@@ -25,8 +25,6 @@ class Row:
 
     Attributes
     ----------
-    exact
-        Whether its solver promises proofs.
     outcome, status, limit, detail
         As in :class:`~nest.solvers.result.SolveResult`.
     step_quanta, bound_quanta
@@ -108,8 +106,6 @@ class ProblemSummary(NamedTuple):
         The solvers of the run that found it.
     bound_quanta
         The greatest lower bound that a solver of the run proved.
-    infeasible
-        Whether one proved that there is no plan.
     proven_by
         The solvers that proved the best plan optimal, or that there is none.
     """

@@ -158,12 +158,9 @@ def execute(
 ) -> Ended:
     """Run what is missing of a run, and return the outcome.
 
-    Parameters
-    ----------
-    jobs, dask, on_finished
-        See :func:`~nest.benchmarks.engine.run_missing`.
-    on_end
-        Called with what is finished at the end, also of a run that was stopped.
+    For ``jobs``, ``dask`` and ``on_finished`` see
+    :func:`~nest.benchmarks.engine.run_missing`. ``on_end`` is called with what is
+    finished at the end, also of a run that was stopped.
 
     Raises
     ------

@@ -26,12 +26,8 @@ def shifted_geometric_mean(values: Sequence[float], shift: float) -> float:
     The shift keeps very small values from counting as much as large ones
     (Achterberg 2007, *Constraint Integer Programming*, appendix A.3).
 
-    Parameters
-    ----------
-    values
-        At least one, each finite and above minus the shift.
-    shift
-        In the unit of the values; 0 is the plain geometric mean.
+    There is at least one value, each finite and above minus the shift, which is in the
+    unit of the values; 0 is the plain geometric mean.
     """
     logs = [math.log(value + shift) for value in values]
     return math.exp(math.fsum(logs) / len(logs)) - shift

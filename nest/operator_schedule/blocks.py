@@ -77,13 +77,8 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable of a part, and what none is shorter than.
 
-    Parameters
-    ----------
-    table
-        A timetable; it is returned if none is shorter.
-    bound_ticks
-        What none is shorter than; returned, with no timetable, if finding
-        out more is too much work.
+    ``table`` is returned if no timetable is shorter; ``bound_ticks``, with no
+    timetable, if finding out more is too much work.
 
     Raises
     ------

@@ -36,12 +36,8 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
     another could have been finished before. Of two ways to have started the
     same jobs the one is left that is nowhere later.
 
-    Parameters
-    ----------
-    block
-        Some of its jobs, as bits; all that precedes them, but for themselves, is done.
-    most_ticks
-        Longer ones are not looked for.
+    ``block`` are some of its jobs, as bits; all that precedes them, but for themselves,
+    is done. Schedules longer than ``most_ticks`` are not looked for.
 
     Returns
     -------

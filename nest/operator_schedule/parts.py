@@ -84,12 +84,8 @@ def in_series(
 def cut(before: Sequence[int], numbers: Sequence[int]) -> list[list[int]]:
     """Cut where all before precedes all that comes after.
 
-    Parameters
-    ----------
-    before
-        What precedes each number, as bits.
-    numbers
-        What to cut; whatever is between two of them is among them.
+    ``before`` is what precedes each number, as bits. Whatever is between two of
+    ``numbers`` is among them.
 
     Returns
     -------

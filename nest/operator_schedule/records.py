@@ -26,8 +26,6 @@ class Operator(Struct, frozen=True, kw_only=True):
     ----------
     name
         Unique among the operators of a pass.
-    engine
-        What it runs on.
     single_ticks
         Ticks on one core of its type, of both types if it is fused; ``None``
         if it cannot.
@@ -88,12 +86,7 @@ class PartOf(NamedTuple):
 class Schedule(NamedTuple):
     """A schedule of one pass.
 
-    Attributes
-    ----------
-    operators
-        When and where every operator runs, in the order they were given.
-    parts
-        What it is made of, one after the other.
+    ``operators`` are in the order they were given, ``parts`` run one after the other.
     """
 
     makespan_ticks: int

@@ -110,8 +110,6 @@ class Study:
         Keyword on the command line.
     quick
         The part that a quick run covers.
-    limits
-        What the answer does not say.
     files
         Published data that the study needs, as paths in the data folder.
     """

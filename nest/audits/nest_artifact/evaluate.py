@@ -76,13 +76,9 @@ def printed_time(
 ) -> float | None:
     """Return ``finalTimePerBatch`` of a pipeline.
 
-    Parameters
-    ----------
-    width, replicas
-        Tensor parallel width of all stages, and data parallel degree.
-    stages
-        Ids of the layers of every stage, in the order in which the artifact
-        takes them for a pipeline.
+    All stages have one tensor parallel ``width``; ``replicas`` is the data parallel
+    degree. ``stages`` are ids of the layers of every stage, in the order in which the
+    artifact takes them for a pipeline.
 
     Returns
     -------
