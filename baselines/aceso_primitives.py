@@ -212,8 +212,8 @@ def groups(view: View, config: Config, bottleneck: int) -> Iterator[list[Primiti
         value / total if value > 0 and total else 0.0
         for value, total in zip(fractions, sums, strict=True)
     ]
-    # What may not rise: computing, losses, memory.
-    kept = (
+    # Computing, losses, memory.
+    may_not_rise = (
         fractions.ideal * len(every) > sums.ideal,
         fractions.lost * len(every) > sums.lost,
         fractions.recomputed > 0,
@@ -225,7 +225,7 @@ def groups(view: View, config: Config, bottleneck: int) -> Iterator[list[Primiti
             continue
         done.add(components[index])
         lowered = [p for p in remaining if p.changes[index] < 0]
-        held = [other for other in range(3) if kept[other] and other != index]
+        held = [other for other in range(3) if may_not_rise[other] and other != index]
         first = [p for p in lowered if all(p.changes[other] <= 0 for other in held)]
         yield first
         yield [p for p in lowered if p not in first]
