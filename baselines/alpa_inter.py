@@ -65,7 +65,7 @@ def best_pipeline(
     cutoff: int = INFINITE,
     check_time: Callable[[], None] = lambda: None,
 ) -> Pipeline | None:
-    """Return the pipeline with the least ``T``.
+    """Return the pipeline with the least ``T``, ``None`` if none is below the cutoff.
 
     Parameters
     ----------
@@ -81,11 +81,6 @@ def best_pipeline(
         Pipelines whose ``T`` is not below are of no use.
     check_time
         Called before every program; what it raises ends the search.
-
-    Returns
-    -------
-    Pipeline or None
-        ``None`` if there is none below the cutoff.
     """
     counts = [count for count in counts if count <= len(times)]
     values: list[int] = np.unique(times[times < INFINITE]).tolist()

@@ -40,12 +40,8 @@ def cluster(
     the ``(producer, bytes)`` of what it reads, producers by their position in the
     chain. Where the bound leaves no such number of clusters, it is the largest smaller
     number that has one, as Alpa's search for a number of layers does. With as many as
-    there are layers, or more, every layer is a cluster.
-
-    Returns
-    -------
-    list of (start, stop)
-        In the order of the chain.
+    there are layers, or more, every layer is a cluster. Clusters are ``(start, stop)``,
+    in the order of the chain.
     """
     if num_clusters >= len(work):
         return [(i, i + 1) for i in range(len(work))]

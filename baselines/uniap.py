@@ -423,10 +423,7 @@ def optimize(
     A solution has to be below ``cutoff``; ``effort`` is how much deterministic time
     there is.
 
-    Returns
-    -------
-    tuple
-        The best solution found, and whether there is proof of that.
+    The best solution is returned, and whether there is proof of that.
     """
     from ortools.sat.python import cp_model
 

@@ -40,11 +40,6 @@ def import_file(
         Called with its contents and the problem's name, the stem of the
         path; raises ``ValueError`` if the contents make no problem.
 
-    Returns
-    -------
-    Problem
-        What ``make_problem`` returned.
-
     Raises
     ------
     InvalidProblemError

@@ -40,15 +40,9 @@ def profile(costs: Mapping[str, Sequence[float]]) -> dict[str, Steps]:
     ``τ`` times the least of all solvers; the share counts every run, also
     those that nobody finished.
 
-    Parameters
-    ----------
-    costs
-        Per solver a cost per run, at least 0; ``math.inf`` where it failed.
-
-    Returns
-    -------
-    dict
-        Per solver the points at which its profile rises, from ``τ = 1`` on.
+    ``costs`` has per solver a cost per run, at least 0, ``math.inf`` where it failed.
+    What is returned are per solver the points at which its profile rises, from
+    ``τ = 1`` on.
     """
     count = len(next(iter(costs.values())))
     lowest = [min(column) for column in zip(*costs.values(), strict=True)]
@@ -69,17 +63,9 @@ def _ratio(cost: float, lowest: float) -> float:
 
 
 def cactus(times: Iterable[float]) -> Steps:
-    """Return how many runs were done after so long.
+    """Return pairs of seconds and the number of runs that were done by then.
 
-    Parameters
-    ----------
-    times
-        Seconds each; ``math.inf`` where it never was.
-
-    Returns
-    -------
-    tuple
-        Pairs of seconds and number of runs.
+    ``times`` are seconds each, ``math.inf`` where it never was.
     """
     return _rises([t for t in times if t < math.inf], 0.0, 1)
 

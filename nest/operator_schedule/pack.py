@@ -39,8 +39,6 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
     ``block`` are some of its jobs, as bits; all that precedes them, but for themselves,
     is done. Schedules longer than ``most_ticks`` are not looked for.
 
-    Returns
-    -------
     ``None`` if that is too much work.
     """
     members = [i for i in range(len(group.jobs)) if block >> i & 1]

@@ -68,9 +68,7 @@ def in_series(
 
     ``operators`` are a DAG, in any order.
 
-    Returns
-    -------
-    The parts: numbers of their operators, and these as jobs.
+    Parts are numbers of their operators, and these as jobs.
     """
     before = _ancestors(operators)
     running = [i for i, x in enumerate(operators) if x.engine != "none"]
@@ -87,9 +85,7 @@ def cut(before: Sequence[int], numbers: Sequence[int]) -> list[list[int]]:
     ``before`` is what precedes each number, as bits. Whatever is between two of
     ``numbers`` is among them.
 
-    Returns
-    -------
-    The finest cut, each part in an order that keeps what precedes what.
+    It is the finest cut, each part in an order that keeps what precedes what.
     """
     bits = sum(1 << i for i in numbers)
     order = sorted(numbers, key=lambda i: (before[i] & bits).bit_count())
