@@ -97,9 +97,8 @@ def with_prices(problem: Problem, prices: Mapping[str, float]) -> Problem:
     for device in cluster.types:
         if device.price_usd_per_hour is None:
             raise InvalidOptionError(
-                f"--price: expected a price of every type, got none of "
-                f"{device.name}; add --price {device.name}=USD or its "
-                f"price_usd_per_hour in the file"
+                f"--price: expected a price of every type, got none of {device.name}; "
+                f"add --price {device.name}=USD or its price_usd_per_hour in the file"
             )
     if problem.time_unit != "s" or get_rules(problem.preset).steady_state:
         raise InvalidOptionError(

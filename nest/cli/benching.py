@@ -286,9 +286,8 @@ class _CellLine(StatusLine):
         result: dict[str, Any] = finished.result
         name = self._names[finished.cell.problem_hash]
         self.update(
-            f"{self._count} of {self._size} cells, last {name} "
-            f"{finished.cell.solver}: {result['status'] or result['outcome']} "
-            f"in {result['wall_s']:.1f} s"
+            f"{self._count} of {self._size} cells, last {name} {finished.cell.solver}: "
+            f"{result['status'] or result['outcome']} in {result['wall_s']:.1f} s"
             + share_left(
                 self.elapsed_s,
                 self._count - self._begun_with,

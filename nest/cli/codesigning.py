@@ -170,9 +170,8 @@ def _exit_code(answers: Answers) -> int:
         if best.proven:
             code = 2
             text = (
-                f"no point of the space fits "
-                f"{'all of them' if many else 'a plan'}; raise the "
-                f"limits, or list more memory or devices"
+                f"no point of the space fits {'all of them' if many else 'a plan'}; "
+                f"raise the limits, or list more memory or devices"
             )
         else:
             code = code or 1

@@ -57,9 +57,8 @@ class EngineOptions:
         ):
             if path is not None and not ends:
                 raise InvalidOptionError(
-                    f"{name}: expected a solver that hands models to an "
-                    f"engine, {_listed('model_files')}, got {solver}; choose "
-                    f"one with --solver"
+                    f"{name}: expected a solver that hands models to an engine, "
+                    f"{_listed('model_files')}, got {solver}; choose one with --solver"
                 )
         if self.model_path is not None and Path(self.model_path).suffix not in (*ends,):
             raise InvalidOptionError(
@@ -70,8 +69,7 @@ class EngineOptions:
         if self.log_path is not None and LOG not in promised.options:
             raise InvalidOptionError(
                 f"--engine-log: expected a solver with an engine, "
-                f"{_listed('options')}, got {solver}; choose one with "
-                f"--solver"
+                f"{_listed('options')}, got {solver}; choose one with --solver"
             )
         if self.log_path is not None and LOG in extra:
             raise both_given("--engine-log", f"--option {solver}.{LOG}")

@@ -317,8 +317,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         (
             "cluster",
             f"{cluster.num_devices} × {cluster.device_name} "
-            f"({format_bytes(cluster.memory_bytes())}), "
-            f"{cluster.topology.text}"
+            f"({format_bytes(cluster.memory_bytes())}), {cluster.topology.text}"
             + (
                 f", {format_bytes(cluster.reserve_bytes())} of each reserved"
                 if cluster.reserve_bytes()

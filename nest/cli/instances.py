@@ -63,9 +63,8 @@ def instances_group(
     if context.invoked_subcommand is not None:
         if json_path is not None:
             raise InvalidOptionError(
-                f"--json: expected it without a command, or behind 'show', "
-                f"got it in front of {context.invoked_subcommand!r}; move or "
-                f"remove it"
+                f"--json: expected it without a command, or behind 'show', got it in "
+                f"front of {context.invoked_subcommand!r}; move or remove it"
             )
         return
     from nest.instances import names

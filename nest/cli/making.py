@@ -111,9 +111,8 @@ def cluster_command(request: NewClusterRequest, output: str) -> int:
     reserve_bytes = machine.device.reserve_bytes
     if memory_bytes is not None and memory_bytes <= reserve_bytes:
         raise InvalidOptionError(
-            f"--memory {request.memory}: expected more than the "
-            f"{reserve_bytes} bytes of it that no plan can use, got "
-            f"{memory_bytes}; say more"
+            f"--memory {request.memory}: expected more than the {reserve_bytes} bytes "
+            f"of it that no plan can use, got {memory_bytes}; say more"
         )
     template = ClusterTemplate(
         num_devices=devices,

@@ -251,9 +251,8 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
 def _check_steps(price_usd: float | None) -> None:
     if price_usd is None:
         raise InvalidOptionError(
-            "--steps: expected a price per device and a step time in "
-            "seconds, got none; pass --price, or leave "
-            "out --steps"
+            "--steps: expected a price per device and a step time in seconds, got "
+            "none; pass --price, or leave out --steps"
         )
 
 

@@ -133,9 +133,8 @@ def bench_command(
     size = ranks or devices // stride
     if size < 2 or devices % (size * stride):
         raise InvalidOptionError(
-            f"--ranks: expected groups of at least 2 ranks that fill the "
-            f"{devices} devices, got {size} with --stride {stride}; choose "
-            f"others"
+            f"--ranks: expected groups of at least 2 ranks that fill the {devices} "
+            f"devices, got {size} with --stride {stride}; choose others"
         )
     block = Block(1, devices, 0, devices)
     groups = list(ParallelGroups(block, size, stride).groups())

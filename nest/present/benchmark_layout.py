@@ -106,11 +106,10 @@ def _solvers(document: Document) -> Section:
 
     return _section(
         "Solvers",
-        "Proven: optimal or infeasible, cells. Best, within 1 % and with a "
-        "plan: cells of problems not proven infeasible. Over best: extra step "
-        "time against the best known plan, over the cells with a plan. The "
-        "profile counts the other cells as failures. The shared cost model "
-        "scores all plans.",
+        "Proven: optimal or infeasible, cells. Best, within 1 % and with a plan: cells "
+        "of problems not proven infeasible. Over best: extra step time against the "
+        "best known plan, over the cells with a plan. The profile counts the other "
+        "cells as failures. The shared cost model scores all plans.",
         (
             Column("solver"),
             Column("cells", form="d"),
@@ -250,9 +249,8 @@ def _sweep(document: Document) -> Section:
         ]
     return _section(
         "What bandwidth buys",
-        "Step time at multiples of the network bandwidth, and the speed-up "
-        "against × 1 (or the smallest multiple without it). Latencies do not "
-        "change.",
+        "Step time at multiples of the network bandwidth, and the speed-up against × 1 "
+        "(or the smallest multiple without it). Latencies do not change.",
         (
             Column("model"),
             Column("cluster"),
@@ -353,12 +351,11 @@ def _times(document: Document) -> Section:
 
     return _section(
         "Times",
-        f"Answered: ended by itself with a plan that fits or a proof. Means "
-        f"are geometric, shifted by {times['shift_s']:g} s, over all cells: "
-        f"{unanswered}. Primal integral: mean distance from the best plan "
-        f"known over the time limit, 0 is at once and 1 never; of all cells "
-        f"of problems with a plan. Hosts: {', '.join(times['hosts']) or '–'}."
-        f"{warning}",
+        f"Answered: ended by itself with a plan that fits or a proof. Means are "
+        f"geometric, shifted by {times['shift_s']:g} s, over all cells: {unanswered}. "
+        f"Primal integral: mean distance from the best plan known over the time limit, "
+        f"0 is at once and 1 never; of all cells of problems with a plan. Hosts: "
+        f"{', '.join(times['hosts']) or '–'}.{warning}",
         (
             Column("solver"),
             _out_of("answered", "answered", "cells"),

@@ -157,10 +157,9 @@ def _intervals(figures: Mapping[str, Any]) -> str:
     if not figures["rows"]:
         return "no step time has an interval"
     return (
-        f"of {figures['rows']} step times "
-        f"{_share(figures['within_90'])} lie within their 90 % "
-        f"intervals and {_share(figures['within_50'])} within the 50 "
-        f"% ones; half of the 90 % ones are wider than "
+        f"of {figures['rows']} step times {_share(figures['within_90'])} lie within "
+        f"their 90 % intervals and {_share(figures['within_50'])} within the 50 % "
+        f"ones; half of the 90 % ones are wider than "
         f"±{_share(figures['median_half_width_90'])}"
     )
 
@@ -171,9 +170,8 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
     if figures["share"] is None:
         return str(count)
     return (
-        f"{count} ({_share(figures['share'])}; with "
-        f"{_share(MEAN_ERROR)} head-room {roomy}, "
-        f"{_share(figures['share_with_headroom'])})"
+        f"{count} ({_share(figures['share'])}; with {_share(MEAN_ERROR)} head-room "
+        f"{roomy}, {_share(figures['share_with_headroom'])})"
     )
 
 

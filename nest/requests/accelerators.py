@@ -59,9 +59,8 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     )
     model: Words = setting(
         "--model NAME",
-        "Model to choose an accelerator for, instead of those of SPEC: a "
-        "name, see 'nest problems --models', or a config.json of Hugging "
-        "Face; repeatable.",
+        "Model to choose an accelerator for, instead of those of SPEC: a name, see "
+        "'nest problems --models', or a config.json of Hugging Face; repeatable.",
         _models,
         multiple=True,
     )
@@ -172,8 +171,7 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
         if chosen and name not in chosen:
             raise InvalidOptionError(
                 f"--model: expected {name!r} too, which has a weight in the "
-                f"specification, got {', '.join(chosen)}; add it, or remove "
-                f"its weight"
+                f"specification, got {', '.join(chosen)}; add it, or remove its weight"
             )
     return replace(spec, models=chosen)
 

@@ -116,9 +116,8 @@ class BenchRequest(
         """Refuse a request that names nothing to run."""
         if not self.has_problems and not self.resume:
             raise InvalidOptionError(
-                f"{self.COMMAND}: expected SET, got none; name problems, "
-                f"files or a set such as 'quick', pass --model and --cluster, "
-                f"or --resume a run"
+                f"{self.COMMAND}: expected SET, got none; name problems, files or a "
+                f"set such as 'quick', pass --model and --cluster, or --resume a run"
             )
         given = self.given_job
         if given and self.problems:

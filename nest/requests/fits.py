@@ -109,9 +109,8 @@ class FitsRequest(PlanRequest, command="nest fits"):
             if values[name] and name not in fields:
                 flag = settings_of(FitsRequest)[name].flags[0]
                 raise InvalidOptionError(
-                    f"{flag} {values[name][0][0]}: expected no such option "
-                    f"with {path}, which leaves nothing open, got it; remove "
-                    f"it"
+                    f"{flag} {values[name][0][0]}: expected no such option with "
+                    f"{path}, which leaves nothing open, got it; remove it"
                 )
         settings = {k: v for k, v in values.items() if v and k in fields}
         return kind(path=path, **settings)

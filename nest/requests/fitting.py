@@ -155,9 +155,8 @@ class FitRequest(
         if len(names) != 1:
             got = " and ".join(names) or "none"
             raise InvalidOptionError(
-                f"nest fit: expected one target, --within, --tokens-per-s or "
-                f"--days with --tokens, got {got}; "
-                f"{'keep one' if names else 'add one'}"
+                f"nest fit: expected one target, --within, --tokens-per-s or --days "
+                f"with --tokens, got {got}; {'keep one' if names else 'add one'}"
             )
         if with_budget:
             return

@@ -33,9 +33,8 @@ class ParetoRequest(
     _: KW_ONLY
     devices: Integers | None = setting(
         "--devices N,…",
-        "Sizes of clusters to compare, each the first devices of the "
-        "cluster.  [default: all; also half, a quarter, … with devices or "
-        "cost]",
+        "Sizes of clusters to compare, each the first devices of the cluster.  "
+        "[default: all; also half, a quarter, … with devices or cost]",
         integers(),
         unit="devices",
     )

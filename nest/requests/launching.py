@@ -52,9 +52,8 @@ class ExportRequest(PlanRequest, command="nest export"):
     model: PathText | None = redeclared(
         PlanRequest,
         "model",
-        "Model instead of PROBLEM, with --cluster; or the model of PROBLEM, "
-        "where that does not name one: a name, or a config.json of Hugging "
-        "Face.",
+        "Model instead of PROBLEM, with --cluster; or the model of PROBLEM, where that "
+        "does not name one: a name, or a config.json of Hugging Face.",
     )
 
 
@@ -158,10 +157,9 @@ def launch_settings(
         settings = settings._replace(gpus_per_node=sizes.pop())
     if settings.gpus_per_node is None and not has_nodes:
         raise InvalidOptionError(
-            f"{option_name}: expected a network that groups the devices into "
-            f"nodes, got the network of {problem.name}, which has no nodes; "
-            f"write the plan with -o, and pass 'nest export' its "
-            f"--gpus-per-node"
+            f"{option_name}: expected a network that groups the devices into nodes, "
+            f"got the network of {problem.name}, which has no nodes; write the plan "
+            f"with -o, and pass 'nest export' its --gpus-per-node"
         )
     return settings
 

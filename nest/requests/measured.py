@@ -102,11 +102,10 @@ class ValidateRequest(Request, command="nest validate"):
         ]
         if not selected:
             raise InvalidOptionError(
-                f"FILE: expected a row that matches '{selection}', got none "
-                f"of {len(rows)}; tiers here: "
-                f"{_listed(row.time_tier for row in rows)}; precisions: "
-                f"{_listed(row.precision_class for row in rows)}; "
-                f"widen the selection"
+                f"FILE: expected a row that matches '{selection}', got none of "
+                f"{len(rows)}; tiers here: {_listed(row.time_tier for row in rows)}; "
+                f"precisions: {_listed(row.precision_class for row in rows)}; widen "
+                f"the selection"
             )
         return selected[: self.limit]
 

@@ -554,9 +554,8 @@ def load_problem(source: str) -> Problem:
     names = (*builtin.names(), *store.index())
     hint = did_you_mean(source, names, "see 'nest problems' and 'nest instances'")
     raise InvalidProblemError(
-        f"{source}: expected a file, a built-in problem "
-        f"({', '.join(builtin.names())}) or an instance, got no such file and "
-        f"no such name; {hint}"
+        f"{source}: expected a file, a built-in problem ({', '.join(builtin.names())}) "
+        f"or an instance, got no such file and no such name; {hint}"
     )
 
 

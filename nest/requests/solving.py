@@ -320,8 +320,7 @@ def parse_extra(
         if keyword not in solvers:
             raise InvalidOptionError(
                 f"--option {text}: expected one of the solvers that run "
-                f"({', '.join(solvers)}), got {keyword!r}; "
-                f"correct it or add the solver"
+                f"({', '.join(solvers)}), got {keyword!r}; correct it or add the solver"
             )
         if key in options.setdefault(keyword, {}):
             raise InvalidOptionError(

@@ -402,7 +402,6 @@ def check_vary(request: SweepRequest) -> None:
         )
     if not request.vary and request.grid is None:
         raise InvalidOptionError(
-            f"{request.COMMAND}: expected GRID or --vary, got none; for "
-            f"example --model llama3-8b --cluster h100x64 --vary "
-            f"memory=80GB,141GB"
+            f"{request.COMMAND}: expected GRID or --vary, got none; for example "
+            f"--model llama3-8b --cluster h100x64 --vary memory=80GB,141GB"
         )

@@ -89,9 +89,8 @@ class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
         unknown = sorted(used - {*PLACEHOLDERS})
         if unknown:
             raise ValueError(
-                f"command: expected placeholders out of "
-                f"{', '.join(PLACEHOLDERS)}, got {{{unknown[0]}}}; correct "
-                f"it, or put the program into a file"
+                f"command: expected placeholders out of {', '.join(PLACEHOLDERS)}, got "
+                f"{{{unknown[0]}}}; correct it, or put the program into a file"
             )
         for name in ("problem", "plan"):
             if name not in used:

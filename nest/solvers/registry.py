@@ -257,8 +257,7 @@ def solver_class(name: str, limit_s: float | None = None) -> type[Solver]:
         text = " ".join(str(error).split())
         raise SolverNotInstalledError(
             f"solver {name!r}: expected a solver class at {target!r}, got "
-            f"{type(error).__name__}: {text}; reinstall the package that "
-            f"provides it"
+            f"{type(error).__name__}: {text}; reinstall the package that provides it"
         ) from error
 
 

@@ -173,9 +173,8 @@ class SolveResult(Verdict, Tabular):
         reason = self.detail
         if self.status is Status.INFEASIBLE:
             known = (
-                "proven: no plan fits; "
-                "nest.analysis.feasible.remedies(problem) says by how much, "
-                "and what would do"
+                "proven: no plan fits; nest.analysis.feasible.remedies(problem) says "
+                "by how much, and what would do"
             )
             reason = "; ".join(filter(None, (known, reason)))
         return reason or "no plan was found"

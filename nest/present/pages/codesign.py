@@ -404,10 +404,9 @@ def _searched(document: Document) -> Section:
     )
     text = (
         *(f"{line}." for line in cut_lines(spec)),
-        "Not searched: anything that is not in the list; splits of the model "
-        "that the job does not allow. Not modeled: the network on the chip, "
-        "the bandwidth of its buffers, fused operators, launches, and clocks "
-        "that depend on power.",
+        "Not searched: anything that is not in the list; splits of the model that the "
+        "job does not allow. Not modeled: the network on the chip, the bandwidth of "
+        "its buffers, fused operators, launches, and clocks that depend on power.",
     )
     return Section(
         "searched",

@@ -133,9 +133,8 @@ def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
     missing = len(specs) - len(drawn)
     if missing:
         print(
-            f"nest: note: {missing} charts are tables: the process that "
-            f"draws them failed ({why}); a higher memory limit (ulimit -v) "
-            f"may help",
+            f"nest: note: {missing} charts are tables: the process that draws them "
+            f"failed ({why}); a higher memory limit (ulimit -v) may help",
             file=sys.stderr,
         )
     return [*drawn, *[None] * missing]

@@ -35,9 +35,8 @@ def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
     """
     lead = (
         f"{count(document['rows'], 'row')} ({document['selection']}): "
-        f"{document['used']} compared, "
-        f"{sum(document['skipped'].values())} skipped. Errors are those of "
-        f"the predicted step time, in per cent of the measured one."
+        f"{document['used']} compared, {sum(document['skipped'].values())} skipped. "
+        f"Errors are those of the predicted step time, in per cent of the measured one."
     )
     sections = [
         _answer(document),
