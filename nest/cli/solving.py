@@ -18,19 +18,7 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
-from nest.requests.solving import (
-    ALL,
-    Cells,
-    CompareRequest,
-    LimitedRequest,
-    SolveRequest,
-    adopted_by,
-    check_solvers,
-    compare_restricted,
-    parse_extra,
-    solve_restricted,
-    split_solvers,
-)
+from nest.requests import solving
 from nest.requests.values import both_given, integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
@@ -107,7 +95,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 )
 @click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
 @takes(
-    CompareRequest,
+    solving.CompareRequest,
     "json_path",
     "csv_path",
     without=("problem",),
@@ -115,7 +103,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     csv_path="Also write a row per solver and problem; '-' is standard output.",
 )
 def compare_command(
-    request: CompareRequest,
+    request: solving.CompareRequest,
     files: Files,
     texts: tuple[str, ...],
     target_loss: bool,
@@ -130,8 +118,8 @@ def compare_command(
     Several are a benchmark, see 'nest bench'. With --model or all solvers,
     every solver gets 60 s unless --time-limit says otherwise.
     """
-    solvers = split_solvers(str(request.solvers))
-    request = request.limited(slow=request.solvers == ALL)
+    solvers = solving.split_solvers(str(request.solvers))
+    request = request.limited(slow=request.solvers == solving.ALL)
     if not texts and not request.given_job:
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
@@ -177,9 +165,9 @@ def compare_command(
 @_MODELS
 @_LOG
 @paged
-@takes(SolveRequest, "output", "json_path", time_limit=_LIMIT)
+@takes(solving.SolveRequest, "output", "json_path", time_limit=_LIMIT)
 def solve_command(
-    request: SolveRequest,
+    request: solving.SolveRequest,
     files: Files,
     target_loss: bool,
     launch: bool,
@@ -249,10 +237,10 @@ class _Session:
         are written.
     """
 
-    request: LimitedRequest
+    request: solving.LimitedRequest
     files: Files
     restricted: Restricted
-    cells: Cells
+    cells: solving.Cells
     page: Paging
     target_loss: bool = False
     is_robust: bool = False
@@ -272,7 +260,7 @@ class _Session:
     @property
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
-        return isinstance(self.request, SolveRequest)
+        return isinstance(self.request, solving.SolveRequest)
 
     @property
     def remarks(self) -> list[str]:
@@ -288,7 +276,7 @@ class _Session:
         # The default headroom selects plans of the problem of the model.
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
-            results = [adopted_by(problem, result) for result in results]
+            results = [solving.adopted_by(problem, result) for result in results]
         target = restricted.target.name if restricted.target else None
         document = to_document(problem, self.cells, results, target)
         more = {
@@ -311,7 +299,7 @@ class _Session:
 
 
 def _prepared(
-    request: LimitedRequest,
+    request: solving.LimitedRequest,
     files: Files,
     solvers: list[str],
     *,
@@ -324,8 +312,8 @@ def _prepared(
 
     engine = engine or EngineOptions()
     request.check_problem_choice()
-    check_solvers(solvers, request.time_limit)
-    extra = parse_extra(request.option, solvers)
+    solving.check_solvers(solvers, request.time_limit)
+    extra = solving.parse_extra(request.option, solvers)
     files.check(request, writes={"--html": more["page"].path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
@@ -389,7 +377,10 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 
 def _answer(
-    session: _Session, cells: Cells, progress: ProgressLine, traces: Traces | None
+    session: _Session,
+    cells: solving.Cells,
+    progress: ProgressLine,
+    traces: Traces | None,
 ) -> None:
     """Run the solvers, and after them what else is asked."""
     from nest.analysis.compare import compare
@@ -400,7 +391,7 @@ def _answer(
         session.results = tuple(replace(x, options=cells[x.solver]) for x in results)
         session.write()
 
-    def run(restricted: Restricted, cells: Cells) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: solving.Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -416,12 +407,12 @@ def _answer(
         run(restricted.free or restricted, cells)
     elif session.is_single:
         ((name, options),) = cells.items()
-        session.restricted, result, session.faster = solve_restricted(
+        session.restricted, result, session.faster = solving.solve_restricted(
             restricted, name, options, run
         )
         session.results = (result,)
     else:
-        answered, _ = compare_restricted(restricted, cells, run)
+        answered, _ = solving.compare_restricted(restricted, cells, run)
         if answered.free is not None:
             _search_faster(session, cells, progress)
     session.write()
@@ -438,7 +429,9 @@ def _answer(
         session.write()
 
 
-def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _search_faster(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Search what the best solver gains without the default headroom."""
     from nest.analysis.compare import fastest
     from nest.analysis.safe import FREE_SHARE, faster_of
@@ -456,7 +449,7 @@ def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> N
     session.faster = faster_of(best, other, free.problem)
 
 
-def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
+def _remedy(session: _Session, _: solving.Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -466,7 +459,7 @@ def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
     )
 
 
-def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _lose(session: _Session, cells: solving.Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
     from nest.analysis.target_loss import loss_of
     from nest.solvers.run import run_solver
@@ -478,7 +471,9 @@ def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     session.loss = loss_of(session.results, free)
 
 
-def _make_robust(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _make_robust(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Look for the plan with the best guaranteed step time."""
     from nest.analysis.robust import robust_of
     from nest.solvers.run import run_solver

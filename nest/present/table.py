@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import IO, Any
 
@@ -229,6 +229,16 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
         if result.score is not None and result.score.step_time_ns
     ]
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
+
+
+def number(
+    spec: str, factor: float = 1, unit: str = ""
+) -> Callable[[float | None], str]:
+    """Return what writes a number times a factor; nothing for ``None``.
+
+    ``spec`` is a format specification, and ``unit`` follows the number.
+    """
+    return lambda value: "" if value is None else f"{factor * value:{spec}}{unit}"
 
 
 def count(amount: int, noun: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.table import terminal_table
+from nest.present.table import number, terminal_table
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.util.tables import EVERYWHERE, Column, Table, Writer
 
+_percent, _share = number(".1f", 100), number(".1f", 100, " %")
 #: Breakdowns of the error of the step time, and what each is by.
 BREAKDOWNS = {
     "by_source": "source",
@@ -91,7 +92,7 @@ def error_table(
         Column("used", right=True, rank=1),
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=3),
-        Column("bias", "bias %", _signed_percent, right=True, rank=2),
+        Column("bias", "bias %", number("+z.1f", 100), right=True, rank=2),
         # Terminals are narrow: the name, which may wrap, is last there.
         Column("name", title, writers=_ON_TERMINALS, min_width=16),
     )
@@ -117,7 +118,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_bias_of_predicted_best",
             "bias of the best",
-            lambda bias: "" if bias is None else f"{100 * bias:+z.1f} %",
+            number("+z.1f", 100, " %"),
             right=True,
             rank=5,
             writers=_ON_TERMINALS,
@@ -126,7 +127,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_spearman",
             "median Spearman",
-            lambda rho: "" if rho is None else f"{rho:.3f}",
+            number(".3f"),
             right=True,
             rank=3,
             writers=_ON_TERMINALS,
@@ -180,15 +181,3 @@ def _reasons(title: str, counts: Mapping[str, int]) -> RenderableType:
     columns = (Column("rows", right=True), Column(title, min_width=24))
     rows = [(count, reason) for reason, count in counts.items()]
     return terminal_table(Table(columns, rows))
-
-
-def _percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:.1f}"
-
-
-def _signed_percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:+z.1f}"
-
-
-def _share(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:.1f} %"

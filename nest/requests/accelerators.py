@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
+from nest.requests import values as read
 from nest.requests.benchmarks import jobs_setting
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest
-from nest.requests.values import (
-    PathText,
-    RefusedValueError,
-    Words,
-    both_given,
-    integer,
-    shown,
-)
+from nest.requests.values import PathText, RefusedValueError, Words, both_given, shown
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
@@ -82,7 +76,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     samples: int | None = setting(
         "--samples N",
         "Also draw N random samples of as many points as were solved.",
-        integer(1, 10_000),
+        read.integer(1, 10_000),
     )
     jobs: int = jobs_setting()
     dask: str | None = setting(

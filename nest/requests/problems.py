@@ -30,6 +30,7 @@ from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.models.named import load_model
+from nest.requests import values as read
 from nest.requests.settings import Request, given_settings, option_name, setting
 from nest.requests.values import (
     Integers,
@@ -38,14 +39,7 @@ from nest.requests.values import (
     Reader,
     RefusedValueError,
     Words,
-    integer,
-    integers,
-    one_of,
-    pairs,
     shown,
-    switches,
-    text,
-    words,
 )
 from nest.util.text import did_you_mean
 
@@ -97,14 +91,14 @@ _read_overlap = Reader(
 def _schedules(value: Any) -> str | tuple[str, ...]:
     """Read a schedule, several separated by commas, or ``any``."""
     if isinstance(value, str) and "," not in value:
-        return one_of(*SCHEDULES, ANY_ORDER)(value)
+        return read.one_of(*SCHEDULES, ANY_ORDER)(value)
     names = value.split(",") if isinstance(value, str) else value
     if len(names) > 1 and ANY_ORDER in names:
         raise RefusedValueError(
             f"expected names of schedules, or {ANY_ORDER!r} alone, got "
             f"{','.join(names)!r}; remove {ANY_ORDER!r} or the others"
         )
-    several = tuple(one_of(*SCHEDULES)(name) for name in names)
+    several = tuple(read.one_of(*SCHEDULES)(name) for name in names)
     return several[0] if len(several) == 1 else several
 
 
@@ -131,43 +125,43 @@ class JobRequest(Request, group="Model, cluster and job"):
     global_batch: int | None = setting(
         "--global-batch N",
         "Samples per step.  [default: about 4 Mi tokens]",
-        integer(),
+        read.integer(),
         unit="samples",
     )
     sequence_length: int | None = setting(
         "--sequence-length N",
         "Tokens per sample.  [default: the model's longest, at most 8192]",
-        integer(),
+        read.integer(),
         unit="tokens",
     )
     micro_batches: Integers | None = setting(
         "--micro-batches N,…",
         "Samples of one pipeline step.  [default: 1,2,4,…,64]",
-        integers(),
+        read.integers(),
         unit="samples",
     )
-    tp: Integers | None = setting("--tp N,…", _meaning("tp"), integers())
-    cp: Integers | None = setting("--cp N,…", _meaning("cp"), integers())
-    ep: Integers | None = setting("--ep N,…", _meaning("ep"), integers())
+    tp: Integers | None = setting("--tp N,…", _meaning("tp"), read.integers())
+    cp: Integers | None = setting("--cp N,…", _meaning("cp"), read.integers())
+    ep: Integers | None = setting("--ep N,…", _meaning("ep"), read.integers())
     zero: Integers | None = setting(
-        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", integers(0, 3)
+        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", read.integers(0, 3)
     )
     recompute: Words | None = setting(
         "--recompute A,…",
         f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
-        words(RECOMPUTE),
+        read.words(RECOMPUTE),
     )
     sequence_parallel: bool | tuple[bool, ...] | str | None = setting(
         "--sequence-parallel on|off|on,off",
         "Whether activations between layers are split over tensor ranks too; "
         "both leaves it to every stage.  [default: on where tokens divide]",
-        switches,
+        read.switches,
     )
     virtual_stages: Integers | None = setting(
         "--virtual-stages N,…",
         "Chunks of layers per pipeline stage; above 1 plans are "
         "interleaved.  [default: 1]",
-        integers(),
+        read.integers(),
     )
     schedule: str | tuple[str, ...] | None = setting(
         "--schedule NAME,…",
@@ -190,24 +184,24 @@ class JobRequest(Request, group="Model, cluster and job"):
         "--layers-per-node N",
         "Consecutive layers that plans do not cut apart.  [default: 1, more "
         "beyond 100 layers]",
-        integer(),
+        read.integer(),
         unit="layers",
     )
     dtype: str | None = setting(
         "--dtype bf16|fp16|fp8",
         "Of the matrix products.  [default: bf16]",
-        one_of("bf16", "fp16", "fp8"),
+        read.one_of("bf16", "fp16", "fp8"),
     )
     gradients: str | None = setting(
         "--gradients bf16|fp32",
         "What gradients are kept in.  [default: that of --target, else bf16]",
-        one_of(*GRADIENTS),
+        read.one_of(*GRADIENTS),
     )
     optimizer: str | None = setting(
         f"--optimizer {'|'.join(OPTIMIZERS)}",
         "Optimizer, which sets the bytes of optimizer state per weight.  "
         "[default: adam]",
-        one_of(*OPTIMIZERS),
+        read.one_of(*OPTIMIZERS),
     )
     profile: PathText | None = setting(
         "--profile FILE",
@@ -312,7 +306,7 @@ class NetworkRequest(Request, group="Model, cluster and job"):
         "--beside KEY=VALUE,…",
         "What the file of --topology does not say, such as "
         "devices_per_node=8; repeatable, lists as 4e11/2e11.",
-        pairs,
+        read.pairs,
         multiple=True,
     )
     order: str | None = setting(
@@ -581,6 +575,6 @@ def file_settings(request: Any) -> dict[str, str | None]:
         "--warm-start": getattr(request, "warm_start", None),
     }
     return {
-        name: text(path) if isinstance(path, str | os.PathLike) else None
+        name: read.text(path) if isinstance(path, str | os.PathLike) else None
         for name, path in paths.items()
     }
