@@ -17,7 +17,6 @@ from nest.requests.solving import TimeLimitRequest
 from nest.requests.values import PathText, RefusedValueError, Words, both_given, shown
 
 if TYPE_CHECKING:
-    from nest.accelerators.document import Codesign
     from nest.accelerators.records import Answers, ExtraAnalyses, QuestionProgress
     from nest.accelerators.spec import Spec
 
@@ -191,19 +190,4 @@ def search(
         time_limit_s=time_limit_s,
         on_wave=on_wave,
         **more,
-    )
-
-
-def codesign(request: CodesignRequest) -> Codesign:
-    """Return the best accelerators of a space."""
-    from nest.accelerators.document import Codesign
-
-    request.check()
-    return Codesign(
-        search(
-            request,
-            request.find_spec(),
-            time_limit_s=request.time_limit,
-            on_wave=request.on_wave,
-        )
     )

@@ -180,13 +180,6 @@ class FitRequest(
         return None
 
 
-def fit(request: FitRequest) -> Fit:
-    """Return how few devices or how little memory do, or the best offer."""
-    request = request.limited()
-    request.check()
-    return fit_problem(request, request.restricted().problem)
-
-
 def fit_problem(
     request: FitRequest, problem: Problem, on_progress: OnProgress | None = None
 ) -> Fit:

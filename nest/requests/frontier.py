@@ -74,8 +74,3 @@ def find_frontier(
         workers=request.workers or num_cpus(),
         on_progress=on_progress or request.on_progress,
     )
-
-
-def pareto(request: ParetoRequest) -> Frontier:
-    """Return the frontier of a problem."""
-    return find_frontier(request, request.restricted().problem)

@@ -208,13 +208,6 @@ def _assess(
     return assess(row, lambda row: predict.predict_under(row, calibration)), None
 
 
-def validate(request: ValidateRequest) -> dict[str, Any]:
-    """Return how far off predictions of measured runs are."""
-    request.check()
-    rows = request.read_rows()
-    return request.document([*request.predict(request.select(rows))], len(rows))
-
-
 @dataclass(frozen=True)
 class CalibrateRequest(Request, command="nest calibrate"):
     """Parameters of predictions, fitted to a user's own runs."""
@@ -267,8 +260,3 @@ class CalibrateRequest(Request, command="nest calibrate"):
         else:
             choices = candidates(learned, tell=tell)
         return choices, propose(learned, choices)
-
-
-def calibrate(request: CalibrateRequest) -> CalibrationFile:
-    """Return a calibration; :func:`nest.write` writes it to a file."""
-    return request.learn().file
