@@ -270,18 +270,10 @@ def _decoded(line: bytes) -> Message:
 def run_cells(
     cells: Iterator[Cell], at_once: int, on_end: Callable[[Cell], None]
 ) -> None:
-    """Run cells until all have ended, some of them at the same time.
+    """Run cells until all have ended, ``at_once`` of them at the same time.
 
-    Whatever happens, no process is left behind.
-
-    Parameters
-    ----------
-    cells
-        The next one is asked for when it can start.
-    at_once
-        How many may run.
-    on_end
-        Called with every cell that has ended.
+    Whatever happens, no process is left behind. The next cell is asked for when it can
+    start; ``on_end`` gets every cell that has ended.
 
     Raises
     ------

@@ -43,13 +43,7 @@ _FIELDS = ("recompute", "zero", "tp", "cp", "ep", "sequence_parallel")
 
 
 class Challenger(NamedTuple):
-    """A feasible plan of a batch split, and what it takes and holds.
-
-    Attributes
-    ----------
-    plan, step_quanta, memory_bytes
-        The plan, its step time, and the memory of its fullest device.
-    """
+    """A feasible plan, its step time, and the memory of its fullest device."""
 
     plan: Plan
     step_quanta: int
@@ -65,18 +59,8 @@ def challengers(
     """Yield feasible plans, of every batch split one before the next ones.
 
     Plans with one strategy and stages of about equal loads. Those that are most like
-    the best plan come first; without one, those that need least memory.
-
-    Parameters
-    ----------
-    model
-        The cost model of the problem.
-    best
-        The plan that a search returned, if any.
-    deadline
-        When to stop.
-    capabilities
-        Of the solver: plans that it does not search are left out.
+    ``best``, the plan of a search, come first; without one, those that need least
+    memory. Plans that a solver of some ``capabilities`` does not search are left out.
     """
     problem = model.problem
     splits = batch_splits(problem)
@@ -124,10 +108,7 @@ def _plans_of_split(
     best: Plan | None,
     listed: Callable[[Runtime, int], list[Strategy]],
 ) -> Iterator[Plan]:
-    """Yield plans of a batch split, the most promising ones first.
-
-    ``listed`` returns the strategies for a runtime and a micro-batch.
-    """
+    """Yield plans of a batch split, the most promising ones first."""
     problem = model.problem
     ways = [*leading_runtimes(problem), *runtimes(problem)]
     if best is not None:
@@ -203,14 +184,8 @@ def contradiction(
 ) -> str | None:
     """Return what is wrong with a proof that a plan contradicts, if it does.
 
-    Parameters
-    ----------
-    challenger
-        The plan.
-    lower_bound_quanta
-        What no plan takes less than, in quanta.
-    split_bounds
-        What no plan of some batch splits ``(R, B)`` takes less than.
+    Bounds are in quanta: what no plan takes less than, and what no plan of some batch
+    splits ``(R, B)`` takes less than.
     """
     plan = challenger.plan
     split = (plan.replicas, plan.micro_batch)

@@ -293,8 +293,8 @@ class CommandSolver:
     def _read(self, path: Path, killed_s: float | None) -> SolverOutput:
         """Return what the plan file claims.
 
-        Of a command that was stopped, so many seconds after it began, the
-        file may be missing or half written.
+        If the command was stopped after ``killed_s``, it may be missing or half
+        written.
         """
         detail, extra = "", {}
         if killed_s is not None:

@@ -20,10 +20,12 @@ So the gap, ``(step time - lower bound) / step time``, is never negative.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from nest.ir.plan import Plan
-from nest.solvers.base import Limit, Status
+from nest.solvers.base import SolverOutput, Status
+
+if TYPE_CHECKING:
+    from nest.solvers.result import Verdict
 
 #: Statuses that come with a plan.
 WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
@@ -32,32 +34,8 @@ WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
 PROOFS = (Status.OPTIMAL, Status.INFEASIBLE)
 
 
-class Statement(Protocol):
-    """What a claim and a result have in common."""
-
-    @property
-    def status(self) -> Status | None:
-        """What is proven; ``None`` if the solver did not run."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan."""
-
-    @property
-    def limit(self) -> Limit | None:
-        """Why the search stopped early."""
-
-    @property
-    def detail(self) -> str:
-        """One line for people."""
-
-    @property
-    def lower_bound_quanta(self) -> int | None:
-        """Lower bound on every plan's step time."""
-
-
 def inconsistency(
-    stated: Statement,
+    stated: SolverOutput | Verdict,
     *,
     exact: bool,
     step_quanta: int | None,

@@ -80,15 +80,7 @@ def judge(
 
 
 class _ScoredPlan(NamedTuple):
-    """The plan of a claim by the shared cost model.
-
-    Attributes
-    ----------
-    score
-        Its score; ``None`` if there is no plan, or the plan is not legal.
-    fault
-        Why the plan counts for nothing, if it does.
-    """
+    """The score of a claimed plan, if it is legal, and why it counts for nothing."""
 
     score: Score | None = None
     fault: str | None = None
@@ -142,10 +134,7 @@ def _mismatch(
     refuting: Plan | None,
     unsearched: Sequence[str],
 ) -> Verdict:
-    """Return the verdict on a false claim; the plan keeps its score.
-
-    ``refuting`` is a plan that shows that the claim is false.
-    """
+    """Return the verdict on a false claim, and on its plan, which keeps its score."""
     extra = {**claim.extra, "claim": claim_to_json(claim, unsearched)}
     if refuting:
         extra["contradiction"] = plan_to_json(refuting)
@@ -277,10 +266,7 @@ def _qualify(claim: SolverOutput, unsearched: tuple[str, ...]) -> tuple[Status, 
 def claim_to_json(
     claim: SolverOutput, unsearched: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the numbers of a claim for the report of a failure.
-
-    ``unsearched`` is what the claim is not about.
-    """
+    """Return the numbers of a claim, and what it is not about, for a report."""
     return {
         "status": str(claim.status),
         "limit": None if claim.limit is None else str(claim.limit),
@@ -294,10 +280,7 @@ def claim_to_json(
 def _reject(
     claim: SolverOutput, reason: str | None, fault: str, unsearched: Sequence[str]
 ) -> Verdict:
-    """Return the verdict on a plan that counts for nothing.
-
-    ``reason`` is what is wrong with the claim besides.
-    """
+    """Return the verdict on a plan that counts for nothing, for two reasons."""
     return Verdict(
         outcome=Outcome.MISMATCH if reason else Outcome.INVALID_PLAN,
         status=Status.NO_SOLUTION,
@@ -317,10 +300,7 @@ def _contradiction(
     best_quanta: int | None,
     capabilities: Capabilities,
 ) -> str | None:
-    """Return what is wrong with a claim, or ``None``.
-
-    ``best_quanta`` is the least step time of all known plans.
-    """
+    """Return what is wrong with a claim, if anything is."""
     if claim.status is Status.OVER_MEMORY:
         return f"expected a status that solvers may claim, got {claim.status}"
     claimed = claim.claimed_quanta

@@ -237,11 +237,7 @@ class SolveResult(Verdict, Tabular):
             raise ValueError(f"result of solver {self.solver!r}: {problem}")
 
     def _contradiction(self) -> str | None:
-        """Return which rule the fields break.
-
-        The rules are those of :mod:`nest.solvers.consistency`, and those of
-        the fields that only results have.
-        """
+        """Return which rule of consistency, or of results, the fields break."""
         status, step = self.status, self.step_quanta
         if self.outcome.ran != (status is not None):
             return (

@@ -45,8 +45,7 @@ from nest.solvers.registry import load_target
 def main(directory: str) -> None:
     """Serve one request and return.
 
-    ``directory`` holds the temporary files of this process. The parent
-    removes it; if the parent is gone, it is removed here.
+    The parent removes ``directory``, which has temporary files; else this process does.
     """
     faulthandler.enable()
     adopt()
