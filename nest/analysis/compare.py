@@ -181,17 +181,10 @@ def fastest(results: Iterable[SolveResult]) -> SolveResult | None:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """The answers of several solvers to one problem.
+    """The answers of several solvers to one problem, one per solver.
 
-    It has a length, is iterated over, and gives an answer by its place or by
-    the keyword of its solver.
-
-    Attributes
-    ----------
-    problem
-        The problem.
-    results
-        One per solver.
+    It has a length, is iterated over, and gives an answer by its place or by the
+    keyword of its solver.
     """
 
     problem: Problem

@@ -223,16 +223,10 @@ def remedies(
     solver: str = "dp",
     on_progress: OnProgress | None = None,
 ) -> Remedies:
-    """Find out what would make an infeasible problem feasible.
+    """Find out what would make a problem without a plan feasible.
 
-    Parameters
-    ----------
-    problem
-        A problem without a plan.
-    time_limit_s
-        For all questions together.
-    solver, on_progress
-        Who answers what :mod:`nest.search.least` cannot; called meanwhile.
+    All questions share the time limit. The solver answers what :mod:`nest.search.least`
+    cannot.
     """
     search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     own = problem.cluster.memory_bytes()
@@ -281,16 +275,9 @@ def least_memory(
 ) -> LeastMemory:
     """Return how little memory per device some plan needs.
 
-    To the byte if there is time, and some plan that needs no more.
-
-    Parameters
-    ----------
-    problem
-        A problem whose devices are of one type.
-    refuted_bytes
-        So much is known not to do.
-    time_limit_s, solver, on_progress
-        As of :func:`remedies`.
+    To the byte if there is time, and some plan that needs no more. The devices are of
+    one type, and ``refuted_bytes`` are known not to do. The rest is as of
+    :func:`remedies`.
     """
     search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     if _covers(problem):

@@ -129,12 +129,7 @@ def candidates(
 ) -> list[Problem]:
     """Return the problem on every number of devices of each type.
 
-    Parameters
-    ----------
-    problem
-        On all devices that there are.
-    quotas
-        At most so many of the types named.
+    At most on ``quotas`` devices of the types that these name.
 
     Raises
     ------
@@ -177,20 +172,9 @@ def best_offer(
 ) -> Fit:
     """Find the devices with the fastest or the cheapest plan within limits.
 
-    Of plans that are as fast the cheapest, of those that cost as much the fastest.
-
-    Parameters
-    ----------
-    problem
-        On all devices that there are, with their prices, see :func:`with_prices`.
-    wish
-        What is best.
-    limits, quotas
-        What plans and devices may take.
-    solver, options
-        Who answers, and its limits; the time limit is that of the question.
-    on_progress
-        Called while a candidate is examined.
+    Of plans that are as fast the cheapest, of those that cost as much the fastest. The
+    problem has all devices that there are, with their prices (:func:`with_prices`). The
+    time limit of ``options`` is that of the question.
 
     Raises
     ------

@@ -130,23 +130,9 @@ def page_document(
 ) -> Document:
     """Return the ``nest-page/1`` document of one problem.
 
-    Parameters
-    ----------
-    kind
-        What was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
-        ``several`` problems.
-    problem
-        The problem that plans are for, restrictions included.
-    answer
-        The plan to show; ``None`` if there is none.
-    solvers
-        Rows of solvers or plans, see :func:`solver_rows`.
-    context, wish
-        How it came about, and what is known of the training run.
-    frontier
-        Of :func:`frontier_facts`.
-    unfinished
-        Why some of it is missing; empty if nothing is.
+    ``kind`` is what was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
+    ``several`` problems. Restrictions are part of the problem. ``solvers`` are rows of
+    solvers or plans, and ``unfinished`` is why some of it is missing.
     """
     context, wish = context or Context(), wish or Wish()
     document: Document = {

@@ -86,17 +86,10 @@ def prove(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> Proof:
-    """Let another exact solver examine a point.
+    """Let another exact solver examine a point of a frontier.
 
-    Parameters
-    ----------
-    found, point
-        The frontier, and one of its points.
-    solver, options
-        Who, and its limits for each of the two runs. It starts from the
-        plans known, if it can.
-    on_progress
-        Called while it runs.
+    It runs twice, each time under the limits of ``options``, and starts from the plans
+    that are known, if it can.
 
     Raises
     ------

@@ -59,15 +59,8 @@ Search = Callable[[Problem], SolveResult]
 class Candidate:
     """A plan with its figures under the problem.
 
-    Attributes
-    ----------
-    plan, score
-        The plan and its score.
-    intervals
-        Its intervals.
-    memory_kept
-        Whether the upper end of its 90 % interval of memory fits; ``None``
-        where the problem states its head-room itself.
+    ``memory_kept`` is whether the upper end of its 90 % interval of memory fits;
+    ``None`` where the problem states its head-room itself.
     """
 
     plan: Plan
@@ -175,17 +168,8 @@ def robust_of(
 ) -> Robust:
     """Return the plan with the best guaranteed step time that is found.
 
-    Parameters
-    ----------
-    problem
-        A problem whose errors are known, see
-        :func:`nest.uncertainty.intervals.why_none`.
-    fastest
-        What a solver says of it.
-    search
-        That solver.
-    numbers
-        How far predictions are off; as stored by default.
+    The errors of the problem are known (:func:`nest.uncertainty.intervals.why_none`);
+    ``fastest`` is what the solver ``search`` says of it.
 
     Returns
     -------

@@ -33,12 +33,8 @@ TICK_S = 0.2
 class EngineOptions:
     """What is asked of the engine of a solver.
 
-    Attributes
-    ----------
-    model_path, folder
-        Where to write one model, or all that a proof needs.
-    log_path
-        File for the engine's log; ``-`` is standard error.
+    Where to write one model, or all that a proof needs, and the engine's log; a log on
+    ``-`` goes to standard error.
     """
 
     model_path: str | None = None

@@ -55,15 +55,7 @@ _PLAN_OPTION = option(
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a command writes.
-
-    Attributes
-    ----------
-    output, json_path, csv_path
-        Of ``-o``, ``--json`` and ``--csv``; ``-`` is standard output.
-    html_path, plot_path
-        Of ``--html`` and ``--plot``.
-    """
+    """The files that a command writes; ``-`` is standard output."""
 
     output: str | None = None
     json_path: str | None = None
@@ -140,18 +132,8 @@ def takes(
     """Add the options of a request and of files to a command.
 
     The command gets the request first. If ``files`` are named, fields of
-    :class:`Files`, it gets them second.
-
-    Parameters
-    ----------
-    kind
-        The request.
-    files
-        Fields of :class:`Files`, in the order of help.
-    without
-        Fields that the command sets by itself.
-    helps
-        Other texts for the help of some options.
+    :class:`Files`, in the order of help, it gets them second. Fields in ``without`` are
+    no options, and ``helps`` are other texts for the help of some options.
     """
     settings = {
         name: declared

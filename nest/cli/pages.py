@@ -56,12 +56,7 @@ _SETTING = {"b": "micro_batches", "v": "virtual_stages", "r": "replicas"}
 class Paging:
     """The page that ``--html`` asks for, if it does.
 
-    Attributes
-    ----------
-    path
-        Where it goes; ``None`` for nowhere.
-    tokens, prices
-        Of the training run, and of a device and hour, if they are known.
+    It has the tokens of the training run, and prices of a device and hour, if known.
     """
 
     path: str | None = None

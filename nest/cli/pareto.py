@@ -124,15 +124,7 @@ def pareto_command(
 
 @dataclass
 class _Session:
-    """A request, and the answers as far as they are known.
-
-    Attributes
-    ----------
-    prover, numbers
-        The solver of ``--prove``, and the points of ``--points``.
-    stop
-        What interrupted the search, if anything did.
-    """
+    """A request with the options of ``--prove``, and the answers as far as known."""
 
     request: ParetoRequest
     prover: str | None = None

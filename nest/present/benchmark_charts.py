@@ -76,14 +76,9 @@ _CHARTS = {
 
 
 def chart(name: str, document: Document) -> Chart | None:
-    """Return a chart of a report; ``None`` if there is nothing to show.
+    """Return a chart of a ``nest-bench/1`` document; ``None`` without points.
 
-    Parameters
-    ----------
-    name
-        One of ``_CHARTS``.
-    document
-        A ``nest-bench/1`` document.
+    ``name`` is one of ``_CHARTS``.
     """
     axes, curves = _CHARTS[name], _curves(name, document)
     if not any(y > 0 for curve in curves.values() for _, y in curve):

@@ -251,13 +251,8 @@ def _text_of(key: str, text: Callable[[Document], str]) -> Callable[[Document], 
 def best_table(document: Document, one_each: bool = False) -> Table:
     """Return the best point of every model and of all, and the base.
 
-    Parameters
-    ----------
-    document
-        The answers.
-    one_each
-        Whether a point for several models has a row for each of them, and
-        none for all together.
+    With ``one_each`` a point for several models has a row for each of them, and none
+    for all together.
     """
 
     def on(name: str, text: Callable[[Document], str], rank: int) -> Column:

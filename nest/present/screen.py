@@ -134,16 +134,9 @@ def title(problem: Problem) -> str:
 def answer_rows(
     problem: Problem, result: SolveResult, under: str = "", wish: Wish | None = None
 ) -> Rows:
-    """Return what is known of the answer of a solver.
+    """Return what is known of the answer of a solver, and of a training run.
 
-    Parameters
-    ----------
-    problem, result
-        The problem, and the answer.
-    under
-        What restricts plans, such as ``--target megatron``.
-    wish
-        What is known of the training run.
+    ``under`` is what restricts plans, such as ``--target megatron``.
     """
     rows: Rows = []
     if result.plan is not None and result.score is not None:

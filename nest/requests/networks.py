@@ -26,7 +26,7 @@ def is_generated(text: str) -> bool:
 def find_network(
     text: str, beside: Sequence[str] = (), order: str | None = None
 ) -> Any:
-    """Return the network in a file, or the one that a name stands for.
+    """Return the network in a file, or the one that a name stands for, in an order.
 
     Parameters
     ----------
@@ -38,10 +38,6 @@ def find_network(
         What the file does not say, as ``key=value``.
     order
         ``given``, ``auto``, or a rank file; ``None`` is ``given``.
-
-    Returns
-    -------
-    A graph of networkx in this order.
 
     Raises
     ------

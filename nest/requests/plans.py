@@ -63,13 +63,8 @@ def _ignore(*_: object) -> None:
 class Talk:
     """How a request tells about the plans that it finds.
 
-    Attributes
-    ----------
-    warn
-        Gets a line if a plan was made for something else.
-    find
-        Finds the plan of settings: gets problem, settings, and the name of
-        the argument.
+    ``warn`` gets a line if a plan was made for something else; ``find`` gets problem,
+    settings and the name of the argument, and finds the plan of the settings.
     """
 
     warn: Callable[[str], None] = _ignore

@@ -225,17 +225,10 @@ class JobRequest(Request, group="Model, cluster and job"):
         target: str | None = None,
         named: Mapping[str, Collection[int | str]] | None = None,
     ) -> Problem:
-        """Return the problem of training a model on a cluster.
+        """Return the problem of training a model on a cluster, by its name or file.
 
-        Parameters
-        ----------
-        model, cluster
-            What is trained on what: a name such as ``h100x64``, or a file.
-        target
-            The framework whose defaults count.
-        named
-            Values of settings that plans are named by, see
-            :func:`nest.models.choices.choose`.
+        The defaults of the framework ``target`` count. ``named`` are values of settings
+        that plans are named by, see :func:`nest.models.choices.choose`.
         """
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster

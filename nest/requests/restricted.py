@@ -132,15 +132,9 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 def restricted_by(
     request: ProblemRequest, problem: Problem | None = None
 ) -> Restricted:
-    """Return a problem under what a request says about its plans.
+    """Return a problem, by default its own, under what a request says about plans.
 
-    Parameters
-    ----------
-    request
-        Any request with a target; pins, forbidden settings, granularity and
-        headroom count if it has them.
-    problem
-        Default: the problem of the request.
+    Pins, forbidden settings, granularity and headroom count if the request has them.
     """
     name = request.target or ANY
     framework = target(name, "--target")

@@ -235,12 +235,7 @@ class CompareRequest(LimitedRequest, command="nest compare"):
 def solver_limits(request: Any, name: str) -> SolveOptions:
     """Return the options of a solver, without its own ones.
 
-    Parameters
-    ----------
-    request
-        A request with some of time limit, gap, workers, seed and repair.
-    name
-        The keyword of the solver.
+    The request has some of time limit, gap, workers, seed and repair.
     """
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import default_workers

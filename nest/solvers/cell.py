@@ -41,20 +41,8 @@ _LEAVE_S = 0.5
 class Running:
     """A sign of life of a running cell.
 
-    Attributes
-    ----------
-    solver, elapsed_s
-        Who is running, and for how long.
-    best_quanta, lower_bound_quanta
-        What it claims so far; not checked yet.
-    has_plan
-        Whether it reported a plan.
-    message
-        Its last words.
-    quantum_ps
-        Size of the quantum.
-    begun
-        Whether the search has begun, so that no input is refused any more.
+    What it claims so far (in quanta) is not checked yet. Once it has begun, no input is
+    refused any more.
     """
 
     solver: str

@@ -163,16 +163,10 @@ def number_axis(
     maximum: float | None = None,
     **more: Any,
 ) -> Spec:
-    """Return an axis of numbers.
+    """Return an axis of numbers, which may begin at 0.
 
-    Parameters
-    ----------
-    field, title
-        Where they are, and what the axis says.
-    zero
-        Whether it begins at 0.
-    scale, max_texts
-        ``linear``, ``log`` or ``symlog``, and where it ends if that is fixed.
+    ``scale`` is ``linear``, ``log`` or ``symlog``; ``maximum`` is where the axis ends,
+    if that is fixed.
     """
     how: Spec = {"type": scale, "nice": scale == "linear", "zero": zero}
     if scale == "log":
@@ -205,16 +199,8 @@ def layer(
 ) -> Spec:
     """Return a layer of a chart: a mark, and what its channels show.
 
-    Parameters
-    ----------
-    shown
-        The mark.
-    values
-        Its records. Default: those of the chart.
-    tip
-        Whether each mark has its record's text.
-    encoding
-        What each channel shows.
+    Its records are ``values``, by default those of the chart. With ``tip`` each mark
+    has the text of its record.
     """
     if tip:
         encoding["description"] = TIP

@@ -31,15 +31,7 @@ _RESTS_ON = (
 
 
 def to_html(document: Document, command: str) -> str:
-    """Return the page of a ``nest-codesign-answers/1`` document.
-
-    Parameters
-    ----------
-    document
-        The document.
-    command
-        What repeats it.
-    """
+    """Return the page of answers; ``command`` repeats it."""
     spec = document["spec"]
     lead = (
         f"{spec['kept']:,} of {spec['raw']:,} accelerators for "

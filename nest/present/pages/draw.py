@@ -141,14 +141,7 @@ def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
 
 
 def picture(spec: dict[str, Any], title: str) -> str:
-    """Return one chart as SVG for a page.
-
-    Parameters
-    ----------
-    spec
-        The chart in Vega-Lite.
-    title
-        What readers of the screen are told that it is.
+    """Return one chart in Vega-Lite as SVG for a page, with a title for listeners.
 
     Raises
     ------

@@ -20,18 +20,11 @@ MOST_RUNS = 2500
 
 
 def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
-    """Return the page of a validation.
+    """Return the page of a ``nest-validation/1`` document; ``command`` repeats it.
 
-    Parameters
-    ----------
-    document
-        A ``nest-validation/1`` document.
-    runs
-        Those whose step time is compared: ``line``, ``source``, ``device``,
-        ``family``, ``model``, ``num_devices``, ``measured_s``,
-        ``predicted_s`` and ``error``, a fraction.
-    command
-        What repeats it.
+    ``runs`` are those whose step time is compared: ``line``, ``source``, ``device``,
+    ``family``, ``model``, ``num_devices``, ``measured_s``, ``predicted_s`` and
+    ``error``, a fraction.
     """
     lead = (
         f"{count(document['rows'], 'row')} ({document['selection']}): "
