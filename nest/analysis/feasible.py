@@ -240,7 +240,7 @@ def remedies(
         memory = least_memory(problem, own, limit_s, solver, on_progress)
     else:
         half = replace(search, clock=Deadline(time_limit_s / 2))
-        trial = half.ask(with_memory(problem, most_memory_bytes(problem)))
+        trial = half.any_plan(with_memory(problem, most_memory_bytes(problem)))
         said = "open" if trial is None else trial.answer
         memory = LeastMemory(own, impossible=said == "no", possible=said == "yes")
     if Remedies(problem, memory, None, refuted).fits:
@@ -281,13 +281,13 @@ def least_memory(
     """
     search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     if _covers(problem):
-        return search.least(problem, refuted_bytes)
+        return search.least_memory(problem, refuted_bytes)
     start = None
     plain = _plain(problem)
     if plain is not None and _covers(plain):
         # Some of the plans, whose least one is found soon.
         first = replace(search, clock=Deadline(time_limit_s / 2))
-        start = first.least(plain, refuted_bytes)
+        start = first.least_memory(plain, refuted_bytes)
     return search.closed(problem, refuted_bytes, start)
 
 
@@ -316,7 +316,7 @@ class _FitSearch:
     solver: str
     on_progress: OnProgress | None
 
-    def least(self, problem: Problem, refuted_bytes: int) -> LeastMemory:
+    def least_memory(self, problem: Problem, refuted_bytes: int) -> LeastMemory:
         """Return the least memory of a problem that the search covers."""
         unlimited = with_memory(problem, most_memory_bytes(problem))
         found = self.leanest(unlimited)
@@ -356,7 +356,7 @@ class _FitSearch:
             best, plan = start.memory_bytes, start.plan
         at_edge = best is not None
         if best is None:
-            first = self.ask(with_memory(problem, most_memory_bytes(problem)))
+            first = self.any_plan(with_memory(problem, most_memory_bytes(problem)))
             if first is None or first.answer != "yes":
                 impossible = first is not None and first.answer == "no"
                 return LeastMemory(low, impossible=impossible)
@@ -369,7 +369,7 @@ class _FitSearch:
                 middle = min(middle, max(2 * low, 1))
             if at_edge:
                 middle = best - 1
-            trial = self.ask(with_memory(problem, middle))
+            trial = self.any_plan(with_memory(problem, middle))
             if trial is None or trial.answer == "open":
                 break
             if trial.answer == "yes":
@@ -388,10 +388,10 @@ class _FitSearch:
             if found.plan is not None:
                 return "yes"
             return "no" if found.impossible else "open"
-        trial = self.ask(problem)
+        trial = self.any_plan(problem)
         return "open" if trial is None else trial.answer
 
-    def ask(self, problem: Problem) -> Trial | None:
+    def any_plan(self, problem: Problem) -> Trial | None:
         """Ask for any plan; ``None`` if there is no time left."""
         left_s = self.clock.remaining_s
         if not left_s:

@@ -63,9 +63,9 @@ def complete(cli: click.Command) -> int | None:
 _Words = Callable[[], Iterable[str]]
 
 
-def _in(module: str, words: Callable[[Any], Iterable[str]]) -> _Words:
+def _in(module: str, read: Callable[[Any], Iterable[str]]) -> _Words:
     """Return what imports a module when a shell asks, and reads its words."""
-    return lambda: words(import_module(module))
+    return lambda: read(import_module(module))
 
 
 def _problems() -> Iterable[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nest.present.benchmark_charts import chart
-from nest.present.table import count, number, percent
+from nest.present.table import count, number_form, percent
 from nest.units import GIB
 from nest.util.sections import Section
 from nest.util.tables import Column, Table
@@ -259,7 +259,7 @@ def _sweep(document: Document) -> Section:
             Column("batch", form="d"),
             Column("factor", "bandwidth", lambda x: f"× {x:g}", right=True),
             Column("step_time", "step time", right=True),
-            Column("speed_up", "speed-up", number(".3f"), right=True),
+            Column("speed_up", "speed-up", number_form(".3f"), right=True),
         ),
         points,
         charts=("sweep",),

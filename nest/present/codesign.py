@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from nest.accelerators.document import CHOICES, Document
-from nest.present.table import key_lines, number, terminal_table
+from nest.present.table import key_lines, number_form, terminal_table
 from nest.util.tables import EVERYWHERE, Column, Table, Writer
 from nest.util.time_scale import TimeScale
 
@@ -48,7 +48,7 @@ MEANS = {
 
 
 #: A power; empty where it is unknown.
-watts = number(",.1f", unit=" W")
+watts = number_form(",.1f", unit=" W")
 
 
 def number_of(noun: str, amount: int) -> str:
@@ -268,7 +268,7 @@ def best_table(document: Document, one_each: bool = False) -> Table:
         Column("relative", right=True),
         *_point_columns(4, 5, 3, 6),
         on("power", lambda on: watts(on["power_w"]), 8)._replace(writers=_TERMINAL),
-        on("MFU", lambda on: number(".1f", 100, " %")(on["mfu"]), 7),
+        on("MFU", lambda on: number_form(".1f", 100, " %")(on["mfu"]), 7),
         Column(
             "plan",
             value=_text_of("on", lambda on: on["plan_text"] or ""),

@@ -19,7 +19,7 @@ from nest.ir.problem import Problem
 from nest.present.screen import degrees, lines, title
 from nest.present.table import (
     note_text,
-    number,
+    number_form,
     percent,
     scale_of,
     status_of,
@@ -169,7 +169,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
         Column("step", f"step time, {scale.unit} (90 %)", value=step, right=True),
         Column("slower", "slower, %", value=slower, right=True),
         Column("proof", value=_proof, style=_style, min_width=13),
-        Column("wall_s", "search, s", number(".2f"), right=True),
+        Column("wall_s", "search, s", number_form(".2f"), right=True),
     ]
 
 

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from nest.present.pages import charts
 from nest.present.pages.html import page_html
-from nest.present.table import number, terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.units import GIB
 from nest.util.sections import Chart, Page, Section
 from nest.util.tables import Column, Table, Writer
@@ -41,18 +41,18 @@ _PLAN = Column("degrees", "plan", lambda text: text or "–", min_width=24)
 _COLUMNS = (
     _CHANGE,
     Column("step", "step, s (90 %)", value=_step, right=True, min_width=17),
-    Column("tokens_per_s", "tokens/s", number(",.0f"), right=True, rank=2),
-    Column("speed_up", "speed-up", number(".3f"), right=True),
+    Column("tokens_per_s", "tokens/s", number_form(",.0f"), right=True, rank=2),
+    Column("speed_up", "speed-up", number_form(".3f"), right=True),
     Column(
         "memory",
         "GiB",
-        number(".1f"),
+        number_form(".1f"),
         lambda row: row["memory_bytes"] and row["memory_bytes"] / GIB,
         right=True,
     ),
     Column("fits", "fits", lambda value: value or ""),
-    Column("days", "days", number(".1f"), right=True),
-    Column("usd", "USD", number(",.0f"), right=True),
+    Column("days", "days", number_form(".1f"), right=True),
+    Column("usd", "USD", number_form(",.0f"), right=True),
     _PLAN._replace(writers=frozenset({Writer.PAGE})),
 )
 

@@ -231,7 +231,7 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
 
 
-def number(
+def number_form(
     spec: str, factor: float = 1, unit: str = ""
 ) -> Callable[[float | None], str]:
     """Return what writes a number times a factor; nothing for ``None``.

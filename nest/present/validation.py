@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.table import number, terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.util.tables import EVERYWHERE, Column, Table, Writer
 
-_percent, _share = number(".1f", 100), number(".1f", 100, " %")
+_percent, _share = number_form(".1f", 100), number_form(".1f", 100, " %")
 #: Breakdowns of the error of the step time, and what each is by.
 BREAKDOWNS = {
     "by_source": "source",
@@ -92,7 +92,7 @@ def error_table(
         Column("used", right=True, rank=1),
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=3),
-        Column("bias", "bias %", number("+z.1f", 100), right=True, rank=2),
+        Column("bias", "bias %", number_form("+z.1f", 100), right=True, rank=2),
         # Terminals are narrow: the name, which may wrap, is last there.
         Column("name", title, writers=_ON_TERMINALS, min_width=16),
     )
@@ -118,7 +118,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_bias_of_predicted_best",
             "bias of the best",
-            number("+z.1f", 100, " %"),
+            number_form("+z.1f", 100, " %"),
             right=True,
             rank=5,
             writers=_ON_TERMINALS,
@@ -127,7 +127,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_spearman",
             "median Spearman",
-            number(".3f"),
+            number_form(".3f"),
             right=True,
             rank=3,
             writers=_ON_TERMINALS,

@@ -208,7 +208,7 @@ def test_asked_of_a_solver_it_is_as_exact() -> None:
 def test_an_open_answer_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first plan nothing is known any more, and bounds are said."""
     asked: list[int] = []
-    real = feasible._FitSearch.ask
+    real = feasible._FitSearch.any_plan
 
     def ask(search: Any, problem: Problem) -> Trial | None:
         asked.append(problem.cluster.memory_bytes())
@@ -217,7 +217,7 @@ def test_an_open_answer_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
             return trial
         return replace(trial, answer="open")
 
-    monkeypatch.setattr(feasible._FitSearch, "ask", ask)
+    monkeypatch.setattr(feasible._FitSearch, "any_plan", ask)
     problem = chain(GIB)
     found = least_memory(problem, GIB)
     assert found.memory_bytes == 4 * GIB
