@@ -12,7 +12,7 @@ from nest.cli.declare import option
 from nest.cli.inputs import write_text
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say_data
-from nest.errors import InvalidOptionError
+from nest.requests.values import also_needed
 from nest.util.files import check_output
 from nest.util.interrupts import Ending
 
@@ -42,10 +42,8 @@ def audit_command(
         options = {"-o": folder, "--data": data, "--quick": quick or None}
         for option_name, value in options.items():
             if value is not None:
-                raise InvalidOptionError(
-                    f"{option_name}: expected NAME of an audit too, got "
-                    f"none; choose one of {', '.join(study_names())}"
-                )
+                remedy = f"choose one of {', '.join(study_names())}"
+                raise also_needed(option_name, "NAME of an audit", remedy)
         rows = [(each, get_study(each).question) for each in study_names()]
         show(sys.stdout, key_lines(rows))
         return 0

@@ -77,7 +77,6 @@ def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> 
     """
     from nest.accelerators.document import spec_document
     from nest.present.codesign import read_block
-    from nest.present.table import show
     from nest.solvers.base import Deadline
 
     clock = Deadline(request.time_limit)
@@ -94,7 +93,7 @@ def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> 
     spec = request.find_spec()
     if describe:
         document = spec_document(spec)
-        show(files.people, *read_block(document))
+        files.show(*read_block(document))
         files.write_json(document)
         return 0
     if not spec.models:
@@ -139,11 +138,10 @@ def _search(request: CodesignRequest, spec: Spec, clock: Deadline, files: Files)
 def _write(answers: Answers, unfinished: str, files: Files) -> None:
     from nest.accelerators.document import answers_document, to_csv
     from nest.present.codesign import answers_block, read_block
-    from nest.present.table import show
 
     document: dict[str, Any] = answers_document(answers, unfinished)
     read = read_block(document["spec"])
-    show(files.people, *read, "", *answers_block(document))
+    files.show(*read, "", *answers_block(document))
     files.write_csv(lambda: to_csv(document))
     if files.plot_path is not None:
         from nest.util.plots import accelerators, save_plot

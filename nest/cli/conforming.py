@@ -43,13 +43,13 @@ def conform_command(
     from nest.conform import CHECKS, conform
     from nest.conform.run import TIME_LIMIT_S
     from nest.present.conform import conform_block
-    from nest.present.table import key_lines, show
+    from nest.present.table import key_lines
     from nest.solvers.registry import solver_target
 
     name = solver_keyword(solver_text)
     solver_target(name)  # refuses unknown ones
     if promises:
-        show(files.people, key_lines([(check.name, check.meaning) for check in CHECKS]))
+        files.show(key_lines([(check.name, check.meaning) for check in CHECKS]))
         return 0
     files.check()
     extra = parse_extra(request.option, [name]).get(name, {})
@@ -62,7 +62,7 @@ def conform_command(
                 on_progress=progress,
             )
         )
-    show(files.people, *conform_block(report))
+    files.show(*conform_block(report))
     files.write_json(report.to_json())
     if stop is not None:
         raise stop

@@ -24,7 +24,6 @@ def doctor_command(_: Request, files: Files) -> int:
     """
     from nest.conform.doctor import examine
     from nest.present.doctor import doctor_block, doctor_document
-    from nest.present.table import show
 
     files.check()
     findings = []
@@ -34,7 +33,7 @@ def doctor_command(_: Request, files: Files) -> int:
             line.update(f"{finding.what}: done")
     document = doctor_document(findings)
     if files.json_path != "-":
-        show(files.people, *doctor_block(findings))
+        files.show(*doctor_block(findings))
     files.write_json(document)
     return 0 if document["works"] else 1
 

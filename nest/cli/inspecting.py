@@ -23,6 +23,7 @@ from nest.models import builtin
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
+from nest.requests.values import also_needed
 from nest.units import format_bytes
 from nest.util.files import check_output
 from nest.util.versions import machine, versions
@@ -44,7 +45,6 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     """
     from nest.cost.score import score
     from nest.present.screen import plan_rows, screen, stage_parts
-    from nest.present.table import show
     from nest.uncertainty.intervals import intervals_of
 
     files.check(request)
@@ -52,8 +52,7 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     plan_score = score(problem, plan)
     intervals = intervals_of(problem, plan, plan_score)
     document = plan_score.to_json() | {"intervals": intervals and intervals.to_json()}
-    show(
-        files.people,
+    files.show(
         *screen(problem, plan_rows(problem, plan, plan_score)),
         *stage_parts(problem, plan, plan_score),
     )
@@ -176,10 +175,8 @@ def problems_command(
     modeled, output = bool(request.given_job), files.output
     find_target(request.target or ANY, "--target")
     if request.target is not None and not modeled:
-        raise InvalidOptionError(
-            "--target: expected --model too, got none; a built-in problem "
-            "keeps what it says"
-        )
+        remedy = "a built-in problem keeps what it says"
+        raise also_needed("--target", "--model", remedy)
     if models or clusters:
         flag = "--models" if models else "--clusters"
         if (models and clusters) or modeled or name or output:

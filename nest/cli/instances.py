@@ -14,7 +14,7 @@ from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.present import instances as report
-from nest.requests.values import integer, one_of, seconds, words
+from nest.requests.values import also_needed, integer, one_of, seconds, words
 from nest.util.files import check_output, write_atomically
 from nest.util.versions import num_cpus
 
@@ -203,10 +203,8 @@ def update_command(
     single = "--plan" if plan is not None else "--certificate"
     path = plan if plan is not None else certificate
     if by is not None and path is None:
-        raise InvalidOptionError(
-            "--by: expected --plan or --certificate too, got none; results "
-            "name their solvers"
-        )
+        remedy = "results name their solvers"
+        raise also_needed("--by", "--plan or --certificate", remedy)
     if path is not None and len(files) != 1:
         raise InvalidOptionError(
             f"{single}: expected the NAME of one instance, got {len(files)} "

@@ -31,6 +31,8 @@ from nest.requests.settings import Request, groups_of, settings_of
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
 
@@ -67,6 +69,12 @@ class Files:
     def people(self) -> IO[str]:
         """Where to write text for people."""
         return people(self.json_path, self.output, self.csv_path)
+
+    def show(self, *items: RenderableType) -> None:
+        """Print items for people."""
+        from nest.present.table import show
+
+        show(self.people, *items)
 
     def check(
         self,

@@ -18,7 +18,7 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.frontier import ParetoRequest, find_frontier
 from nest.requests.solving import solver_limits
-from nest.requests.values import integer, integers, percent
+from nest.requests.values import also_needed, integer, integers, percent
 from nest.units import quanta_to_ns
 from nest.util.files import check_output
 from nest.util.interrupts import until_interrupted
@@ -140,10 +140,7 @@ class _Session:
         from nest.analysis.prove import check_prover
 
         if self.numbers is not None and self.prover is None:
-            raise InvalidOptionError(
-                "--points: expected --prove too, got none; add it, or leave "
-                "out --points"
-            )
+            raise also_needed("--points", "--prove", "add it, or leave out --points")
         if self.prover is not None:
             check_prover(self.prover)
 
@@ -211,7 +208,6 @@ def _show(
 ) -> None:
     """Print the frontier, and what contradicts it."""
     from nest.present.frontier import contradictions, frontier_block
-    from nest.present.table import show
 
     notes = session.request.notes(session.restricted) + session.remedy_lines
     parts = frontier_block(
@@ -224,7 +220,7 @@ def _show(
         session.stopped,
         within,
     )
-    show(files.people, *parts)
+    files.show(*parts)
     for line in contradictions(session.frontier, session.prover, session.proofs):
         say(f"nest: {line}", err=True)
 

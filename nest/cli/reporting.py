@@ -136,9 +136,7 @@ def _end(
     parts: Sequence[RenderableType],
 ) -> None:
     """Show the answer, say where the page is, and write its content."""
-    from nest.present.table import show
-
-    show(files.people, *parts, f"report: {page.path}")
+    files.show(*parts, f"report: {page.path}")
     files.write_json(document)
 
 

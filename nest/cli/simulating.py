@@ -27,13 +27,12 @@ def simulate_command(request: SimulateRequest, files: Files) -> int:
     With --schedule FILE the plan's stages run the passes that a file lists.
     """
     from nest.present.simulation import simulation_block, simulation_document
-    from nest.present.table import show
     from nest.simulation.events import Simulation
 
     files.check(request, {"--schedule": request.schedule_path})
     simulation = Simulation(*request.find_problem_and_plan(TALK))
     document = simulation_document(simulation)
-    show(files.people, *simulation_block(simulation, document))
+    files.show(*simulation_block(simulation, document))
     files.write_json(document)
     return 0 if document["feasible"] else 1
 

@@ -19,7 +19,7 @@ from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
 from nest.requests import solving
-from nest.requests.values import both_given, integer
+from nest.requests.values import also_needed, both_given, integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -338,10 +338,8 @@ def _prepared(
         **more,
     )
     if session.target_loss and restricted.untargeted is None:
-        raise InvalidOptionError(
-            "--target-loss: expected --target too, got none; add a target "
-            "with rules, such as --target megatron"
-        )
+        remedy = "add a target with rules, such as --target megatron"
+        raise also_needed("--target-loss", "--target", remedy)
     why = why_none(restricted.problem) if session.is_robust else ""
     if why:
         raise InvalidOptionError(
@@ -546,7 +544,6 @@ def _show_table(session: _Session) -> None:
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import continued, launch_text, run_text, unbroken
-    from nest.present.table import show
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -581,7 +578,7 @@ def _show_table(session: _Session) -> None:
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
     screen = compare_screen(problem, results, notes)
     texts = unbroken([continued(commands)])
-    show(session.files.people, *screen, *texts)
+    session.files.show(*screen, *texts)
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
@@ -636,7 +633,6 @@ def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
     from nest.present.launch import launch_texts
     from nest.present.screen import continued, screen, stage_parts
-    from nest.present.table import show
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)
@@ -654,7 +650,7 @@ def _show_answer(session: _Session) -> None:
             parts += stage_parts(problem, plan, result.score)
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
-        show(session.files.people, *parts)
+        session.files.show(*parts)
         session.files.write_plan(plan and restricted.adopt(plan))
         folder = session.launching and session.launching.folder
         if folder is not None and session.launch_files is None:

@@ -14,7 +14,14 @@ from nest.requests import values as read
 from nest.requests.benchmarks import jobs_setting
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest
-from nest.requests.values import PathText, RefusedValueError, Words, both_given, shown
+from nest.requests.values import (
+    PathText,
+    RefusedValueError,
+    Words,
+    also_needed,
+    both_given,
+    shown,
+)
 
 if TYPE_CHECKING:
     from nest.accelerators.records import Answers, ExtraAnalyses, QuestionProgress
@@ -121,10 +128,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     def check(self) -> None:
         """Refuse settings that contradict each other."""
         if self.resume and self.output is None:
-            raise InvalidOptionError(
-                "--resume: expected -o DIR too, got none; name the directory "
-                "of the search"
-            )
+            raise also_needed("--resume", "-o DIR", "name the directory of the search")
         if self.dask is not None and self.jobs > 1:
             other = "--dask, whose workers are as many as the cluster has"
             raise both_given(f"--jobs {self.jobs}", other)

@@ -12,7 +12,7 @@ from nest.requests.prices import PRICE_HELP, PRICE_USAGE, values_by_type
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import OneSolverRequest, TimeLimitRequest, solver_limits
-from nest.requests.values import Integers, Pairs, both_given
+from nest.requests.values import Integers, Pairs, also_needed, both_given
 
 if TYPE_CHECKING:
     from nest.analysis.fit import Fit, StepTimeLimit
@@ -115,10 +115,8 @@ class FitRequest(
         offer_options = self.offer_options
         for name, value in (("--price", self.price), ("--quota", self.quota)):
             if value and not offer_options:
-                raise InvalidOptionError(
-                    f"{name}: expected --budget, --hourly-budget or "
-                    f"--cheapest too, got none; add one"
-                )
+                others = "--budget, --hourly-budget or --cheapest"
+                raise also_needed(name, others, "add one")
         self._check_target(
             self.budget is not None, bool(offer_options) and not self.cheapest
         )

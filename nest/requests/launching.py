@@ -14,7 +14,7 @@ from nest.ir.io import encode, problem_hash
 from nest.models.named import load_model
 from nest.requests.plans import SILENT, PlanRequest, Talk
 from nest.requests.settings import redeclared, setting
-from nest.requests.values import PathText, integer
+from nest.requests.values import PathText, also_needed, integer
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
@@ -135,10 +135,8 @@ def launch_settings(
 
     problem = restricted.problem
     if restricted.target is None:
-        raise InvalidOptionError(
-            f"{option_name}: expected --target too, got none; add the "
-            f"framework that runs it, such as --target megatron"
-        )
+        remedy = "add the framework that runs it, such as --target megatron"
+        raise also_needed(option_name, "--target", remedy)
     placement = placement_of(problem.graph)
     if request.model is not None:
         settings = Settings(load_model(str(request.model)))

@@ -39,6 +39,7 @@ from nest.requests.values import (
     Reader,
     RefusedValueError,
     Words,
+    also_needed,
     shown,
 )
 from nest.util.text import did_you_mean
@@ -340,9 +341,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         """Refuse options of a model without ``--model`` and ``--cluster``."""
         given = self.given_job
         if given and self.model is None:
-            raise InvalidOptionError(
-                f"{option_name(given[0])}: expected --model too, got none; add it"
-            )
+            raise also_needed(option_name(given[0]), "--model")
         if given and self.cluster is None:
             raise InvalidOptionError(
                 "--cluster: expected <machine>x<devices> with --model, got "
@@ -377,9 +376,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         if self.topology is None:
             for name in ("beside", "order"):
                 if getattr(self, name):
-                    raise InvalidOptionError(
-                        f"--{name}: expected --topology too, got none; add it"
-                    )
+                    raise also_needed(f"--{name}", "--topology")
             return problem
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster

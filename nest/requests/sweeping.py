@@ -22,6 +22,7 @@ from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
 from nest.requests.values import (
     RefusedValueError,
+    also_needed,
     amount,
     integer,
     pairs,
@@ -392,9 +393,7 @@ def check_vary(request: SweepRequest) -> None:
             f"--vary: expected either it or GRID, got {request.grid} too; remove one"
         )
     if request.vary and request.model is None:
-        raise InvalidOptionError(
-            "--vary: expected --model and --cluster too, got none; add them"
-        )
+        raise also_needed("--vary", "--model and --cluster", "add them")
     if "price" in axes_of(tuple(request.vary)) and request.tokens is None:
         raise InvalidOptionError(
             "--vary price: expected --tokens too, which the price is for, got "

@@ -46,6 +46,11 @@ def both_given(name: str, other: str) -> InvalidOptionError:
     )
 
 
+def also_needed(name: str, other: str, remedy: str = "add it") -> InvalidOptionError:
+    """Return the error for an option that another one has to come with."""
+    return InvalidOptionError(f"{name}: expected {other} too, got none; {remedy}")
+
+
 class RefusedValueError(ValueError):
     """A value that a reader does not accept: ``expected …, got …; …``."""
 
