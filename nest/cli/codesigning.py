@@ -225,10 +225,7 @@ class PointLine(StatusLine):
 
     def _repeat(self) -> None:
         while not self._ended.wait(self.FIRST_S):
-            self._update()
-
-    def _update(self) -> None:
-        self.update(f"{self._text}; {self.elapsed_s:.0f} s")
+            self.update(f"{self._text}; {self.elapsed_s:.0f} s")
 
     def __call__(self, wave: QuestionProgress) -> None:
         """Take what is known after a wave of answers."""

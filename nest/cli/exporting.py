@@ -35,7 +35,7 @@ def export_command(request: ExportRequest) -> int:
     folder = os.fspath(request.output)
     Files().check(request)
     check_output(folder, "-o", folder=True)
-    files = export(request, TALK, lambda text, err: _tell(text, err))
+    files = export(request, TALK, _tell)
     write_folder(folder, files)
     say(str(files["README"]), end="")
     return 0

@@ -142,7 +142,7 @@ def _with_device(request: NewClusterRequest) -> tuple[NewClusterRequest, Machine
     except UnknownNameError:
         if request.machine is not None or request.name is not None:
             raise
-    memory = _answer("Memory, such as 80GB", "80GB", _memory, request.memory)
+    memory = _answer("Memory, such as 80GB", "80GB", _refusing(_size), request.memory)
     tflops = _answer("TFLOP/s in 16 bits, dense", "1000", _TFLOPS, request.tflops)
     rate = _answer("GB/s of its memory", "3350", _RATE, request.hbm_gb_per_s)
     request = replace(
@@ -213,6 +213,8 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
     model, the cluster, the tokens of a sample, the samples of a step and the
     framework are asked for.
     """
+    from nest.hardware import find_cluster
+
     if files.output is None:
         raise InvalidOptionError(
             "nest new problem: expected -o, got none; name a file, or '-' "
@@ -220,12 +222,10 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
         )
     check_output(files.output, "-o")
     answers: dict[str, Any] = {}
-    text = "Model ('nest problems --models')"
-    answers["model"] = _answer(text, "llama3-8b", _model, request.model, "--model")
-    text = "Cluster: <machine>x<devices>, or a file"
-    answers["cluster"] = _answer(
-        text, "h100x64", _cluster, request.cluster, "--cluster"
-    )
+    text, read = "Model ('nest problems --models')", _refusing(load_model)
+    answers["model"] = _answer(text, "llama3-8b", read, request.model, "--model")
+    text, read = "Cluster: <machine>x<devices>, or a file", _refusing(find_cluster)
+    answers["cluster"] = _answer(text, "h100x64", read, request.cluster, "--cluster")
     if _is_terminal():
         for name, text in (
             ("sequence_length", "Tokens of a sample (0: as usual)"),
@@ -264,24 +264,14 @@ def _known_or_new(text: str) -> str:
     return text
 
 
-def _memory(text: str) -> str:
-    """Read the memory of a device, and leave it as it is."""
-    _size(text)
-    return text
+def _refusing(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a reader of texts, which refuses those that a check refuses."""
 
+    def read(text: str) -> str:
+        check(text)
+        return text
 
-def _model(text: str) -> str:
-    """Read the name of a model that there is."""
-    load_model(text)
-    return text
-
-
-def _cluster(text: str) -> str:
-    """Read the name of a cluster that there is."""
-    from nest.hardware import find_cluster
-
-    find_cluster(text)
-    return text
+    return read
 
 
 def _is_terminal() -> bool:

@@ -23,6 +23,7 @@ from nest.cli.inputs import (
     write_record,
     write_text,
 )
+from nest.cli.progress import ProgressLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.plans import PlanRequest, PlanSource, Talk
@@ -214,7 +215,6 @@ def _in_order(kind: type[Request], settings: Mapping[str, Any]) -> list[str]:
 def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:
     """Return the plan that settings stand for, and tell which it is."""
     from nest.analysis.plan_by_settings import TIME_LIMIT_S, plan_by_settings
-    from nest.cli.progress import ProgressLine, hint
 
     unit = problem.time_unit
     with ProgressLine(unit, limit_s=TIME_LIMIT_S) as progress:
@@ -223,11 +223,5 @@ def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:
     return named.plan
 
 
-def _warn(text: str) -> None:
-    from nest.cli.progress import hint
-
-    hint(f"nest: warning: {text}")
-
-
 #: How commands tell about plans.
-TALK = Talk(_warn, _find_by_settings)
+TALK = Talk(lambda text: hint(f"nest: warning: {text}"), _find_by_settings)

@@ -28,11 +28,13 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is printed of a ``nest-validation/1`` document."""
     skipped, sized = document["skipped"], document["used_for_memory"]
     others = f" ({sum(sized.values())} more for memory)" if sized else ""
+    early = ""
+    if "interrupted" in document:
+        early = f"; interrupted, the first of {document['interrupted']['of']}"
     summary = {document["selection"]: document, **document["selected"]}
     items: list[RenderableType] = [
         f"{document['rows']} rows ({document['selection']}): "
-        f"{document['used']} used{others}, {sum(skipped.values())} skipped"
-        + _interrupted(document),
+        f"{document['used']} used{others}, {sum(skipped.values())} skipped{early}",
         "",
         terminal_table(error_table("step time", summary)),
     ]
@@ -66,13 +68,6 @@ def messages_of(document: Mapping[str, Any]) -> list[str]:
         *document["unreadable"],
         *document["not_understood"],
     ]
-
-
-def _interrupted(document: Mapping[str, Any]) -> str:
-    """Say so if these are not all rows."""
-    if "interrupted" not in document:
-        return ""
-    return f"; interrupted, the first of {document['interrupted']['of']}"
 
 
 #: Columns that a terminal alone shows, and those that a page alone shows.

@@ -257,17 +257,14 @@ class SolveResult(Verdict, Tabular):
             return f"expected no proof with outcome {self.outcome}"
         if status is Status.OPTIMAL and self.lower_bound_quanta is None:
             return "expected a lower bound with an optimum, got none"
+        proven = None if step is None else step - math.floor(step * self.precision)
         return inconsistency(
             self,
             exact=self.exact,
             step_quanta=step,
-            proven_quanta=None if step is None else self._proves(step),
+            proven_quanta=proven,
             best_quanta=step,
         )
-
-    def _proves(self, step_quanta: int) -> int:
-        """Return the lower bound that an optimum of this solver implies."""
-        return step_quanta - math.floor(step_quanta * self.precision)
 
     @property
     def step_quanta(self) -> int | None:
