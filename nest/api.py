@@ -250,11 +250,8 @@ def codesign(request: accelerators.CodesignRequest) -> Codesign:
     from nest.accelerators.document import Codesign
 
     request.check()
-    spec = request.find_spec()
-    limit_s, on_wave = request.time_limit, request.on_wave
-    return Codesign(
-        accelerators.search(request, spec, time_limit_s=limit_s, on_wave=on_wave)
-    )
+    spec, limit_s = request.find_spec(), request.time_limit
+    return Codesign(accelerators.search(request, spec, time_limit_s=limit_s))
 
 
 @_asks(explaining.ScoreRequest)

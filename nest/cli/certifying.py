@@ -15,6 +15,7 @@ from nest.cli.saying import say
 from nest.requests.explaining import CertifyRequest
 from nest.units import quanta_to_ns
 from nest.util.interrupts import Interrupted
+from nest.util.time_scale import TimeScale
 
 if TYPE_CHECKING:
     from nest.ir.problem import Problem
@@ -64,8 +65,6 @@ def certify_command(request: CertifyRequest, output: str) -> int:
 
 def _write(output: str, problem: Problem, certificate: dict[str, Any]) -> None:
     """Write a certificate and say what it is."""
-    from nest.util.time_scale import TimeScale
-
     text = "no plan fits"
     if certificate["plan"] is not None:
         step, bound = (

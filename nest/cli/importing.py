@@ -11,6 +11,7 @@ from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
 from nest.cli.saying import say
 from nest.errors import InvalidPlanError
+from nest.ir.io import read_plan, read_text
 from nest.requests.launch_files import (
     DeepSpeedRequest,
     LaunchFileRequest,
@@ -153,7 +154,6 @@ def schedule_csv_command(path: str, plan: str, output: str) -> int:
     --schedule FILE' prices it under other jobs, too.
     """
     from nest.frameworks.schedule_csv import with_passes
-    from nest.ir.io import read_plan, read_text
 
     Files(output=output).check(reads={"FILE": path, "--plan": plan})
     text = read_text(path, InvalidPlanError)

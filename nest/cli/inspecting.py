@@ -18,8 +18,10 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownNameError
+from nest.hardware import machines
 from nest.ir.io import problem_hash
 from nest.models import builtin
+from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
@@ -248,8 +250,6 @@ def _problems() -> Iterator[_Entry]:
 
 
 def _models() -> Iterator[_Entry]:
-    from nest.models.zoo import ARCHITECTURES, kind_of
-
     for model in ARCHITECTURES:
         record = {
             "name": model.name,
@@ -267,8 +267,6 @@ def _models() -> Iterator[_Entry]:
 
 
 def _machines() -> Iterator[_Entry]:
-    from nest.hardware import machines
-
     for site in machines():
         record = {
             "name": site.name,

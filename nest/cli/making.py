@@ -17,6 +17,9 @@ from nest.cli.progress import hint
 from nest.cli.saying import say
 from nest.constraints.targets import names
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.hardware import find_cluster
+from nest.hardware.cluster_file import decode_cluster
+from nest.hardware.machines import machine_specs
 from nest.ir.cluster import MAX_DEVICES
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
@@ -172,8 +175,6 @@ def _with_network(request: NewClusterRequest, machine: Machine) -> NewClusterReq
 
 def _write_cluster(output: str, text: str) -> None:
     """Write a cluster file that can be read again, and no other."""
-    from nest.hardware.cluster_file import decode_cluster
-
     try:
         decode_cluster(text.encode(), "file.yaml")
     except NestError as error:
@@ -213,8 +214,6 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
     model, the cluster, the tokens of a sample, the samples of a step and the
     framework are asked for.
     """
-    from nest.hardware import find_cluster
-
     if files.output is None:
         raise InvalidOptionError(
             "nest new problem: expected -o, got none; name a file, or '-' "
@@ -245,7 +244,6 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
 def _known_or_new(text: str) -> str:
     """Read the name of a machine; ask whether one that is new is meant."""
     from nest.hardware import machine
-    from nest.hardware.machines import machine_specs
 
     try:
         machine(text)

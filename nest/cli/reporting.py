@@ -14,6 +14,7 @@ from nest.cli.declare import option
 from nest.cli.inputs import check_page
 from nest.cli.options import TALK, Files, takes
 from nest.cli.progress import ProgressLine
+from nest.constraints.pins import are_settings
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import read_plan
 from nest.requests.plans import plan_of_text, warn_if_foreign
@@ -142,7 +143,6 @@ def _end(
 
 def _answer(restricted: Restricted, path: str) -> Answer:
     from nest.analysis.page_facts import Answer
-    from nest.constraints.pins import are_settings
     from nest.cost.score import score
 
     if are_settings(path):

@@ -192,6 +192,6 @@ def search(
         jobs=request.jobs,
         dask=request.dask,
         time_limit_s=time_limit_s,
-        on_wave=on_wave,
+        on_wave=on_wave or request.on_wave,
         **more,
     )

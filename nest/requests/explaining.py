@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nest.constraints.pins import parse
+from nest.cost.space import make_split
 from nest.errors import InvalidPlanError
+from nest.ir.io import read_text
 from nest.ir.job import ANY_ORDER
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import SILENT, PlanRequest, Talk
@@ -53,9 +55,7 @@ class SimulateRequest(PlanRequest, command="nest simulate"):
 
     def find_problem_and_plan(self, talk: Talk = SILENT) -> tuple[Problem, Plan]:
         """Return the problem and the plan, with the passes of the file."""
-        from nest.cost.space import make_split
         from nest.frameworks.schedule_csv import with_passes
-        from nest.ir.io import read_text
 
         path = self.schedule_path
         if path is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nest.constraints.targets import ANY, for_target
 from nest.constraints.targets import names as target_names
+from nest.cost.orders import with_named_order
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import encode, problem_hash
 from nest.models.named import load_model
@@ -221,7 +222,6 @@ def _launch(
     problem: Problem, plan: Plan, to: str, settings: Settings, nearest: bool, tell: Tell
 ) -> dict[str, str | bytes]:
     """Return the files of a framework, and tell what is otherwise there."""
-    from nest.cost.orders import with_named_order
     from nest.cost.score import score
     from nest.frameworks.export import as_run_by, check_schedule, export
 

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
+from msgspec import structs
+
 from nest.constraints.targets import (
     ANY,
     GRADIENTS,
@@ -17,19 +19,25 @@ from nest.constraints.targets import (
 )
 from nest.constraints.targets import target as find_target
 from nest.cost.axes import AXES
+from nest.cost.magnitude import with_quantum
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
     NestError,
     UnknownNameError,
 )
+from nest.hardware import find_cluster
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
+from nest.models.choices import CHUNKS_OF_ANY_ORDER, choose, read_overlap
+from nest.models.choices import Request as Choice
+from nest.models.graphs import build_on
 from nest.models.named import load_model
+from nest.requests import networks
 from nest.requests import values as read
 from nest.requests.settings import Request, given_settings, option_name, setting
 from nest.requests.values import (
@@ -74,8 +82,6 @@ def _meaning(axis_name: str) -> str:
 
 
 def _overlap_fractions(value: Any) -> dict[Overlap, float]:
-    from nest.models.choices import read_overlap
-
     if isinstance(value, Mapping):
         value = [f"{name}={x}" for name, x in value.items()]
     return read_overlap([value] if isinstance(value, str) else value)
@@ -231,12 +237,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         The defaults of the framework ``target`` count. ``named`` are values of settings
         that plans are named by, see :func:`nest.models.choices.choose`.
         """
-        from nest.cost.magnitude import with_quantum
-        from nest.hardware import find_cluster
         from nest.hardware.calibration_file import resting_on, with_calibration
-        from nest.models.choices import Request as Choice
-        from nest.models.choices import choose
-        from nest.models.graphs import build_on
 
         chosen = {
             name: getattr(self, name)
@@ -378,9 +379,6 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
                 if getattr(self, name):
                     raise also_needed(f"--{name}", "--topology")
             return problem
-        from nest.cost.magnitude import with_quantum
-        from nest.hardware import find_cluster
-        from nest.requests import networks
         from nest.topology.generators.machine import on_machine
 
         where, facts = os.fspath(self.topology), tuple(self.beside)
@@ -497,10 +495,6 @@ def _with_schedule(
     target: Framework,
 ) -> Problem:
     """Return a problem whose plans have other schedules."""
-    from msgspec.structs import replace as with_fields
-
-    from nest.models.choices import CHUNKS_OF_ANY_ORDER
-
     if stated is None and virtual_stages is None:
         return problem
     job = problem.job
@@ -512,10 +506,10 @@ def _with_schedule(
         elif stated == ANY_ORDER:
             virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
     try:
-        job = with_fields(job, schedule=schedule, virtual_stages=virtual_stages)
+        job = structs.replace(job, schedule=schedule, virtual_stages=virtual_stages)
     except ValueError as error:
         raise InvalidOptionError(f"--schedule: {error}") from None
-    return with_fields(problem, job=job)
+    return structs.replace(problem, job=job)
 
 
 def load_problem(source: str) -> Problem:

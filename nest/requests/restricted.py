@@ -8,12 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from msgspec import structs
+
 from nest.constraints.pins import SETTINGS, describe, parse, restrict
 from nest.constraints.targets import ANY, for_target, has_schedule, names, target
 from nest.errors import InvalidOptionError
+from nest.hardware import find_cluster
+from nest.hardware.links import reached_fraction
 from nest.ir.io import problem_hash
 from nest.ir.job import ANY_ORDER, GRANULARITIES, SCHEDULES, Schedules, named_schedules
 from nest.models.named import load_model
+from nest.requests.networks import is_generated
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import Pairs, one_of, restrictions
@@ -87,9 +92,6 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
-        from nest.hardware import find_cluster
-        from nest.hardware.links import reached_fraction
-        from nest.requests.networks import is_generated
 
         _, missing = self.node_sizes(restricted.whole)
         if missing:
@@ -112,8 +114,6 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 
         Both are empty without a network of one's own, and for files of clusters.
         """
-        from nest.hardware import find_cluster
-
         if self.topology is None or self.cluster is None:
             return set(), set()
         machines, _ = find_cluster(os.fspath(self.cluster))
@@ -265,13 +265,11 @@ class Restricted:
         The optimizer of the job stays if the problem is ``of_model``, whose
         request chose it; otherwise the target's own default replaces it.
         """
-        from msgspec.structs import replace
-
         from nest.uncertainty.headroom import with_headroom
 
         if granularity is not None:
-            job = replace(problem.job, granularity=granularity)
-            problem = replace(problem, job=job)
+            job = structs.replace(problem.job, granularity=granularity)
+            problem = structs.replace(problem, job=job)
         pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
         narrow = problem
         if headroom is not None:
@@ -337,6 +335,4 @@ class Restricted:
 
     def adopt(self, plan: Plan) -> Plan:
         """Return a plan as one of the whole problem, which it is too."""
-        from msgspec.structs import replace
-
-        return replace(plan, problem_hash=problem_hash(self.whole))
+        return structs.replace(plan, problem_hash=problem_hash(self.whole))

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.hardware import find_cluster
+from nest.hardware.cluster_file import SUFFIXES
+from nest.hardware.machines import parse_cluster
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
@@ -118,9 +122,6 @@ _Changed = tuple["SweepRequest", Callable[["Problem"], "Problem"]]
 
 def _count(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request on so many devices, or nodes."""
-    from nest.hardware.cluster_file import SUFFIXES
-    from nest.hardware.machines import parse_cluster
-
     count = integer()(value)
     text = os.fspath(request.cluster or "")
     if "+" in text or text.endswith(SUFFIXES):
@@ -172,8 +173,6 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 
     The bandwidth is that of the data sheet: per device, in one direction.
     """
-    from nest.hardware import find_cluster
-
     if axis == "network":
         (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
         factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
@@ -193,7 +192,6 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 
     def change(problem: Problem) -> Problem:
         from nest.benchmarks.sweep import widened
-        from nest.cost.magnitude import with_quantum
 
         if factor == 1:
             return problem

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
+from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
@@ -22,10 +24,6 @@ from nest.solvers.consistency import inconsistency
 from nest.solvers.result import Outcome, Verdict
 from nest.uncertainty.headroom import fullest_device
 from nest.units import MAX_TOTAL, finite, format_bytes
-
-if TYPE_CHECKING:
-    from nest.cost.model import CostModel
-    from nest.cost.score import Score
 
 
 def judge(
@@ -62,8 +60,6 @@ def judge(
         ``extra["rejected_plan"]``, and a plan that refutes a proof in
         ``extra["contradiction"]``.
     """
-    from nest.cost.model import CostModel
-
     model = CostModel(problem)
     scored = _score(problem, claim.plan, model, capabilities)
     unsearched = capabilities.unsearched(problem) if capabilities.exact else ()
@@ -97,8 +93,6 @@ def _score(
     problem: Problem, plan: Plan | None, model: CostModel, capabilities: Capabilities
 ) -> _ScoredPlan:
     """Score the plan of a claim, and check that it is in the plan space."""
-    from nest.cost.score import score
-
     if plan is None:
         return _ScoredPlan()
     try:
@@ -115,8 +109,6 @@ def _known_times(
     problem: Problem, scored: _ScoredPlan, others: Iterable[Plan], model: CostModel
 ) -> Iterator[int]:
     """Yield the step times of all known plans that fit."""
-    from nest.cost.score import score
-
     if scored.step_quanta is not None:
         yield scored.step_quanta
     for plan in others:
