@@ -215,7 +215,7 @@ def launched(
 ) -> tuple[Rows, str]:
     """Return rows, and the arguments of a target or commands, to copy."""
     from nest.frameworks.export import export
-    from nest.present.launch import launch_texts
+    from nest.present.screen import launch_texts
     from nest.requests.launching import launch_settings
 
     target = restricted.target

@@ -18,9 +18,8 @@ from nest.constraints.pins import are_settings
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import read_plan
 from nest.requests.plans import plan_of_text, warn_if_foreign
-from nest.requests.reporting import ReportRequest
 from nest.requests.restricted import Restricted
-from nest.requests.solving import solver_limits
+from nest.requests.solving import ReportRequest, solver_limits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

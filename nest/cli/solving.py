@@ -631,8 +631,7 @@ def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.present.launch import launch_texts
-    from nest.present.screen import continued, screen, stage_parts
+    from nest.present.screen import continued, launch_texts, screen, stage_parts
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)

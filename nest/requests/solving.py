@@ -1,4 +1,4 @@
-"""``solve`` and ``compare``: requests and limits of solvers."""
+"""``solve``, ``compare`` and ``report``: requests and limits of solvers."""
 
 from __future__ import annotations
 
@@ -230,6 +230,28 @@ class CompareRequest(LimitedRequest, command="nest compare"):
     """Several solvers on one problem."""
 
     solvers: Words = solvers_option()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(
+    RestrictedRequest,
+    OneSolverRequest,
+    TimeLimitRequest,
+    WorkersRequest,
+    GapRequest,
+    SeedRequest,
+    command="nest report",
+):
+    """A problem, and the plans that a page shows; or a solver finds one."""
+
+    plans: Words = setting(
+        "[PLAN]…", "Files, or settings of plans.", read.names, multiple=True
+    )
+
+    @property
+    def plan_texts(self) -> tuple[str, ...]:
+        """The plans that are settings or files."""
+        return tuple(self.plans)
 
 
 def solver_limits(request: Any, name: str) -> SolveOptions:
