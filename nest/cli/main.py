@@ -45,7 +45,7 @@ COMMANDS = {
     "explain": "questions",
     "pareto": "pareto",
     "solvers": "inspecting",
-    "conform": "conforming",
+    "conform": "checking",
     "problems": "inspecting",
     "instances": "instances",
     "new": "making",
@@ -58,8 +58,8 @@ COMMANDS = {
     "calibrate": "measuring",
     "certify": "plan_files",
     "completion": "completing",
-    "doctor": "doctoring",
-    "cite": "doctoring",
+    "doctor": "checking",
+    "cite": "checking",
     "versions": "inspecting",
 }
 

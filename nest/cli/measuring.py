@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 
 @click.command("validate")
-@option(
-    "--details FILE",
-    "Also write a CSV line per row; '-' is standard output.",
-    None,
-    "details_path",
-)
+@option("--details FILE", "Also write a CSV line per row; '-' is standard output.")
 @takes(ValidateRequest, "json_path", "html_path")
 def validate_command(
-    request: ValidateRequest, files: Files, details_path: str | None
+    request: ValidateRequest, files: Files, details: str | None
 ) -> int:
     """Predict published runs and show how far off the cost model is.
 
@@ -45,9 +40,7 @@ def validate_command(
     request.check()
     path = None if request.path == "-" else request.path
     files.check(
-        request,
-        {"FILE": None if path is None else str(path)},
-        {"--details": details_path},
+        request, {"FILE": None if path is None else str(path)}, {"--details": details}
     )
     rows = request.read_rows()
     selected = request.select(rows)
@@ -64,10 +57,10 @@ def validate_command(
     document = request.document(answers, len(rows))
     if stop is not None:
         document["interrupted"] = {"of": len(selected)}
-    show(people(files.json_path, details_path), *validation_block(document))
+    show(people(files.json_path, details), *validation_block(document))
     files.write_json(document)
-    if details_path is not None:
-        write_text(details_path, details_csv(outcomes))
+    if details is not None:
+        write_text(details, details_csv(outcomes))
     if files.html_path is not None:
         from nest.present.pages.validation import to_html
 

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
     "to a new or empty directory.",
-    None,
-    "folder",
 )
 @takes(
     ParetoRequest,
@@ -77,7 +75,7 @@ def pareto_command(
     steps: int | None,
     top: int | None,
     within: Fraction | None,
-    folder: str | None,
+    output: str | None,
     **proving: Any,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
@@ -96,7 +94,7 @@ def pareto_command(
     session = _Session(request, **proving)
     session.check()
     files.check(request)
-    check_output(folder, "-o", folder=True)
+    check_output(output, "-o", folder=True)
     session.restricted = restricted = request.restricted()
     if steps is not None:
         _check_steps(
@@ -115,8 +113,8 @@ def pareto_command(
     if files.html_path is not None:
         _write_page(files.html_path, session, steps)
     _write_json(session, files, steps)
-    if folder is not None:
-        _write_plans(folder, restricted, session.frontier)
+    if output is not None:
+        _write_plans(output, restricted, session.frontier)
     if session.stop is not None:
         raise session.stop
     return int(any(x.verdict == "contradiction" for x in session.proofs))
