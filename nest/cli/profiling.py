@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -168,13 +167,22 @@ def profile_csv_command(
 
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
-    from nest.present.table import show, terminal_table
+    from nest.present.table import number_form, show, terminal_table
     from nest.util.tables import Column, Table
 
-    columns = [
-        Column(name, value=text_of, rank=rank)
-        for name, (rank, text_of) in _COLUMNS.items()
-    ]
+    def milliseconds(time_ns: float) -> str:
+        return f"{time_ns / 1e6:.3f}"
+
+    columns = (
+        Column("kind", "layer"),
+        Column("tp"),
+        Column("ep", rank=1),
+        Column("samples"),
+        Column("forward_ns", "forward_ms", milliseconds),
+        Column("backward_ns", "backward_ms", milliseconds),
+        Column("TFLOP/s", value=_rate, rank=3),
+        Column("kept_bytes", "kept_MiB", number_form(".1f", 2**-20), rank=2),
+    )
     table = Table.of(columns, profile.entries)
     show(people(output), terminal_table(table))
     write_text(output, encode_profile(profile).decode())
@@ -186,21 +194,3 @@ def _rate(entry: Entry) -> str:
         return ""
     flops = entry.forward_flops + entry.backward_flops
     return f"{flops / (entry.forward_ns + entry.backward_ns) / 1e3:.2f}"
-
-
-#: What is shown of a profile, with the rank of its column.
-_COLUMNS: dict[str, tuple[int, Callable[[Entry], str]]] = {
-    "layer": (0, lambda entry: entry.kind),
-    "tp": (0, lambda entry: str(entry.tp)),
-    "ep": (1, lambda entry: str(entry.ep)),
-    "samples": (0, lambda entry: str(entry.samples)),
-    "forward_ms": (0, lambda entry: f"{entry.forward_ns / 1e6:.3f}"),
-    "backward_ms": (0, lambda entry: f"{entry.backward_ns / 1e6:.3f}"),
-    "TFLOP/s": (3, _rate),
-    "kept_MiB": (
-        2,
-        lambda entry: (
-            "" if entry.kept_bytes is None else f"{entry.kept_bytes / 2**20:.1f}"
-        ),
-    ),
-}

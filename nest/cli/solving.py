@@ -220,21 +220,9 @@ class Launching:
 class _Session:
     """A request that is checked, and the answers as they come in.
 
-    Attributes
-    ----------
-    cells
-        The options of every solver that runs.
-    settings
-        What the files of ``--launch`` need.
-    results, faster, loss, remedies, robust
-        The answers of solvers, the faster plan that may not fit, the answers
-        of ``--target-loss`` and ``--robust``, and what would make an
-        infeasible problem feasible.
-    rows
-        The labeled rows of the screen, once they are made.
-    launch_files, no_launch, models
-        The files of ``--launch``, or why there are none, and the models that
-        are written.
+    Of these ``faster`` may not fit, ``loss`` and ``robust`` answer ``--target-loss``
+    and ``--robust``, and ``remedies`` are what would make an infeasible problem
+    feasible. ``no_launch`` says why there are no files of ``--launch``.
     """
 
     request: solving.LimitedRequest

@@ -210,10 +210,7 @@ def _pairs(answers: Document) -> Section:
         "with a 95 % interval of 2,000 bootstrap draws of whole problems.",
         (
             Column("pair", value=lambda x: f"{x['solver']} : {x['against']}"),
-            Column("wins", form="d"),
-            Column("ties", form="d"),
-            Column("losses", form="d"),
-            Column("neither", form="d"),
+            *(Column(x, form="d") for x in ("wins", "ties", "losses", "neither")),
             Column("wins %", value=wins, right=True),
             Column("sign_test_p", "p", ".2g"),
             Column("step time ratio", value=ratio, right=True),
@@ -268,12 +265,7 @@ def _sweep(document: Document) -> Section:
 
 
 def _answer_rows(answers: Document) -> Section:
-    of_problem = {
-        problem["problem"]: {
-            key: problem[key] for key in ("best_step_time_ns", "time_unit")
-        }
-        for problem in answers["problems"]
-    }
+    of_problem = {problem["problem"]: problem for problem in answers["problems"]}
     rows = [{**of_problem[row["problem"]], **row} for row in answers["rows"]]
     return _section(
         "Answers",
@@ -421,9 +413,7 @@ def _status(answer: Document) -> str:
 
 def _over(ratio: float | None) -> str:
     """Return by how much more in per cent; only an exact 0 is shown so."""
-    if ratio is None:
-        return ""
-    return f"{percent(ratio - 1)} %"
+    return "" if ratio is None else f"{percent(ratio - 1)} %"
 
 
 def _gib(size_bytes: int | None) -> str:

@@ -62,12 +62,10 @@ class ExportRequest(PlanRequest, command="nest export"):
 Tell = Callable[[str, bool], None]
 
 
-def _ignore(_text: str, _is_warning: bool) -> None:
-    """Drop a line."""
-
-
 def export(
-    request: ExportRequest, talk: Talk = SILENT, tell: Tell = _ignore
+    request: ExportRequest,
+    talk: Talk = SILENT,
+    tell: Tell = lambda text, is_warning: None,
 ) -> dict[str, str | bytes]:
     """Return the files that start a plan, by name.
 
@@ -86,15 +84,18 @@ def export(
     request.check_problem_choice()
     request.check_plan_choice()
     if is_trace:
-        _refuse_options(
-            to,
-            {
-                "--model": model if request.model is None else None,
-                "--gpus-per-node": request.gpus_per_node,
-                "--flavor": request.flavor,
-                "--nearest": request.nearest or None,
-            },
-        )
+        options = {
+            "--model": model if request.model is None else None,
+            "--gpus-per-node": request.gpus_per_node,
+            "--flavor": request.flavor,
+            "--nearest": request.nearest or None,
+        }
+        for name, value in options.items():
+            if value is not None:
+                raise InvalidOptionError(
+                    f"{name}: expected no such option with --to {to}, which says any "
+                    f"plan as it is, got it; leave it out"
+                )
     else:
         target_of(to)
         if request.flavor is not None and to != "torchtitan":
@@ -161,16 +162,6 @@ def launch_settings(
             f"with -o, and pass 'nest export' its --gpus-per-node"
         )
     return settings
-
-
-def _refuse_options(to: str, given: Mapping[str, object]) -> None:
-    """Refuse options that only frameworks have a use for."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidOptionError(
-                f"{name}: expected no such option with --to {to}, which says "
-                f"any plan as it is, got it; leave it out"
-            )
 
 
 def _refuse_foreign(problem: Problem, plan: Plan, to: str, why: str) -> None:

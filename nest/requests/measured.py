@@ -244,9 +244,8 @@ class CalibrateRequest(Request, command="nest calibrate"):
             self.interconnect or "",
             self.devices_per_node or 0,
         )
-        if tell is None:
-            return learn(runs)
-        tell(f"{len(runs.rows)} runs")
+        if tell is not None:
+            tell(f"{len(runs.rows)} runs")
         return learn(runs, tell=tell)
 
     def propose(
@@ -255,8 +254,5 @@ class CalibrateRequest(Request, command="nest calibrate"):
         """Return candidates for the next runs, and those that tell most."""
         from nest.calibration.design import candidates, propose
 
-        if tell is None:
-            choices = candidates(learned)
-        else:
-            choices = candidates(learned, tell=tell)
+        choices = candidates(learned, tell=tell)
         return choices, propose(learned, choices)

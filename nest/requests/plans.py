@@ -55,10 +55,6 @@ def read_plan_like(value: Any) -> Any:
     )
 
 
-def _ignore(*_: object) -> None:
-    """Drop what is told."""
-
-
 @dataclass(frozen=True)
 class Talk:
     """How a request tells about the plans that it finds.
@@ -67,7 +63,7 @@ class Talk:
     settings and the name of the argument, and finds the plan of the settings.
     """
 
-    warn: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda text: None
     find: Callable[[Problem, str, str], Plan] | None = None
 
 
