@@ -315,21 +315,10 @@ def fits(
 ) -> Fits:
     """Return whether a plan fits, and what would make it fit.
 
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it; it may need too much memory.
-    target
-        The framework that shall run the plan: changes that it cannot express
-        are left out, unless it cannot express the plan either.
-    cut
-        Gives the layers of plans with other numbers of stages; none by default.
-    lines
-        Gives the lines of the framework's files; none by default.
-    notes
-        For :attr:`Fits.notes`.
-    on_progress
-        Called while nest searches for any plan that fits.
+    The plan is legal, but may need too much memory. ``target`` is the framework that
+    shall run it: changes that it cannot express are left out, unless it cannot express
+    the plan either. ``cut`` gives the layers of plans with other numbers of stages,
+    ``lines`` those of the framework's files; by default there are none.
 
     Raises
     ------

@@ -388,17 +388,8 @@ class ModelWriter(Solver, Protocol):
     ) -> list[dict[str, Any]]:
         """Write models to an empty folder, and say what each is.
 
-        Parameters
-        ----------
-        problem
-            The problem.
-        plan
-            The best plan at hand, if there is one.
-        folder, suffix
-            Where, and how names end.
-        every
-            All models that a proof of the best plan needs; else one that has
-            the plan, or the most promising one.
+        All models that a proof of the best plan needs if ``every``, else one that has
+        the plan at hand, or the most promising one. Names end with the suffix.
         """
 
 
@@ -413,17 +404,11 @@ def exact_output(
     limit: Limit | None = None,
     detail: str = "",
 ) -> SolverOutput:
-    """Return what an exact search knows.
+    """Return what an exact search knows: its best plan, if any, and bounds.
 
-    Parameters
-    ----------
-    plan, step_quanta
-        The best plan, if there is any, and its step time, or what better
-        plans had to be below.
-    bound_quanta
-        What no plan is faster than.
-    limit, detail
-        What ended the search, and where it was.
+    Without a plan ``step_quanta`` is what better plans had to be below. No plan is
+    faster than ``bound_quanta``. ``limit`` and ``detail`` say what ended the search,
+    and where.
     """
     proven = bound_quanta >= step_quanta
     if plan is None:

@@ -78,32 +78,22 @@ GRACE_S = 1.0
 
 @dataclass(eq=False)
 class Cell:
-    """One solver, one problem, one process, one clock.
+    """One solver, one problem, one process, one clock, which has its time limit.
 
-    Gathers what the solver says until it answers, fails, dies, has proven
-    enough or is :data:`GRACE_S` too late.
+    Gathers what the solver says until it answers, fails, dies, has proven enough or is
+    :data:`GRACE_S` too late. Nothing of it is checked.
 
     Attributes
     ----------
-    name, target
-        The solver, for people and as ``"module:Class"``.
-    problem, options, clock
-        What it gets; its time limit is that of the clock.
-    on_progress
-        Called at every report and every :data:`TICK_S`.
-    on_report
-        Called with every report; not one word of it is checked.
+    on_progress, on_report
+        Called at every report and every :data:`TICK_S`; and with every report.
     folder
         Where the process starts; ``None`` is where this one is.
-    best, bound, message
-        The best report of a plan, the greatest lower bound in quanta, and
-        the last words.
-    last
-        What it ended with, if it said so.
+    best, bound, message, last
+        The best report of a plan, the greatest lower bound in quanta, the last
+        words, and what it ended with, if it said so.
     started
         Whether the solver was called before the process ended.
-    out_of_time, within_gap
-        Whether it was stopped, and why.
     usage
         What its process used, once that has ended.
     """

@@ -42,20 +42,11 @@ def inconsistency(
     proven_quanta: int | None,
     best_quanta: int | None,
 ) -> str | None:
-    """Return which of the rules a statement breaks, or ``None``.
+    """Return which of the rules a claim or a result breaks, or ``None``.
 
-    Parameters
-    ----------
-    stated
-        The claim or the result.
-    exact
-        Whether its solver promises proofs.
-    step_quanta
-        Step time of its plan by the shared cost model, if the plan is legal and fits.
-    proven_quanta
-        Lower bound that an optimum of ``step_quanta`` implies.
-    best_quanta
-        Least step time of all known plans.
+    ``step_quanta`` is the step time of a plan that is legal and fits, by the shared
+    cost model; an optimum of it implies the bound ``proven_quanta``. ``best_quanta`` is
+    the least step time of all known plans. Only ``exact`` solvers promise proofs.
     """
     status, bound = stated.status, stated.lower_bound_quanta
     proven = status in PROOFS

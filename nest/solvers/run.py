@@ -110,17 +110,14 @@ def run_solver(
 
     Parameters
     ----------
-    problem
-        The problem.
-    name
-        Keyword of the solver.
+    problem, name
+        The problem, and the keyword of the solver.
     options
         Limits and seeds. The time limit holds from this call to its return; a solver
         that ignores it is killed :data:`~nest.solvers.cell.GRACE_S` later.
-    on_progress
-        Called at every report of the solver, and now and then.
-    on_report
-        Called with every report and its time: the trace of a run.
+    on_progress, on_report
+        Called at every report of the solver and now and then; and with every
+        report and its time, the trace of a run.
     folder
         Where its process starts; by default where this one is.
     on_end
