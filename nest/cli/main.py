@@ -27,41 +27,27 @@ from nest.cli.saying import say, say_error
 from nest.errors import NestError, SolverError
 from nest.util.text import clipped, closest
 
-#: The module of every command, which is imported when it is called.
-COMMANDS = {
-    "compare": "solving",
-    "bench": "benching",
-    "sweep": "benching",
-    "audit": "auditing",
-    "codesign": "codesigning",
-    "solve": "solving",
-    "report": "reporting",
-    "score": "inspecting",
-    "simulate": "plan_files",
-    "trace": "plan_files",
-    "check": "inspecting",
-    "fit": "questions",
-    "fits": "questions",
-    "explain": "questions",
-    "pareto": "pareto",
-    "solvers": "inspecting",
-    "conform": "checking",
-    "problems": "inspecting",
-    "instances": "instances",
-    "new": "making",
-    "import": "profiling",
-    "export": "plan_files",
-    "topology": "topology",
-    "schedule": "scheduling",
-    "profile": "profiling",
-    "validate": "measuring",
-    "calibrate": "measuring",
-    "certify": "plan_files",
-    "completion": "completing",
-    "doctor": "checking",
-    "cite": "checking",
-    "versions": "inspecting",
+#: The commands of every module, which is imported when one of them is called.
+_MODULES = {
+    "auditing": ("audit",),
+    "benching": ("bench", "sweep"),
+    "checking": ("conform", "doctor", "cite"),
+    "codesigning": ("codesign",),
+    "completing": ("completion",),
+    "inspecting": ("score", "check", "solvers", "problems", "versions"),
+    "instances": ("instances",),
+    "making": ("new",),
+    "measuring": ("validate", "calibrate"),
+    "pareto": ("pareto",),
+    "plan_files": ("simulate", "trace", "export", "certify"),
+    "profiling": ("import", "profile"),
+    "questions": ("fit", "fits", "explain"),
+    "reporting": ("report",),
+    "scheduling": ("schedule",),
+    "solving": ("compare", "solve"),
+    "topology": ("topology",),
 }
+COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 
 
 class _Commands(Group):

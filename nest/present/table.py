@@ -41,13 +41,6 @@ _ASCII = str.maketrans(
 
 _FAILURES = [outcome for outcome in Outcome if outcome.failed]
 
-_LIMITS = {
-    Limit.TIME: "time limit",
-    Limit.MEMORY: "memory limit",
-    Limit.SIZE: "size limit",
-    Limit.INTERRUPT: "interrupted",
-}
-
 
 def show(file: IO[str], *items: RenderableType) -> None:
     """Print to a terminal, or plainly to anything else.
@@ -189,7 +182,8 @@ def note_text(fields: Mapping[str, Any]) -> str:
     limit, detail = fields["limit"], " ".join(fields["detail"].split())
     texts = []
     if limit is not None and fields["outcome"] != Outcome.INTERRUPTED:
-        texts.append(_LIMITS[limit])
+        is_interrupted = limit == Limit.INTERRUPT
+        texts.append("interrupted" if is_interrupted else f"{limit} limit")
     if detail:
         texts.append(detail)
     elif fields["over_memory_bytes"]:

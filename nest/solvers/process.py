@@ -162,15 +162,8 @@ class Worker:
 
 def _environment(directory: str, num_threads: int) -> dict[str, str]:
     """Return an environment that makes runs comparable and repeatable."""
-    threads = dict.fromkeys(
-        (
-            "MKL_NUM_THREADS",
-            "NUMEXPR_NUM_THREADS",
-            "OMP_NUM_THREADS",
-            "OPENBLAS_NUM_THREADS",
-        ),
-        str(num_threads),
-    )
+    libraries = ("MKL", "NUMEXPR", "OMP", "OPENBLAS")
+    threads = {f"{name}_NUM_THREADS": str(num_threads) for name in libraries}
     # Engines that are killed leave files; they leave them in here.
     return {
         **environment(),
