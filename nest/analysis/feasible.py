@@ -52,16 +52,10 @@ MOST_TIMES = 64
 class LeastMemory:
     """How little memory per device some plan needs.
 
-    Attributes
-    ----------
-    refuted_bytes
-        With so much, proven, no plan fits.
-    memory_bytes, plan
-        The least known to do, and a plan for it; ``None`` if none is known.
-    impossible
-        Whether it is proven that there is no plan, whatever the memory.
-    possible
-        Whether there is a plan with more memory, if nothing else was asked.
+    With ``refuted_bytes`` no plan fits, which is proven. ``memory_bytes`` are the least
+    known to do, for a plan. ``impossible`` is whether it is proven that there is no
+    plan, whatever the memory; ``possible`` whether there is one with more, if nothing
+    else was asked.
     """
 
     refuted_bytes: int

@@ -35,16 +35,10 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan and its devices may take.
+    """What a plan and its devices may take; ``None`` is no limit.
 
-    Attributes
-    ----------
-    target
-        How long a step may take; ``None`` for any time.
-    hourly_usd
-        What the devices may cost per hour.
-    run_usd, tokens
-        What a run over so many tokens may cost; both or none.
+    ``hourly_usd`` is what the devices may cost per hour, and ``run_usd`` what a run
+    over so many tokens may cost.
     """
 
     target: StepTimeLimit | None = None

@@ -88,19 +88,11 @@ OBJECTIVES: dict[str, Callable[[FrontierPoint], int]] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Step time against memory on one cluster.
+    """Step time against memory on a cluster of some size, and how long it took.
 
-    Attributes
-    ----------
-    devices, problem
-        Size of the cluster, and the problem on it.
-    points
-        By ascending memory, hence descending step time; empty if nothing
-        fits, or nothing was found in time.
-    gaps
-        What is not proven; empty unless the time limit passed.
-    wall_s
-        How long it took.
+    Points come by ascending memory, hence descending step time; there are none if
+    nothing fits, or nothing was found in time. Gaps are what is not proven; there are
+    none unless the time limit passed.
     """
 
     devices: int

@@ -84,22 +84,11 @@ class Candidate:
 class Robust:
     """The fastest plan and the one with the best guaranteed step time.
 
-    Attributes
-    ----------
-    fastest
-        What the solver says of the problem.
-    answer
-        The plan with the best guaranteed step time as an answer to it.
-    best, first
-        That plan, and the fastest one, with their figures; ``None`` without a plan.
-    kept
-        The fastest plan that keeps its memory, if that is another one.
-    candidates
-        How many different plans were compared.
-    searches
-        How many problems were searched for them.
-    bound_ns
-        No plan's guaranteed step time is below; ``None`` without a bound.
+    ``fastest`` is what the solver says of the problem, ``answer`` the other plan as an
+    answer to it. ``best`` and ``first`` are that plan and the fastest one with their
+    figures, and ``kept`` is the fastest plan that keeps its memory, if that is another
+    one. ``candidates`` different plans of ``searches`` problems were compared. No
+    plan's guaranteed step time is below ``bound_ns``.
     """
 
     fastest: SolveResult

@@ -221,22 +221,12 @@ def defaults_of(problem: Problem, model: Architecture, chosen: Collection[str]) 
 
 @dataclass(frozen=True)
 class Restricted:
-    """A problem under what narrows down its plans.
+    """A problem under what narrows down its plans, and ``whole``, as it was.
 
-    Attributes
-    ----------
-    problem, whole
-        The problem with a restricted job, and as it was.
-    pins, forbids
-        Values by setting.
-    target, headroom
-        The framework, and the memory to leave free; ``None`` for none.
-    untargeted
-        The problem with the same restrictions, but for any framework.
-    free
-        The same without headroom, if that is only the default.
-    calibration
-        The file of a user's own calibration, ``None`` for the stored one.
+    Pins and forbidden values are by setting. ``target`` is the framework, ``headroom``
+    the memory to leave free, and ``calibration`` the file of a user's own one, ``None``
+    for none. ``untargeted`` has the same restrictions, but is for any framework;
+    ``free`` is the same without headroom, if that is only the default.
     """
 
     problem: Problem

@@ -328,18 +328,11 @@ def check_limits(name: str, num_workers: int, time_limit_s: float | None) -> Non
 class SolverOutput:
     """A claim: what a solver says it found and proved (times in quanta).
 
-    Attributes
-    ----------
-    status, plan, claimed_quanta, lower_bound_quanta, limit, detail
-        As in :class:`~nest.solvers.result.Verdict`.
-    own_objective_ns
-        The plan's value by the solver's own objective, in ns (1e-9 of the
-        problem's time unit), where it has one.
-    extra
-        Anything else that fits into JSON.
-    split_bounds
-        Triples ``(R, B, bound)``: what no plan of a batch split takes less
-        than, where the search discarded the split by such a bound.
+    Most fields are as in :class:`~nest.solvers.result.Verdict`; ``extra`` is anything
+    else that fits into JSON. ``own_objective_ns`` is the plan's value by the solver's
+    own objective, in ns (1e-9 of the problem's time unit), where it has one.
+    ``split_bounds`` are triples ``(R, B, bound)``: what no plan of a batch split takes
+    less than, where the search discarded the split by such a bound.
     """
 
     status: Status

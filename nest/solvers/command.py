@@ -58,19 +58,12 @@ _LOG_BYTES = 4000
 
 
 class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
-    """The description of a planner that is a command.
+    """The description of a planner that is a command, and what it promises.
 
-    Attributes
-    ----------
-    name
-        Keyword of the solver.
-    command
-        Words of the command, or one text that is split as a shell would;
-        no shell runs it. :data:`PLACEHOLDERS` in braces stand for values.
-    method, version
-        One line for people; what reports say of it.
-    exact, overruns, any_schedule, searches, deterministic
-        See :class:`~nest.solvers.base.Capabilities`.
+    The command is a list of words, or one text that is split as a shell would; no shell
+    runs it. :data:`PLACEHOLDERS` in braces stand for values. ``method`` is one line for
+    people, ``version`` what reports say of it; for the other fields see
+    :class:`~nest.solvers.base.Capabilities`.
     """
 
     name: str
@@ -138,13 +131,9 @@ class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
 class Answer(FileStruct, frozen=True, kw_only=True, tag="nest-answer/1"):
     """What a command may write in place of a plan: a plan with claims.
 
-    Attributes
-    ----------
-    status
-        What it says is proven; ``unsupported`` if it cannot search the
-        problem, with the reason as ``detail``.
-    plan, claimed_quanta, lower_bound_quanta, own_objective_ns, detail
-        As in :class:`~nest.solvers.base.SolverOutput`.
+    The status is what it says is proven; ``unsupported`` if it cannot search the
+    problem, with the reason as ``detail``. The rest is as in
+    :class:`~nest.solvers.base.SolverOutput`.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "no-solution", "unsupported"]
