@@ -185,6 +185,7 @@ def solve_command(
     """
     request = request.limited()
     request.check_problem_choice()
+    launches = bool(launch or launch_dir)
     if robust and target_loss:
         other = "--target-loss, which compares the fastest plans"
         raise both_given("--robust", other)
@@ -195,7 +196,8 @@ def solve_command(
         page=page,
         target_loss=target_loss,
         is_robust=robust,
-        launching=Launching(launch_dir) if launch or launch_dir else None,
+        launches=launches,
+        launch_dir=launch_dir if launches else None,
         engine=EngineOptions(**engine_files),
     )
     _run(session, _show_answer)
@@ -203,17 +205,8 @@ def solve_command(
     # Nobody can run a plan that does not fit the memory, or that no
     # framework can express.
     unfit = result.over_memory_bytes is not None or session.no_launch is not None
-    missing = result.plan is None and (
-        files.output is not None or session.launching is not None
-    )
+    missing = result.plan is None and (files.output is not None or session.launches)
     return int(result.outcome.failed or unfit or missing)
-
-
-@dataclass(frozen=True)
-class Launching:
-    """What ``--launch`` asks for: the folder for its files, if any."""
-
-    folder: str | None
 
 
 @dataclass
@@ -232,7 +225,8 @@ class _Session:
     page: Paging
     target_loss: bool = False
     is_robust: bool = False
-    launching: Launching | None = None
+    launches: bool = False
+    launch_dir: str | None = None
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     results: Sequence[SolveResult] = ()
@@ -291,7 +285,8 @@ def _prepared(
     files: Files,
     solvers: list[str],
     *,
-    launching: Launching | None = None,
+    launches: bool = False,
+    launch_dir: str | None = None,
     engine: EngineOptions | None = None,
     **more: Any,
 ) -> _Session:
@@ -305,22 +300,22 @@ def _prepared(
     files.check(request, writes={"--html": more["page"].path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
-    if launching is not None:
-        check_output(launching.folder, "--launch-dir", folder=True)
+    check_output(launch_dir, "--launch-dir", folder=True)
     restricted = request.restricted()
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
-    if launching is not None:
+    if launches:
         from nest.requests.launching import launch_settings
 
-        option_name = "--launch-dir" if launching.folder else "--launch"
+        option_name = "--launch-dir" if launch_dir else "--launch"
         settings = launch_settings(request, restricted, option_name)
     session = _Session(
         request,
         files,
         restricted,
         cells,
-        launching=launching,
+        launches=launches,
+        launch_dir=launch_dir,
         engine=engine,
         settings=settings,
         **more,
@@ -406,7 +401,7 @@ def _answer(
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
         _lose: session.target_loss,
         _make_robust: session.is_robust,
-        _launch: session.launching is not None,
+        _launch: session.launches,
         _write_models: session.engine.writes,
     }
     for step in (step for step, is_asked in steps.items() if is_asked):
@@ -483,7 +478,6 @@ def _launch(session: _Session, *_: Any) -> None:
     if result.plan is None or result.over_memory_bytes is not None:
         return
     assert target is not None
-    assert session.launching is not None
     try:
         files = export(
             session.restricted.problem, result.plan, target.name, session.settings
@@ -491,8 +485,8 @@ def _launch(session: _Session, *_: Any) -> None:
     except NestError as error:
         session.no_launch = str(error)
         return
-    if session.launching.folder is not None:
-        write_folder(session.launching.folder, files)
+    if session.launch_dir is not None:
+        write_folder(session.launch_dir, files)
     session.launch_files = files
 
 
@@ -589,7 +583,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
         *(("fits", text) for text in remedies),
         *(("guaranteed", text) for text in guaranteed),
     ]
-    if session.launching is not None:
+    if session.launches:
         rows = [row for row in rows if row[0] != "launch"]
     elif session.is_single and session.request.model is not None:
         plan, step_quanta = result.plan, result.step_quanta
@@ -626,7 +620,7 @@ def _show_answer(session: _Session) -> None:
     for result in session.results:
         files, plan = session.launch_files, result.plan
         texts = [] if files is None else launch_texts(files)
-        if session.launching is None and result.step_quanta is not None:
+        if not session.launches and result.step_quanta is not None:
             output = session.files.output
             commands = commands_text(session.request, restricted, plan, output)
             texts.append(continued(commands))
@@ -639,6 +633,5 @@ def _show_answer(session: _Session) -> None:
             parts.append(f"\nno launch: {session.no_launch}")
         session.files.show(*parts)
         session.files.write_plan(plan and restricted.adopt(plan))
-        folder = session.launching and session.launching.folder
-        if folder is not None and session.launch_files is None:
-            say(f"nest: {folder} not written: no plan to launch", err=True)
+        if session.launch_dir is not None and session.launch_files is None:
+            say(f"nest: {session.launch_dir} not written: no plan to launch", err=True)
