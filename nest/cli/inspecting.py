@@ -359,23 +359,16 @@ def _join(values: Sequence[object]) -> str:
 
 
 def _solver_entries() -> list[dict[str, Any]]:
+    from nest.solvers import registry
     from nest.solvers.base import Capabilities
-    from nest.solvers.registry import (
-        LISTING_S,
-        availability,
-        solver_class,
-        solver_names,
-        solver_version,
-        try_plugins,
-    )
 
-    try_plugins(LISTING_S)
+    registry.try_plugins(registry.LISTING_S)
     entries: list[dict[str, Any]] = []
-    for name in solver_names():
+    for name in registry.solver_names():
         capabilities, version = None, None
         with contextlib.suppress(SolverNotInstalledError):
-            capabilities = solver_class(name).capabilities
-            version = solver_version(name)
+            capabilities = registry.solver_class(name).capabilities
+            version = registry.solver_version(name)
         promised = capabilities or Capabilities(exact=False, method="")
         entries.append(
             {
@@ -385,7 +378,7 @@ def _solver_entries() -> list[dict[str, Any]]:
                 "version": version,
                 "searches": sorted(promised.searches),
                 "options": dict(promised.options),
-                "reason": availability(name),
+                "reason": registry.availability(name),
             }
         )
     return entries

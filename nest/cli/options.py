@@ -14,15 +14,8 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from nest.cli import inputs
 from nest.cli.declare import Command, Decorator, option, parameter
-from nest.cli.inputs import (
-    check_distinct_files,
-    check_page,
-    people,
-    write_json,
-    write_record,
-    write_text,
-)
 from nest.cli.progress import ProgressLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
@@ -69,7 +62,7 @@ class Files:
     @property
     def people(self) -> IO[str]:
         """Where to write text for people."""
-        return people(self.json_path, self.output, self.csv_path)
+        return inputs.people(self.json_path, self.output, self.csv_path)
 
     def show(self, *items: RenderableType) -> None:
         """Print items for people."""
@@ -87,7 +80,7 @@ class Files:
 
         Those of the command's own options and arguments come by their names.
         """
-        check_page(self.html_path)
+        inputs.check_page(self.html_path)
         if self.plot_path is not None:
             from nest.util.plots import check_plot
 
@@ -102,19 +95,19 @@ class Files:
         }
         writes = {name: path for name, path in writes.items() if path}
         read = {} if request is None else file_settings(request)
-        check_distinct_files({**read, **(reads or {}), **writes})
+        inputs.check_distinct_files({**read, **(reads or {}), **writes})
         for name, path in writes.items():
             check_output(path, name)
 
     def write_json(self, document: Mapping[str, Any]) -> None:
         """Write the document that ``--json`` asks for, if it does."""
         if self.json_path is not None:
-            write_json(self.json_path, document)
+            inputs.write_json(self.json_path, document)
 
     def write_csv(self, table: Callable[[], str]) -> None:
         """Write the table that ``--csv`` asks for, if it does."""
         if self.csv_path is not None:
-            write_text(self.csv_path, table())
+            inputs.write_text(self.csv_path, table())
 
     def write_plan(self, plan: Plan | None) -> None:
         """Write the plan that ``-o`` asks for, or tell that there is none.
@@ -125,7 +118,7 @@ class Files:
         if self.output is None:
             return
         if plan is not None:
-            write_record(self.output, plan)
+            inputs.write_record(self.output, plan)
             return
         file = Path(self.output)
         removed = self.output != "-" and file.is_file()

@@ -17,15 +17,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from nest.ir.problem import Problem
+from nest.solvers import messages
 from nest.solvers.base import Deadline, Progress, SolveOptions
-from nest.solvers.messages import (
-    BegunMessage,
-    Failure,
-    Message,
-    OutputMessage,
-    ProgressMessage,
-    Request,
-)
 from nest.solvers.process import Usage, Worker
 from nest.units import finite
 from nest.util.interrupts import deferred
@@ -109,7 +102,7 @@ class Cell:
     best: Progress = field(default_factory=Progress)
     bound: int | None = None
     message: str = ""
-    last: OutputMessage | Failure | None = None
+    last: messages.OutputMessage | messages.Failure | None = None
     started: bool = False
     out_of_time: bool = False
     within_gap: bool = False
@@ -123,12 +116,12 @@ class Cell:
         found = 0 if self.usage is None else self.usage.num_detached
         return found + (0 if self.last is None else self.last.num_detached)
 
-    def _request(self) -> Request:
+    def _request(self) -> messages.Request:
         """Return what the solver is asked."""
         deadline = None
         if self.clock.limit_s is not None:
             deadline = self.clock.start + self.clock.limit_s
-        return Request(
+        return messages.Request(
             target=self.target,
             problem=self.problem,
             options=replace(self.options, extra=dict(self.options.extra)),
@@ -144,7 +137,7 @@ class Cell:
 
         start_s = time.process_time()
 
-        def take(message: Message) -> None:
+        def take(message: messages.Message) -> None:
             self._take(message)
             self._show()
 
@@ -215,11 +208,11 @@ class Cell:
                 )
             )
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, BegunMessage):
+    def _take(self, message: messages.Message) -> None:
+        if isinstance(message, messages.BegunMessage):
             self.started, self._begun = True, message.checked
             return
-        if not isinstance(message, ProgressMessage):
+        if not isinstance(message, messages.ProgressMessage):
             self.last = message
             return
         self._begun = True
@@ -236,12 +229,12 @@ class Cell:
         self.message = report.message or self.message
 
 
-def _decoded(line: bytes) -> Message:
+def _decoded(line: bytes) -> messages.Message:
     try:
-        message: Message = msgspec.json.decode(line, type=Message)
+        message: messages.Message = msgspec.json.decode(line, type=messages.Message)
     except msgspec.MsgspecError as error:
         text = f"its answer is malformed: {error}"
-        return Failure(error="", text=text)
+        return messages.Failure(error="", text=text)
     return message
 
 

@@ -16,19 +16,11 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
+from nest.cost import space
 from nest.cost.even import even_plan
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
-from nest.cost.space import (
-    BatchSplit,
-    Runtime,
-    batch_splits,
-    families,
-    leading_runtimes,
-    runtime_of,
-    runtimes,
-)
 from nest.errors import InvalidPlanError
 from nest.ir.io import encode, problem_hash
 from nest.ir.plan import Plan, Strategy
@@ -63,7 +55,7 @@ def challengers(
     memory. Plans that a solver of some ``capabilities`` does not search are left out.
     """
     problem = model.problem
-    splits = batch_splits(problem)
+    splits = space.batch_splits(problem)
     if best is not None:
         splits.sort(key=lambda split: _distance(split, best))
     listed = cache(
@@ -91,7 +83,7 @@ def challengers(
             yield Challenger(plan, verdict.step_quanta, memory_bytes)
 
 
-def _distance(split: BatchSplit, best: Plan) -> int:
+def _distance(split: space.BatchSplit, best: Plan) -> int:
     """Return how many doublings lie between a split and that of a plan."""
     return sum(
         abs(x.bit_length() - y.bit_length())
@@ -104,20 +96,20 @@ def _distance(split: BatchSplit, best: Plan) -> int:
 
 def _plans_of_split(
     model: CostModel,
-    split: BatchSplit,
+    split: space.BatchSplit,
     best: Plan | None,
-    listed: Callable[[Runtime, int], list[Strategy]],
+    listed: Callable[[space.Runtime, int], list[Strategy]],
 ) -> Iterator[Plan]:
     """Yield plans of a batch split, the most promising ones first."""
     problem = model.problem
-    ways = [*leading_runtimes(problem), *runtimes(problem)]
+    ways = [*space.leading_runtimes(problem), *space.runtimes(problem)]
     if best is not None:
-        ways.insert(0, runtime_of(best))
+        ways.insert(0, space.runtime_of(best))
     for runtime in dict.fromkeys(ways):
         schedule = schedule_of(problem.job.schedule, runtime.virtual_stages)
         choices = [
             (strategy, count)
-            for family in families(
+            for family in space.families(
                 *(problem, split, listed(runtime, split.micro_batch)), runtime
             )
             for strategy in family.strategies
@@ -133,7 +125,7 @@ def _plans_of_split(
 
 
 def _stage_counts(
-    counts: tuple[int, ...], strategy: Strategy, split: BatchSplit
+    counts: tuple[int, ...], strategy: Strategy, split: space.BatchSplit
 ) -> set[int]:
     """Return the fewest and the most stages that a strategy can have."""
     most = split.devices // strategy.devices
@@ -142,7 +134,7 @@ def _stage_counts(
 
 
 def _rank(
-    strategy: Strategy, num_stages: int, split: BatchSplit, best: Plan | None
+    strategy: Strategy, num_stages: int, split: space.BatchSplit, best: Plan | None
 ) -> tuple[int, ...]:
     """Return the place of a choice among all of its split, least first."""
     idle = split.devices - num_stages * strategy.devices
@@ -156,8 +148,8 @@ def _rank(
 
 def _plan(
     model: CostModel,
-    split: BatchSplit,
-    runtime: Runtime,
+    split: space.BatchSplit,
+    runtime: space.Runtime,
     strategy: Strategy,
     num_stages: int,
 ) -> Plan | None:

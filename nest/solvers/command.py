@@ -19,14 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from nest.errors import (
-    InvalidOptionError,
-    InvalidPlanError,
-    KilledError,
-    SolverError,
-    SolverNotInstalledError,
-    UnsupportedProblemError,
-)
+from nest import errors
 from nest.ir.base import AnyText, FileStruct, Size
 from nest.ir.io import decode, read_bytes, write
 from nest.ir.plan import Plan
@@ -163,9 +156,9 @@ def read_planner(path: str | Path) -> Planner:
     InvalidOptionError
         If it cannot be read or is no description.
     """
-    data = read_bytes(path, InvalidOptionError, "description of a planner")
+    data = read_bytes(path, errors.InvalidOptionError, "description of a planner")
     planner = decode(
-        data, str(path), Planner, "description of a planner", InvalidOptionError
+        data, str(path), Planner, "description of a planner", errors.InvalidOptionError
     )
     here = str(Path(path).resolve().parent)
     words = tuple(word.replace("{here}", here) for word in planner.words)
@@ -256,7 +249,7 @@ class CommandSolver:
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=scratch
                 )
             except OSError as error:
-                raise SolverNotInstalledError(
+                raise errors.SolverNotInstalledError(
                     f"expected a program {words[0]!r} that can be started, "
                     f"got {error.strerror or error}; correct the command"
                 ) from error
@@ -275,7 +268,7 @@ class CommandSolver:
             last = [line for line in said.splitlines() if line.strip()][-1:]
             text = f": {last[0].strip()}" if last else ""
             how = f"code {code}" if code > 0 else f"signal {-code}"
-            kind = SolverError if code > 0 else KilledError
+            kind = errors.SolverError if code > 0 else errors.KilledError
             raise kind(f"the command ended with {how}{text}")
         return killed
 
@@ -291,17 +284,17 @@ class CommandSolver:
             extra = {"killed": True}
         try:
             if not path.exists():
-                raise InvalidPlanError(
+                raise errors.InvalidPlanError(
                     "expected a plan file from the command, got none; it "
                     "must write {plan}, or end with a code that is not 0"
                 )
-            answer = _decode(read_bytes(path, InvalidPlanError, "plan"))
-        except InvalidPlanError:
+            answer = _decode(read_bytes(path, errors.InvalidPlanError, "plan"))
+        except errors.InvalidPlanError:
             if killed_s is None:
                 raise
             answer = Answer(status="no-solution")
         if answer.status == "unsupported":
-            raise UnsupportedProblemError(answer.detail)
+            raise errors.UnsupportedProblemError(answer.detail)
         status = Status(answer.status)
         proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
         return SolverOutput(
@@ -324,6 +317,6 @@ def _decode(data: bytes) -> Answer:
         # Nothing else of it is read here, so nothing else can hide it.
         schema = msgspec.json.decode(data, type=_Tagged).schema
     if schema == "nest-answer/1":
-        return decode(data, "plan file", Answer, "answer", InvalidPlanError)
-    plan = decode(data, "plan file", Plan, "plan", InvalidPlanError)
+        return decode(data, "plan file", Answer, "answer", errors.InvalidPlanError)
+    plan = decode(data, "plan file", Plan, "plan", errors.InvalidPlanError)
     return Answer(status="feasible", plan=plan)
