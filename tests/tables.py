@@ -44,8 +44,6 @@ from nest.present import (
     benchmark,
     calibration,
     codesign,
-    conform,
-    doctor,
     explanation,
     fit,
     fits,
@@ -60,6 +58,7 @@ from nest.present import (
     table,
     validation,
 )
+from nest.present import checks as found_checks
 from nest.present import instances as instance_report
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.table import terminal_table
@@ -409,7 +408,7 @@ def conforming() -> Parts:
         Check("what is called optimal is", State.FAILED, reason),
         Check("seeds repeat", State.NOT_APPLICABLE, "it makes no choices"),
     )
-    return conform.conform_block(Report("mine", "1.2", 10.0, checks))
+    return found_checks.conform_block(Report("mine", "1.2", 10.0, checks))
 
 
 def described() -> Parts:
@@ -476,7 +475,7 @@ def listed() -> Parts:
 
 def examined() -> Parts:
     """Return what ``nest doctor`` says."""
-    return doctor.doctor_block(
+    return found_checks.doctor_block(
         [
             Finding("Python", "ok", "3.11.7 (CPython), /usr/bin/python3"),
             Finding(

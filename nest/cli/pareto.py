@@ -18,7 +18,7 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.frontier import ParetoRequest, find_frontier
 from nest.requests.solving import solver_limits
-from nest.requests.values import integer, integers, percent
+from nest.requests.values import also_needed, integer, integers, percent
 from nest.units import quanta_to_ns
 from nest.util.files import check_output
 from nest.util.interrupts import until_interrupted
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
     "to a new or empty directory.",
-    None,
-    "folder",
 )
 @takes(
     ParetoRequest,
@@ -77,7 +75,7 @@ def pareto_command(
     steps: int | None,
     top: int | None,
     within: Fraction | None,
-    folder: str | None,
+    output: str | None,
     **proving: Any,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
@@ -96,7 +94,7 @@ def pareto_command(
     session = _Session(request, **proving)
     session.check()
     files.check(request)
-    check_output(folder, "-o", folder=True)
+    check_output(output, "-o", folder=True)
     session.restricted = restricted = request.restricted()
     if steps is not None:
         _check_steps(
@@ -115,8 +113,8 @@ def pareto_command(
     if files.html_path is not None:
         _write_page(files.html_path, session, steps)
     _write_json(session, files, steps)
-    if folder is not None:
-        _write_plans(folder, restricted, session.frontier)
+    if output is not None:
+        _write_plans(output, restricted, session.frontier)
     if session.stop is not None:
         raise session.stop
     return int(any(x.verdict == "contradiction" for x in session.proofs))
@@ -124,15 +122,7 @@ def pareto_command(
 
 @dataclass
 class _Session:
-    """A request, and the answers as far as they are known.
-
-    Attributes
-    ----------
-    prover, numbers
-        The solver of ``--prove``, and the points of ``--points``.
-    stop
-        What interrupted the search, if anything did.
-    """
+    """A request with the options of ``--prove``, and the answers as far as known."""
 
     request: ParetoRequest
     prover: str | None = None
@@ -148,10 +138,7 @@ class _Session:
         from nest.analysis.prove import check_prover
 
         if self.numbers is not None and self.prover is None:
-            raise InvalidOptionError(
-                "--points: expected --prove too, got none; add it, or leave "
-                "out --points"
-            )
+            raise also_needed("--points", "--prove", "add it, or leave out --points")
         if self.prover is not None:
             check_prover(self.prover)
 
@@ -219,7 +206,6 @@ def _show(
 ) -> None:
     """Print the frontier, and what contradicts it."""
     from nest.present.frontier import contradictions, frontier_block
-    from nest.present.table import show
 
     notes = session.request.notes(session.restricted) + session.remedy_lines
     parts = frontier_block(
@@ -232,7 +218,7 @@ def _show(
         session.stopped,
         within,
     )
-    show(files.people, *parts)
+    files.show(*parts)
     for line in contradictions(session.frontier, session.prover, session.proofs):
         say(f"nest: {line}", err=True)
 
@@ -251,9 +237,8 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
 def _check_steps(price_usd: float | None) -> None:
     if price_usd is None:
         raise InvalidOptionError(
-            "--steps: expected a price per device and a step time in "
-            "seconds, got none; pass --price, or leave "
-            "out --steps"
+            "--steps: expected a price per device and a step time in seconds, got "
+            "none; pass --price, or leave out --steps"
         )
 
 

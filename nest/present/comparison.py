@@ -17,7 +17,14 @@ from rich.console import RenderableType
 from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
 from nest.present.screen import degrees, lines, title
-from nest.present.table import note_text, percent, scale_of, status_of, terminal_table
+from nest.present.table import (
+    note_text,
+    number_form,
+    percent,
+    scale_of,
+    status_of,
+    terminal_table,
+)
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
@@ -39,10 +46,6 @@ CSV_KEYS = (
     *("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
     *("wall_s", "cpu_s", "peak_rss_bytes", "host", "detail"),
 )
-
-
-def _seconds(wall_s: float | None) -> str:
-    return "" if wall_s is None else f"{wall_s:.2f}"
 
 
 def answer_fields(
@@ -166,7 +169,7 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
         Column("step", f"step time, {scale.unit} (90 %)", value=step, right=True),
         Column("slower", "slower, %", value=slower, right=True),
         Column("proof", value=_proof, style=_style, min_width=13),
-        Column("wall_s", "search, s", _seconds, right=True),
+        Column("wall_s", "search, s", number_form(".2f"), right=True),
     ]
 
 

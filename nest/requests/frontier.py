@@ -33,9 +33,8 @@ class ParetoRequest(
     _: KW_ONLY
     devices: Integers | None = setting(
         "--devices N,…",
-        "Sizes of clusters to compare, each the first devices of the "
-        "cluster.  [default: all; also half, a quarter, … with devices or "
-        "cost]",
+        "Sizes of clusters to compare, each the first devices of the cluster.  "
+        "[default: all; also half, a quarter, … with devices or cost]",
         integers(),
         unit="devices",
     )
@@ -75,8 +74,3 @@ def find_frontier(
         workers=request.workers or num_cpus(),
         on_progress=on_progress or request.on_progress,
     )
-
-
-def pareto(request: ParetoRequest) -> Frontier:
-    """Return the frontier of a problem."""
-    return find_frontier(request, request.restricted().problem)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from nest.conform import doctor
-from nest.present.doctor import doctor_block, verdict
+from nest.present.checks import doctor_block, verdict
 from nest.present.table import show
 from nest.solvers import registry, run
 from nest.solvers.base import Status

@@ -327,13 +327,13 @@ def test_intervals_are_those_of_the_stored_calibration(cli, table):
 def test_the_rest_is_told_when_enough_is_done(monkeypatch):
     """The first rows wait for processes: nothing is known of the others."""
 
-    from nest.cli import progress, validating
+    from nest.cli import measuring, progress
 
     said, now = [], iter(range(0, 10**6, 10))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(
-        validating.StatusLine, "show", lambda _, __, text: said.append(text)
+        measuring.StatusLine, "show", lambda _, __, text: said.append(text)
     )
-    assert len([*validating._progress(iter(range(100)), 100)]) == 100
+    assert len([*measuring._progress(iter(range(100)), 100)]) == 100
     assert said[8] == "9 of 100 rows"
     assert said[9] == "10 of 100 rows, about 15 min left"

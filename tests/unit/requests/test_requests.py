@@ -33,7 +33,7 @@ from tests.loopback import tiny_problem
 #: Options that decide what a command shows or writes, not what it answers.
 SCREEN = {
     *("help", "quiet", "verbose", "json_path", "output", "plan_option"),
-    *("html_path", "csv_path", "plot_path", "details_path", "next_path"),
+    *("html_path", "csv_path", "plot_path", "details", "next_path"),
     *("tokens", "prices", "steps", "top", "folder", "describe"),
     *("published", "promises", "template", "launch", "launch_dir"),
     *("model_path", "log_path"),
