@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from nest.ir import (
     Activations,
     Cluster,
@@ -116,6 +118,21 @@ def make_problem(  # noqa: PLR0913
         preset=preset,
         quantum_ps=quantum_ps,
     )
+
+
+def with_job(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its job."""
+    return replace(problem, job=replace(problem.job, **fields))
+
+
+def with_cluster(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its cluster."""
+    return replace(problem, cluster=replace(problem.cluster, **fields))
+
+
+def with_device(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its device."""
+    return with_cluster(problem, device=replace(problem.cluster.device, **fields))
 
 
 def two_stages(**fields: Any) -> Problem:

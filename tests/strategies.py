@@ -46,6 +46,7 @@ from nest.ir import (
 )
 from nest.ir.job import SHARED, Granularity
 from nest.ir.plan import OVERLAP
+from tests.builders import with_cluster, with_device, with_job
 from tests.graphs import random_graph
 
 #: Plans of the largest problem; more if every layer has its own strategy, or
@@ -79,8 +80,7 @@ def _draw_edges(draw: Draw, num_layers: int) -> set[tuple[int, int]]:
     if shape == "chain":
         return chain
     if shape == "skips":
-        extra = draw(st.sets(st.sampled_from(pairs), max_size=2))
-        return chain | extra
+        return chain | draw(st.sets(st.sampled_from(pairs), max_size=2))
     if shape == "branches":
         # every layer reads one earlier layer, or starts a part of its own
         sources = [
@@ -222,8 +222,7 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
     fan_outs = [
         draw(st.integers(1 if num_levels > 1 else 2, 3)) for _ in range(num_levels - 1)
     ]
-    below = math.prod(fan_outs)
-    fan_outs.append(-(-num_devices // below) + draw(st.integers(0, 1)))
+    fan_outs.append(-(-num_devices // math.prod(fan_outs)) + draw(st.integers(0, 1)))
     return Hierarchy(
         levels=tuple(
             Level(
@@ -404,8 +403,7 @@ def problems(  # noqa: PLR0913
     num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
     keys = _draw_keys(draw, job, uniform)
     if choosing and all(tp == 1 for tp, *_ in keys):
-        samples = sorted({count for *_, count in keys})
-        keys += [(2, 1, 1, count) for count in samples]
+        keys += [(2, 1, 1, count) for count in sorted({count for *_, count in keys})]
     kinds = _draw_kinds(
         draw,
         draw(st.integers(1, min(3, num_layers))),
@@ -443,8 +441,7 @@ def problems(  # noqa: PLR0913
         small, problem = problem, _magnified(draw, problem)
         if problem is not small:
             # Long times in a quantum of 7 ps are refused.
-            coarse = max(1000, problem.quantum_ps)
-            problem = replace(problem, quantum_ps=coarse)
+            problem = replace(problem, quantum_ps=max(1000, problem.quantum_ps))
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
 
@@ -462,7 +459,7 @@ def _share(draw: Draw, problem: Problem) -> Problem:
             )
         )
     )
-    return replace(problem, job=replace(problem.job, uniform=shared))
+    return with_job(problem, uniform=shared)
 
 
 def _with_choice(draw: Draw, problem: Problem) -> Problem:
@@ -510,8 +507,7 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
         st.sampled_from(((False, True), (False, True), (True, False), (True,)))
     )
     job = replace(job, sequence_parallel=values)
-    graph = replace(problem.graph, kinds=kinds)
-    return replace(problem, graph=graph, job=job)
+    return replace(problem, graph=replace(problem.graph, kinds=kinds), job=job)
 
 
 def _with_hosts(draw: Draw, problem: Problem) -> Problem:
@@ -535,8 +531,7 @@ def _with_hosts(draw: Draw, problem: Problem) -> Problem:
         replace(kind, costs=tuple(map(issued, kind.costs)))
         for kind in problem.graph.kinds
     )
-    graph = replace(problem.graph, kinds=kinds)
-    return replace(problem, graph=graph)
+    return replace(problem, graph=replace(problem.graph, kinds=kinds))
 
 
 def _magnified(draw: Draw, problem: Problem) -> Problem:
@@ -770,7 +765,7 @@ def _shrink_space(problem: Problem) -> Problem:
 
 
 def _with_devices(problem: Problem, num_devices: int) -> Problem:
-    return replace(problem, cluster=replace(problem.cluster, num_devices=num_devices))
+    return with_cluster(problem, num_devices=num_devices)
 
 
 def _without_a_sink(problem: Problem) -> Problem:
@@ -915,13 +910,7 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
 
 
 def _with_capacity(problem: Problem, capacity: int) -> Problem:
-    return replace(
-        problem,
-        cluster=replace(
-            problem.cluster,
-            device=replace(problem.cluster.device, memory_bytes=max(0, capacity)),
-        ),
-    )
+    return with_device(problem, memory_bytes=max(0, capacity))
 
 
 def _most_needed(problem: Problem) -> int:
@@ -932,9 +921,7 @@ def _most_needed(problem: Problem) -> int:
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import get_solver
 
-    coarse = replace(
-        problem, job=replace(problem.job, granularity="stage", pipeline_parallel=None)
-    )
+    coarse = with_job(problem, granularity="stage", pipeline_parallel=None)
     plan = get_solver("dp")().solve(coarse, SolveOptions()).plan
     if plan is None:
         return problem.cluster.device.memory_bytes
@@ -967,8 +954,7 @@ def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
     if draw(st.integers(0, 3)):
         problem = with_memory(problem, 2**16)
     times = draw(st.sampled_from((1, 1, 2, 5)))
-    job = replace(problem.job, global_batch=times * problem.job.global_batch)
-    return replace(problem, job=job)
+    return with_job(problem, global_batch=times * problem.job.global_batch)
 
 
 @st.composite
@@ -998,13 +984,7 @@ def _print_mix(num_examples: int) -> None:
     @given(problems())
     def look(problem: Problem) -> None:
         graph, job = problem.graph, problem.job
-        free = replace(
-            problem,
-            cluster=replace(
-                problem.cluster,
-                device=replace(problem.cluster.device, memory_bytes=PLENTY),
-            ),
-        )
+        free = with_device(problem, memory_bytes=PLENTY)
         brute = get_solver("brute")()
         output = brute.solve(problem, SolveOptions())
         unbounded = brute.solve(free, SolveOptions())

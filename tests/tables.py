@@ -235,8 +235,7 @@ def answer(name: str) -> Parts:
     found = result(problem, plan)
 
     def parts() -> Parts:
-        rows = screen.answer_rows(problem, found)
-        return screen.screen(problem, rows)
+        return screen.screen(problem, screen.answer_rows(problem, found))
 
     stages = screen.stage_parts(problem, plan, score(problem, plan))
     return [*parts(), "", *at_length(parts), *stages]
@@ -247,8 +246,7 @@ def launched() -> Parts:
     problem, plan = stored(EIGHT)
     text = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nARGS=(\n  --bf16\n)"
     answer = result(problem, plan)
-    wish = Wish(5e11, 2.0)
-    rows = screen.answer_rows(problem, answer, "--target megatron", wish)
+    rows = screen.answer_rows(problem, answer, "--target megatron", Wish(5e11, 2.0))
     return screen.screen(problem, rows, [text])
 
 
@@ -281,16 +279,14 @@ def scored(name: str) -> Parts:
 def simulated() -> Parts:
     """Return what ``nest simulate`` says."""
     made = Simulation(*stored(EIGHT))
-    document = simulation.simulation_document(made)
-    return simulation.simulation_block(made, document)
+    return simulation.simulation_block(made, simulation.simulation_document(made))
 
 
 def _chain(**fields: Any) -> Problem:
     """Two layers of 30 ns on two devices."""
     cost = make_cost(10, 20, kept_bytes=10)
     fields = {"global_batch": 4, "devices": 2} | fields
-    edges = (("a", "b", 10),)
-    return make_problem({"a": cost, "b": cost}, edges=edges, **fields)
+    return make_problem({"a": cost, "b": cost}, edges=(("a", "b", 10),), **fields)
 
 
 def explained() -> Parts:

@@ -225,8 +225,7 @@ SHAPES = (
 def test_a_torus_is_priced_as_from_one_of_its_devices(data, few):
     """Whether few groups are looked at pair by pair or not."""
     topology, symmetric = data.draw(tori(SHAPES))
-    found = shifted_ways(Routes(topology))
-    assert isinstance(found, ShiftedWays) == symmetric
+    assert isinstance(shifted_ways(Routes(topology)), ShiftedWays) == symmetric
     groups = data.draw(groups_of(topology.max_devices))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shifts, "_FEW", few)
@@ -298,8 +297,7 @@ def test_damaged_networks_are_priced_by_their_own_paths(data):
     )
     topology = damaged(data.draw, data.draw(networks))
     if topology is not None:
-        groups = data.draw(groups_of(topology.max_devices))
-        check(kind, topology, groups)
+        check(kind, topology, data.draw(groups_of(topology.max_devices)))
 
 
 @examples(200, full=3000)
@@ -490,8 +488,7 @@ def test_prices_on_a_large_fat_tree_by_hand():
     2000 ns to a leaf and from it, 600 ns to a spine; 16·8176 messages leave
     a leaf over 8 ports, 8191 a device over one.
     """
-    name = "leaf-spine:leaves=512,hosts=16,oversubscription=2"
-    network = GraphNetwork(by_name(name))
+    network = GraphNetwork(by_name("leaf-spine:leaves=512,hosts=16,oversubscription=2"))
     size = 8192 * 50
     times_ns = network.offered_ns("all-to-all", [range(8192)], size)
     latency_ns = 8191 * 4000 + 8176 * 1200

@@ -20,7 +20,7 @@ from nest.ir import read_problem
 from nest.search import interleaved_exact
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import make_cost, make_levels, make_problem, with_job
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems
 
@@ -71,8 +71,7 @@ def timed(draw: Draw, schedule: str):
     )
     more = draw(st.sampled_from((1, 1, 2, 3, 8)))
     device = replace(device, memory_bytes=more * device.memory_bytes)
-    cluster = replace(problem.cluster, device=device)
-    return replace(problem, job=job, cluster=cluster)
+    return replace(problem, job=job, cluster=replace(problem.cluster, device=device))
 
 
 @st.composite
@@ -223,7 +222,7 @@ def parted_nowhere(draw: Draw, schedule: str):
     kinds = sorted({layer.kind for layer in problem.graph.layers})
     some = st.lists(st.sampled_from(kinds), min_size=1, unique=True)
     one_stage = tuple(draw(some))
-    return replace(problem, job=replace(problem.job, one_stage=one_stage))
+    return with_job(problem, one_stage=one_stage)
 
 
 @pytest.mark.parametrize("bounds", [False, True])

@@ -60,6 +60,9 @@ from tests.builders import (
     make_levels,
     make_plan,
     make_problem,
+    with_cluster,
+    with_device,
+    with_job,
 )
 from tests.properties.profiles import examples
 from tests.semantics.proofs import SOLVERS
@@ -136,8 +139,7 @@ def test_unequal_chunks_take_their_critical_path():
     """As worked through in ``tests/unit/cost/test_schedules.py``, in tens."""
     short, long = make_cost(10, 10), make_cost(30, 10)
     costs = {"a": long, "b": short, "c": short, "d": long}
-    problem = chain(costs=costs, global_batch=2)
-    assert score(problem, chunks()).step_quanta == 180
+    assert score(chain(costs=costs, global_batch=2), chunks()).step_quanta == 180
 
 
 def test_gpipe_waits_for_the_slowest_forward_and_backward_pass():
@@ -324,8 +326,7 @@ def memory_chain(**fields):
 
 
 def test_memory_of_a_block_adds_up_its_chunks():
-    result = score(memory_chain(), chunks())
-    first, second = result.blocks
+    first, second = score(memory_chain(), chunks()).blocks
     assert first.memory == {
         "weight_bytes": 15,
         "gradient_bytes": 15,
@@ -360,8 +361,7 @@ def test_the_document_of_an_interleaved_plan_has_blocks():
         "memory_bytes": 560,
         "memory": score(memory_chain(), chunks()).blocks[0].memory,
     }
-    plain = score(chain(), make_plan(("a b c d", SINGLE))).to_json()
-    assert "blocks" not in plain
+    assert "blocks" not in score(chain(), make_plan(("a b c d", SINGLE))).to_json()
 
 
 # Overlap within a pass
@@ -496,9 +496,7 @@ def test_zero_traffic_overlaps_and_is_rounded_once(zero, fraction, forward, back
 
 def test_zero_traffic_hides_behind_no_more_than_the_computation():
     """Forward of 5 ns: 5 + 14 - 5."""
-    overlap = {"weights": 1.0}
-    found = zero_plan(3, ("weights",), overlap=overlap, forward=5)
-    assert found == (14, 200)
+    assert zero_plan(3, ("weights",), overlap={"weights": 1.0}, forward=5) == (14, 200)
 
 
 def test_a_recomputed_forward_pass_gathers_no_weights():
@@ -664,10 +662,7 @@ def test_half_a_byte_per_weight_rounds_up():
 
 
 def with_reserve(problem, memory_bytes, reserve_bytes):
-    device = replace(
-        problem.cluster.device, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes
-    )
-    return replace(problem, cluster=replace(problem.cluster, device=device))
+    return with_device(problem, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
 
 
 def test_reserve_counts_once_per_stage_and_is_named():
@@ -728,7 +723,7 @@ def test_reserve_and_buffers_mean_the_same_to_exact_solvers(
     memory_bytes = problem.cluster.device.memory_bytes
     reserved = with_reserve(problem, memory_bytes + reserve_bytes, reserve_bytes)
     optimizer = replace(problem.job.optimizer, buffer_bytes=buffer_bytes)
-    buffered = replace(problem, job=replace(problem.job, optimizer=optimizer))
+    buffered = with_job(problem, optimizer=optimizer)
 
     def optimum(problem, solver):
         output = get_solver(solver)().solve(problem, SolveOptions())
@@ -918,10 +913,9 @@ def test_launches_and_slow_peers_count_in_the_upper_bound(slow):
     problem = chain("ab", edge=100, devices=4, costs={"a": cost, "b": cost})
     (level,) = problem.cluster.topology.levels
     topology = replace(problem.cluster.topology, levels=(replace(level, **slow),))
-    problem = replace(problem, cluster=replace(problem.cluster, topology=topology))
+    problem = with_cluster(problem, topology=topology)
     plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(tp=2)))
-    step_ns = score(problem, plan).step_time_ns
-    assert 4 * 10**9 <= step_ns <= longest(problem).step_ns
+    assert 4 * 10**9 <= score(problem, plan).step_time_ns <= longest(problem).step_ns
 
 
 # Files
@@ -939,7 +933,7 @@ def test_defaults_are_not_written():
 
 def test_what_a_job_allows_is_written_read_and_hashed():
     def replaced(**fields):
-        return replace(base, job=replace(base.job, **fields))
+        return with_job(base, **fields)
 
     base = make_problem({"a": make_cost(1, 2)})
     variants = [
@@ -1113,14 +1107,13 @@ def every_plan(problem):
 
 
 def without_extensions(problem):
-    job = replace(
-        problem.job, virtual_stages=(1,), overlap={}, distributed_optimizer=False
+    return with_job(
+        problem, virtual_stages=(1,), overlap={}, distributed_optimizer=False
     )
-    return replace(problem, job=job)
 
 
 def not_interleaved(problem):
-    return replace(problem, job=replace(problem.job, virtual_stages=(1,)))
+    return with_job(problem, virtual_stages=(1,))
 
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 150, 100, 10])
@@ -1324,7 +1317,7 @@ HIDING = {
 @pytest.mark.parametrize("case", HIDING)
 def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
     problem, step, used = HIDING[case]
-    problem = replace(problem, job=replace(problem.job, granularity=granularity))
+    problem = with_job(problem, granularity=granularity)
     result = get_solver(solver)().solve(problem, SolveOptions())
     assert result.status is Status.OPTIMAL
     assert result.claimed_quanta == step
@@ -1336,7 +1329,7 @@ def test_exact_solvers_hide_what_can_hide(case, solver, granularity):
 @pytest.mark.parametrize("case", HIDING)
 def test_dp_needs_no_plan_to_prove_what_hides(case, setting, granularity):
     problem, step, used = HIDING[case]
-    problem = replace(problem, job=replace(problem.job, granularity=granularity))
+    problem = with_job(problem, granularity=granularity)
     output = optima.search(problem, setting)
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta == step
@@ -1351,8 +1344,7 @@ def beside(problem, ep):
         kinds=(*problem.graph.kinds, LayerKind(name="b", costs=tuple(costs))),
         layers=(*problem.graph.layers, Layer(id="b", kind="b")),
     )
-    job = replace(problem.job, granularity="layer")
-    return replace(problem, graph=graph, job=job)
+    return replace(problem, graph=graph, job=replace(problem.job, granularity="layer"))
 
 
 #: Plans whose layers differ in ep: a stands in one way, b in the other.
@@ -1524,8 +1516,7 @@ def test_interleaved_plans_are_proven_by_all_exact_solvers(solver):
 
 @pytest.mark.parametrize("solver", ["dp", "cpsat", "milp"])
 def test_no_interleaved_plan_fits_in_a_byte(solver):
-    problem = everything(memory_bytes=1)
-    assert run_solver(problem, solver).status is Status.INFEASIBLE
+    assert run_solver(everything(memory_bytes=1), solver).status is Status.INFEASIBLE
 
 
 #: Searches no plan timed pass by pass.
@@ -1622,14 +1613,13 @@ def test_exact_solvers_start_from_plans_that_overlap(solver):
 @examples(10)
 @given(problems(preset="standard"))
 def test_more_choices_never_hurt(problem):
-    job = replace(
-        problem.job,
+    wide = with_job(
+        problem,
         schedule="1f1b",
         overlap={"weights": 0.25, "gradients": 1.0},
         virtual_stages=(1, 2),
         distributed_optimizer=True,
     )
-    wide = replace(problem, job=job)
 
     def optimum(problem):
         options = SolveOptions(extra={"max_plans": "1000000"})

@@ -30,8 +30,7 @@ TP2, DP2 = Strategy(tp=2), Strategy(dp=2)
 def stage_of(cost, strategy=SINGLE, *, hides=(), **fields):
     """Return the only stage of a plan, which both scorers agree on."""
     problem = make_problem({"a": cost}, **fields)
-    batch = max(problem.job.micro_batches)
-    plan = make_plan(("a", strategy), micro_batch=batch)
+    plan = make_plan(("a", strategy), micro_batch=max(problem.job.micro_batches))
     plan = replace(plan, overlap=hides)
     assert differences(problem, plan) == ("feasible", [])
     (stage,) = score(problem, plan).stages
@@ -81,8 +80,7 @@ def reduced(**fields):
 )
 def test_collectives_run_while_the_host_issues(host_ns, passes):
     """The host's time is not added to them: the larger of both counts."""
-    cost = reduced(forward_host_ns=host_ns, backward_host_ns=host_ns)
-    stage = stage_of(cost, TP2)
+    stage = stage_of(reduced(forward_host_ns=host_ns, backward_host_ns=host_ns), TP2)
     assert (stage.forward, stage.backward) == passes
 
 
@@ -114,8 +112,7 @@ def test_selective_recomputation_is_issued(extra_ns, extra_host_ns, backward):
             ),
         ),
     )
-    strategy = Strategy(recompute="selective")
-    stage = stage_of(cost, strategy, recompute=("selective",))
+    stage = stage_of(cost, Strategy(recompute="selective"), recompute=("selective",))
     assert (stage.forward, stage.backward) == (10, backward)
 
 
@@ -337,8 +334,7 @@ def test_types_may_differ_in_their_hosts_alone():
 
 
 def test_a_type_that_states_no_host_has_none():
-    problem = on_two_types()
-    (kind,) = problem.graph.kinds
+    (kind,) = on_two_types().graph.kinds
     assert kind.costs[0].on("new").passes_ns == 3
     assert kind.costs[0].on("old").passes_ns == 40 + 25
     assert kind.costs[0].on("any other").passes_ns == 30 + 20

@@ -117,8 +117,7 @@ def test_named_orders_are_timed_pass_by_pass(schedule: Any) -> None:
     one = replace(problem, job=replace(problem.job, schedule="1f1b"))
     assert score(one, plan).step_quanta == 30
     for name in ("1f1b", "gpipe"):
-        named = replace(plan, order=name)
-        assert score(problem, named).step_quanta == 40
+        assert score(problem, replace(plan, order=name)).step_quanta == 40
 
 
 def test_memory_is_that_of_the_list() -> None:

@@ -17,7 +17,7 @@ from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import LayerCost, Problem, Strategy
 from nest.solvers.base import Capabilities
 from nest.solvers.registry import get_solver
-from tests.builders import SINGLE, call, make_cost, make_plan, make_problem
+from tests.builders import SINGLE, call, make_cost, make_plan, make_problem, with_job
 from tests.independent.scorer import score as independent_score
 from tests.semantics.proofs import SOLVERS, check
 
@@ -44,10 +44,6 @@ def choosing(costs: dict[str, Any], size_bytes: int = 0, **fields: Any) -> Probl
         **fields,
     }
     return make_problem(costs, edges=edges, **fields)
-
-
-def with_job(problem: Problem, **fields: Any) -> Problem:
-    return replace(problem, job=replace(problem.job, **fields))
 
 
 def two_stages(**fields: Any) -> Problem:
@@ -260,12 +256,10 @@ def test_solvers_that_do_not_choose_say_so():
     named = "sequence_parallel"
     assert plain.unsearched(two_stages()) == (named,)
     for decided in (True, False):
-        costs = {"a": make_cost(tp=2)}
-        problem = choosing(costs, sequence_parallel=decided)
+        problem = choosing({"a": make_cost(tp=2)}, sequence_parallel=decided)
         assert plain.unsearched(problem) == ()
     assert plain.unsearched(two_stages(sequence_parallel=(True,))) == ()
     assert plain.beyond(make_plan(("a", WHOLE), ("b", SPLIT))) == named
     assert plain.beyond(make_plan(("a b", WHOLE))) is None
     for name in SOLVERS:
-        capabilities = get_solver(name).capabilities
-        assert capabilities.unsearched(two_stages()) == ()
+        assert get_solver(name).capabilities.unsearched(two_stages()) == ()

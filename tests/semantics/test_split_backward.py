@@ -80,8 +80,7 @@ def in_v(*strategies, **fields):
 )
 def test_what_gradients_of_weights_take(cost, fields, weights):
     strategy = Strategy(recompute=fields.get("recompute", ("none",))[0])
-    problem = chain(cost, **fields)
-    (stage,) = score(problem, make_plan(("a", strategy))).stages
+    (stage,) = score(chain(cost, **fields), make_plan(("a", strategy))).stages
     assert stage.weight_backward == weights
     assert weights <= stage.backward
 
@@ -153,8 +152,7 @@ def test_all_blocks_keep_what_the_first_one_does():
     costs = [make_cost(1, 2, kept_bytes=10)] * 3
     plan = make_plan(*((name, SINGLE) for name in "abc"))
     for schedule, kept in (("zb-h1", [30, 30, 30]), ("1f1b", [30, 20, 10])):
-        problem = chain(*costs, global_batch=5, schedule=schedule)
-        found = score(problem, plan)
+        found = score(chain(*costs, global_batch=5, schedule=schedule), plan)
         assert [stage.kept_bytes for stage in found.stages] == kept
 
 
@@ -172,8 +170,7 @@ def test_the_blocks_of_zb_v():
     A block has chunks 1 and 4, or 2 and 3, and keeps at most 4 of them.
     """
     costs = [make_cost(10, 20, kept_bytes=1, weight_bytes=1)] * 4
-    problem = chain(*costs, schedule="zb-v", global_batch=3)
-    found = score(problem, in_v(*[SINGLE] * 4))
+    found = score(chain(*costs, schedule="zb-v", global_batch=3), in_v(*[SINGLE] * 4))
     assert found.step_quanta == 190
     assert [block.stages for block in found.blocks] == [(1, 4), (2, 3)]
     assert [block.inflight for block in found.blocks] == [4, 4]
@@ -197,8 +194,7 @@ def test_another_layout_on_the_block_has_to_be_made():
     problem = chain(
         *[cost] * 4, schedule="zb-v", edge=30, global_batch=2, micro_batches=(2,)
     )
-    plan = in_v(DP2, DP2, TP2, TP2, micro_batch=2)
-    stages = score(problem, plan).stages
+    stages = score(problem, in_v(DP2, DP2, TP2, TP2, micro_batch=2)).stages
     assert [stage.receive_forward for stage in stages] == [0, 40, 70, 70]
     assert [stage.receive_backward for stage in stages] == [40, 40, 70, 0]
 
@@ -355,8 +351,7 @@ def test_gradients_of_weights_wait_on_the_types_that_have_them(monkeypatch, solv
     old = replace(problem.cluster.device, name="old")
     others = (DeviceRange(first=2, count=1, device=old),)
     problem = replace(problem, cluster=replace(problem.cluster, others=others))
-    truth = get_solver("brute")().solve(problem, SolveOptions())
-    assert truth.claimed_quanta == 22
+    assert get_solver("brute")().solve(problem, SolveOptions()).claimed_quanta == 22
     found = get_solver(solver)().solve(problem, SolveOptions())
     assert found.claimed_quanta == 22
     assert found.lower_bound_quanta <= 22

@@ -27,8 +27,7 @@ from tests.semantics.proofs import check
 
 def chain(costs: dict[str, Any], **job: Any) -> Problem:
     """Layers one after the other, in one pipeline unless said otherwise."""
-    names = list(costs)
-    edges = tuple((a, b, 0) for a, b in itertools.pairwise(names))
+    edges = tuple((a, b, 0) for a, b in itertools.pairwise(list(costs)))
     devices = job.pop("devices", 2)
     job.setdefault("replicas", (1,))
     return make_problem(
@@ -120,8 +119,7 @@ def test_layers_of_some_kinds_are_in_one_stage():
     check(with_rules(two, one_stage=("b",)), 120)
     check(with_rules(two, one_stage=("b",), even_layers=True), 180)
     # Every layer with a strategy of its own changes nothing.
-    layers = with_rules(problem, one_stage=("a", "c"), granularity="layer")
-    check(layers, 150)
+    check(with_rules(problem, one_stage=("a", "c"), granularity="layer"), 150)
 
 
 def test_frontiers_keep_layers_together():
@@ -416,11 +414,9 @@ def test_overlap_of_weights_needs_that_of_gradients():
         overlap={"weights": 0.5},
     )
     check(problem, 321)
-    need = {"weights": ("gradients",)}
-    alone = with_rules(problem, overlap_needs=need)
+    alone = with_rules(problem, overlap_needs={"weights": ("gradients",)})
     check(alone, 342)
-    both = {"weights": 0.5, "gradients": 0.5}
-    check(with_rules(alone, overlap=both), 321)
+    check(with_rules(alone, overlap={"weights": 0.5, "gradients": 0.5}), 321)
 
 
 def test_plans_without_what_their_overlap_needs_are_refused():
@@ -534,8 +530,7 @@ def test_context_ranks_ask_for_zero_stages():
 
 
 def test_tensor_ranks_ask_for_sharded_gradients():
-    cost = make_cost(1, 1, tp=2)
-    problem = chain({"a": cost}, global_batch=1, sharded_with=("tp",))
+    problem = chain({"a": make_cost(1, 1, tp=2)}, global_batch=1, sharded_with=("tp",))
     zero = "zero to be 2 or 3 over several data or context ranks"
     assert zero in refusal(problem, make_plan(("a", Strategy(tp=2))))
 

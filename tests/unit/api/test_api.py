@@ -114,8 +114,7 @@ def test_plans_are_of_the_whole_problem() -> None:
     assert found.problem == chain()
     assert found.plan is not None
     assert found.plan.problem_hash == problem_hash(chain())
-    either = nest.solve(chain(), "brute", pin={"pp": [1, 2], "r": 1})
-    assert either.step_time_ns == 90
+    assert nest.solve(chain(), "brute", pin={"pp": [1, 2], "r": 1}).step_time_ns == 90
 
 
 def test_plans_come_in_every_form(tmp_path: Path) -> None:
@@ -126,16 +125,14 @@ def test_plans_come_in_every_form(tmp_path: Path) -> None:
         assert nest.score(chain(), plan).step_time_ns == 90
         assert nest.simulate(chain(), plan).step == 90
     assert nest.score(chain(), "pp=1,r=1").step_time_ns == 120
-    again = nest.solve(chain(), warm_start=found)
-    assert again.options.warm_start == found.plan
+    assert nest.solve(chain(), warm_start=found).options.warm_start == found.plan
 
 
 def test_a_check_names_the_rules_that_a_plan_violates() -> None:
     problem = chain()
     plan = nest.solve(problem).plan
     assert nest.check(problem) == nest.check(problem, plan) == ()
-    trace = nest.trace(problem, PLAN)
-    assert trace["otherData"]["simulated_step_time_ns"] == 90
+    assert nest.trace(problem, PLAN)["otherData"]["simulated_step_time_ns"] == 90
     cost = make_cost(10, 20, weight_bytes=1000)
     full = make_problem({"a": cost}, global_batch=1, memory_bytes=999)
     (text,) = nest.check(full, "pp=1")

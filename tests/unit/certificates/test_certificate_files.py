@@ -148,8 +148,7 @@ def test_the_layers_of_a_plan_are_a_list(
     tmp_path: Path, problem: Document, certificate: Document
 ) -> None:
     """An object of the same names was one stage of these layers."""
-    layers = {"a": 0, "b": 0}
-    other = changed(certificate, "plan.stages.0.layers", layers)
+    other = changed(certificate, "plan.stages.0.layers", {"a": 0, "b": 0})
     code, said = nest_check(tmp_path, problem, other)
     assert code == 2
     assert said == (
@@ -272,8 +271,7 @@ def test_every_false_claim_has_words_of_its_own(
     value: Any,
     message: str,
 ) -> None:
-    document = changed(certificate, field, value)
-    code, said = nest_check(tmp_path, problem, document)
+    code, said = nest_check(tmp_path, problem, changed(certificate, field, value))
     assert (code, said.count("\n")) == (1, 1)
     assert said.startswith(f"rejected: {message}")
 
@@ -328,8 +326,7 @@ def test_where_no_plan_fits_no_time_is_claimed(tmp_path: Path) -> None:
         "verified: infeasible, no plan fits\n",
     )
     for name in ("step_time_quanta", "lower_bound_quanta"):
-        forged = changed(document, name, 5)
-        code, said = nest_check(tmp_path, problem, forged)
+        code, said = nest_check(tmp_path, problem, changed(document, name, 5))
         assert code == 1
         assert said.startswith(f"rejected: {name}: expected None, got 5")
         assert said.endswith("; there is no plan\n")

@@ -236,8 +236,7 @@ def test_layers_pay_for_bytes(memory_bytes: int, best: int, bound: int) -> None:
 
 def test_layers_that_fit_in_no_way() -> None:
     problem = layers(59)
-    certificate = certify_infeasible(problem)
-    verify(problem, certificate)
+    verify(problem, certify_infeasible(problem))
 
 
 def test_layers_hide_their_sync_together() -> None:
@@ -282,8 +281,7 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
 
 
 def graph_of(name: str) -> graphs.Graph:
-    topology = to_builtins(NETWORKS[name])
-    return graphs.Graph(topology, NETWORKS[name].max_devices)
+    return graphs.Graph(to_builtins(NETWORKS[name]), NETWORKS[name].max_devices)
 
 
 @pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
@@ -293,8 +291,7 @@ def test_graphs_take_what_is_worked_by_hand(row: tuple[str, ...]) -> None:
     groups = read_groups(text)
     offered = GraphNetwork(NETWORKS[name]).offered_ns(kind, groups, int(size))
     listed = tuple((tuple(x), Fraction(1)) for x in groups if len(x) > 1)
-    found = graph_of(name).time(kind, listed, int(size))
-    assert found == min(offered.values())
+    assert graph_of(name).time(kind, listed, int(size)) == min(offered.values())
 
 
 @pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
@@ -342,8 +339,7 @@ def test_devices_pass_nothing_on() -> None:
     links = [("0", "1", 5, 1e9), ("1", "2", 5, 1e9)]
     links += [("0", "s", 50, 1e9), ("s", "2", 50, 1e9)]
     for forward, latency_ns in ((None, 100), (True, 10)):
-        topology = make_graph("012", links, forward=forward)
-        graph = graphs.Graph(to_builtins(topology), 3)
+        graph = graphs.Graph(to_builtins(make_graph("012", links, forward=forward)), 3)
         assert graph.latency(0, 2) == latency_ns * 10**6
 
 

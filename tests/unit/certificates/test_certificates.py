@@ -326,8 +326,7 @@ def test_trees_are_over_even_units() -> None:
     ]
     tree = prices.Tree(levels)
     (shape,) = tree.shapes(8, 1, 8, ((0,),))
-    latencies = [a for a, _ in tree.lines("all-reduce", shape)]
-    assert latencies == [2 * 43, 2 * 21]
+    assert [a for a, _ in tree.lines("all-reduce", shape)] == [2 * 43, 2 * 21]
     levels[0]["fan_out"] = 3
     tree = prices.Tree(levels)
     (shape,) = tree.shapes(5, 1, 5, ((0,),))
@@ -378,8 +377,7 @@ def random_pairs(seed: int, count: int) -> Iterator[tuple[Problem, Plan]]:
     """Yield covered problems with plans that are mostly legal."""
     source = random.Random(seed)
     while count:
-        drawn = draw_problem(source, "standard", sequences=count % 3 == 0)
-        problem = covered(drawn)
+        problem = covered(draw_problem(source, "standard", sequences=count % 3 == 0))
         if problem is not None and count % 4 == 0:
             problem = with_rules(source, problem)
         plan = None if problem is None else draw_plan(source, problem)
@@ -410,8 +408,7 @@ def test_plans_take_what_they_are_scored_with(count: int) -> None:
         for lacking in (0, 1):
             tight = with_memory(problem, need - lacking)
             if score(tight, plan).feasible:
-                own = check.score(read(tight), document)
-                assert own == found.step_quanta
+                assert check.score(read(tight), document) == found.step_quanta
                 continue
             seen["infeasible"] += 1
             with pytest.raises(check.RejectedError, match="too large"):
@@ -538,8 +535,7 @@ def raise_bound(source: random.Random, found: Certificate) -> None:
 
 
 def turn_status(_source: random.Random, found: Certificate) -> None:
-    other = {"optimal": "feasible", "feasible": "optimal"}
-    found["status"] = other[found["status"]]
+    found["status"] = {"optimal": "feasible", "feasible": "optimal"}[found["status"]]
 
 
 def other_hash(source: random.Random, found: Certificate) -> None:
@@ -571,8 +567,7 @@ def change_label(source: random.Random, found: Certificate) -> None:
 
 
 def change_split(source: random.Random, found: Certificate) -> None:
-    split = source.choice(found["proof"])
-    split[source.choice(("replicas", "micro_batch"))] += 1
+    source.choice(found["proof"])[source.choice(("replicas", "micro_batch"))] += 1
 
 
 def with_price(change: Callable[[random.Random, list[Any]], None]) -> Mutation:
@@ -704,8 +699,7 @@ def test_what_says_the_same_in_other_words_holds(
         verify(problem, sealed(changed))
         turned += changed != certificate
         bound, terms = changed["lower_bound_quanta"], read(problem)
-        cases = terms.rules.cases()
-        for case, entry in zip(cases, changed["proof"], strict=True):
+        for case, entry in zip(terms.rules.cases(), changed["proof"], strict=True):
             split = check.Split(terms, case)
             doubled = [2 * price for price, _ in entry["prices"]]
             entry["prices"], entry["labels"] = split.prove(bound, doubled)
@@ -888,8 +882,7 @@ def test_no_mutation_of_none_is_believed() -> None:
     """Of 260, sealed again."""
     source, examples = random.Random(4), [crowded()]
     for problem in draw_small(3):
-        memory = problem.cluster.device.memory_bytes
-        tight = with_memory(problem, memory // 2)
+        tight = with_memory(problem, problem.cluster.device.memory_bytes // 2)
         exact = is_exact(tight) and len(examples) < 6
         if exact and solve("brute", tight).plan is None:
             examples.append(tight)
@@ -1034,8 +1027,7 @@ def program(
 
     def run(*arguments: Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nest-check", *map(str, arguments)])
-        code = check.main()
-        return code, *capsys.readouterr()
+        return check.main(), *capsys.readouterr()
 
     return run
 
@@ -1284,8 +1276,7 @@ def test_it_rests_on_little() -> None:
         assert text.count("\n") <= 400
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
-                imported = {alias.name for alias in node.names}
-                assert imported <= sys.stdlib_module_names
+                assert {alias.name for alias in node.names} <= sys.stdlib_module_names
             if isinstance(node, ast.ImportFrom):
                 own = node.level == 1 and node.module in names
                 assert own or node.module in sys.stdlib_module_names

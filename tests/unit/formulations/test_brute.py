@@ -33,13 +33,11 @@ def solve(problem, **options):
 
 
 def plans(problem):
-    space = PlanSpace(problem, CostModel(problem), Deadline(None))
-    return list(space.plans())
+    return list(PlanSpace(problem, CostModel(problem), Deadline(None)).plans())
 
 
 def num_plans(problem):
-    space = PlanSpace(problem, CostModel(problem), Deadline(None))
-    return space.count(10**9)
+    return PlanSpace(problem, CostModel(problem), Deadline(None)).count(10**9)
 
 
 CHAIN = (("a", "b", 1), ("b", "c", 1))

@@ -39,8 +39,7 @@ SCIP = pytest.mark.skipif(
 def example() -> Problem:
     """Return the problem that the page has as a file."""
     (text,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
-    path = "example.yaml"
-    return decode_problem(text.encode(), path)
+    return decode_problem(text.encode(), "example.yaml")
 
 
 def shared(tp: int, ns: int, weight: int):
@@ -304,8 +303,7 @@ def test_scip_proves_the_optimum(name):
 @SCIP
 def test_scip_proves_that_no_plan_fits():
     problem = replace(example(), job=replace(example().job, pipeline_parallel=(1,)))
-    output = solved("milp", problem, engine="scip")
-    assert output.status is Status.INFEASIBLE
+    assert solved("milp", problem, engine="scip").status is Status.INFEASIBLE
 
 
 @pytest.mark.scip
@@ -338,8 +336,7 @@ def test_the_log_of_an_engine_is_added_to_a_file(
     log = tmp_path / "log"
     log.write_text("before\nResult - Problem proven infeasible\n")
     extra = {"log": str(log)} | ({"engine": engine} if engine else {})
-    output = solved(solver, example(), **extra)
-    assert output.claimed_quanta == 233
+    assert solved(solver, example(), **extra).claimed_quanta == 233
     text = log.read_text()
     assert text.startswith("before\n")
     assert re.search(rf"(?m)^== {solver} .*R=1 B=1", text)
@@ -488,10 +485,8 @@ def test_solve_writes_models_and_says_so(problem_file, tmp_path, capsys):
     answer = tmp_path / "answer.json"
     words = ["solve", problem_file, "--solver", "milp", "--json", str(answer)]
     assert run(*words, "--write-model", str(model)) == 0
-    said = capsys.readouterr().out
-    assert f"{model}: the model of R=1 B=1 S=2" in said
-    document = json.loads(answer.read_text())
-    assert document["models"][0]["objective_quanta"] == 1
+    assert f"{model}: the model of R=1 B=1 S=2" in capsys.readouterr().out
+    assert json.loads(answer.read_text())["models"][0]["objective_quanta"] == 1
     assert read(model)[1] == pytest.approx(233)
     assert run(*words, "--write-models", str(folder)) == 0
     assert "2 models in" in capsys.readouterr().out

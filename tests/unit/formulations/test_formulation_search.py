@@ -213,8 +213,7 @@ def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expe
     monkeypatch.setattr(cp_model.CpSolver, "solve", run)
     monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
     output = CpSatSolver().solve(UNEVEN, LAYERS)
-    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
-    assert found == expected
+    assert (output.status, output.claimed_quanta, output.lower_bound_quanta) == expected
 
 
 def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
@@ -242,8 +241,7 @@ def test_highs_is_asked_for_the_optimum(monkeypatch):
 
     monkeypatch.setattr(pulp, "HiGHS", Recorded)
     options = SolveOptions(extra={"engine": "highs"})
-    output = milp_solver.MilpSolver().solve(UNEVEN, options)
-    assert output.claimed_quanta == 147
+    assert milp_solver.MilpSolver().solve(UNEVEN, options).claimed_quanta == 147
     assert (asked["gapRel"], asked["gapAbs"]) == (0, 0)
     assert asked["mip_feasibility_tolerance"] == 1e-9
     assert asked["primal_feasibility_tolerance"] == 1e-9
@@ -259,8 +257,7 @@ def test_cbc_is_asked_for_the_optimum(monkeypatch):
 
     run_program = engines._run_program
     monkeypatch.setattr(engines, "_run_program", run)
-    output = milp_solver.MilpSolver().solve(UNEVEN, SolveOptions())
-    assert output.claimed_quanta == 147
+    assert milp_solver.MilpSolver().solve(UNEVEN, SolveOptions()).claimed_quanta == 147
     for option in (
         "-ratio 0",
         "-allow 0",

@@ -108,8 +108,7 @@ def assert_optimal(name, output, optimum):
     assert output.limit is None
     assert output.claimed_quanta == optimum
     solver, _ = SOLVERS[name]
-    bound = solver.capabilities.proves(optimum)
-    assert output.lower_bound_quanta == bound
+    assert output.lower_bound_quanta == solver.capabilities.proves(optimum)
 
 
 # What a result says
@@ -161,8 +160,7 @@ def test_memory_that_floats_cannot_tell_apart(name):
     assert_optimal(name, solve(name, tight), 82)
     enough = make_problem(costs, memory_bytes=2 * half, **fields)
     assert_optimal(name, solve(name, enough), 60)
-    alone = {**fields, "devices": 1}
-    tight = make_problem(costs, memory_bytes=2 * half - 1, **alone)
+    tight = make_problem(costs, memory_bytes=2 * half - 1, **{**fields, "devices": 1})
     assert solve(name, tight).status is Status.INFEASIBLE
 
 
@@ -326,8 +324,7 @@ def large():
 def test_bounds_are_valid_when_the_time_is_up(name, limit_s, granularity, large):
     """With a strategy per layer, the optimum is no larger."""
     problem, optimum = large
-    job = replace(problem.job, granularity=granularity)
-    problem = replace(problem, job=job)
+    problem = replace(problem, job=replace(problem.job, granularity=granularity))
     output = solve(name, problem, time_limit_s=limit_s)
     assert output.limit is Limit.TIME
     assert output.status in (Status.FEASIBLE, Status.NO_SOLUTION)
@@ -754,8 +751,7 @@ def test_cbc_preprocessing_lost_the_optimum_of_this_problem(name):
         kinds=(selective("k5", 233, 298, 30.0, 74), selective("k1", 0, 46, 26.0, 11)),
         layers=tuple(Layer(id=i, kind="k5" if i < 5 else "k1") for i in range(6)),
     )
-    output = solve(name, replace(problem, graph=graph))
-    assert_optimal(name, output, 1311)
+    assert_optimal(name, solve(name, replace(problem, graph=graph)), 1311)
 
 
 # Constants
@@ -844,11 +840,9 @@ def test_a_slower_choice_of_a_smaller_working_set_stays():
     )
     instance = Instance(problem, CostModel(problem), Deadline(None))
     (sub_problem,) = instance.sub_problems()
-    slots = instance.slots(sub_problem)
-    (profile,) = slots[1].profiles
+    (profile,) = instance.slots(sub_problem)[1].profiles
     for choices in profile.choices:
-        found = {(c.load, c.working_bytes) for c in choices}
-        assert found == {(30, 5), (40, 0)}
+        assert {(c.load, c.working_bytes) for c in choices} == {(30, 5), (40, 0)}
 
 
 def test_dominated_options_are_left_out():
@@ -860,8 +854,7 @@ def test_dominated_options_are_left_out():
     )
     problem = make_problem({"a": costs}, devices=2, topology=FREE, replicas=(1,))
     instance = Instance(problem, CostModel(problem), Deadline(None))
-    sub_problem = instance.sub_problems()[0]
-    slots = instance.slots(sub_problem)
+    slots = instance.slots(instance.sub_problems()[0])
     used = {option.strategy for option in slots[1].options}
     assert Strategy(cp=2) in used
     assert Strategy(tp=2) not in used
@@ -970,8 +963,7 @@ def random_layers(rng):
         problem = random_problem(rng)
         if problem.preset != "standard":
             continue
-        job = replace(problem.job, granularity="layer")
-        problem = replace(problem, job=job)
+        problem = replace(problem, job=replace(problem.job, granularity="layer"))
         space = PlanSpace(problem, CostModel(problem), Deadline(None))
         try:
             space.count(2000)

@@ -202,8 +202,7 @@ def test_bounds_above_an_order_are_errors() -> None:
 
 def test_without_time_nothing_is_proven() -> None:
     known = in_turn(SCOPE)
-    expected = (known, 10)
-    assert prove_order(SCOPE, known, 10, 99, Deadline(0.0)) == expected
+    assert prove_order(SCOPE, known, 10, 99, Deadline(0.0)) == (known, 10)
 
 
 def test_answers_are_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,8 +50,7 @@ def test_import_nest_alone_loads_none_of_its_modules() -> None:
 
 
 def test_modules_are_loaded_when_they_are_used() -> None:
-    code = "import nest, nest.constraints.pins; nest.api.solve"
-    loaded = loaded_by(code)
+    loaded = loaded_by("import nest, nest.constraints.pins; nest.api.solve")
     assert "msgspec" in loaded
     assert not loaded & HEAVY
 

@@ -130,8 +130,7 @@ def test_every_page_is_on_the_left() -> None:
 
 
 def test_pictures_in_the_repository_are_those_that_the_build_takes() -> None:
-    pictures = load("pictures")
-    files = {each.file for each in pictures.REPORT}
+    files = {each.file for each in load("pictures").REPORT}
     assert files == {path.name for path in (DOCS / "images").iterdir()}
     named = re.findall(r"images/([\w-]+\.png)", (DOCS / "report.md").read_text())
     assert set(named) == files
@@ -187,8 +186,7 @@ def test_without_a_browser_nobody_looks_and_it_says_so(
     access = load("check_access")
     monkeypatch.setattr(access, "why_not", lambda: "there is no Chromium")
     assert access.main() == 0
-    said = capsys.readouterr().out
-    assert said == "access: not checked: there is no Chromium\n"
+    assert capsys.readouterr().out == "access: not checked: there is no Chromium\n"
 
 
 def test_corners_of_tables_head_nothing() -> None:

@@ -237,8 +237,7 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
 )
 def test_the_least_step(rows: Any, fields: dict[str, Any], expected: float) -> None:
     """In thousands of quanta, to a part in a thousand."""
-    found = least(*rows, **fields)
-    assert 1000 * expected * 0.998 <= found <= 1000 * expected
+    assert 1000 * expected * 0.998 <= least(*rows, **fields) <= 1000 * expected
 
 
 def test_bytes_of_two_layers_stay_for_the_shorter_pair() -> None:
@@ -306,8 +305,7 @@ def test_the_least_bound_of_several_batches() -> None:
     assert least_bound([*batches], 8000, lambda: False) == 8000
     assert least_bound([*batches], 5, lambda: False) == 5
     asked = [*batches]
-    found = least_bound(asked, 20_000, lambda: False)
-    assert 8000 - 20_000 / 50 <= found <= 8000
+    assert 8000 - 20_000 / 50 <= least_bound(asked, 20_000, lambda: False) <= 8000
     assert asked[0] is batches[1]
     assert least_bound([*batches], 20_000, lambda: True) == 8000
     assert least_bound([], 70, lambda: False) == 70

@@ -145,8 +145,7 @@ def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
         overlap={"weights": 0.5, "gradients": 0.5},
         replicas=(1,),
     )
-    output = optima.search(problem)
-    assert output.status is Status.OPTIMAL
+    assert optima.search(problem).status is Status.OPTIMAL
     weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
     assert groups == [{weights | gradients, weights}, {gradients, frozenset()}]
 

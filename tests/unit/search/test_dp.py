@@ -105,5 +105,4 @@ def test_a_longer_load_may_hold_up_less_under_gpipe():
         global_batch=10,
         replicas=(1,),
     )
-    found = DpSolver().solve(problem, SolveOptions())
-    assert found.claimed_quanta == 451
+    assert DpSolver().solve(problem, SolveOptions()).claimed_quanta == 451

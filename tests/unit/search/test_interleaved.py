@@ -40,6 +40,7 @@ from tests.builders import (
     make_levels,
     make_plan,
     make_problem,
+    with_job,
 )
 from tests.properties.profiles import examples
 from tests.strategies import problems
@@ -92,7 +93,7 @@ def task_of(problem, deadline=None):
 
 
 def plain(problem):
-    return replace(problem, job=replace(problem.job, virtual_stages=(1,)))
+    return with_job(problem, virtual_stages=(1,))
 
 
 # What it finds
@@ -307,8 +308,7 @@ def ways_to_cut(draw):
         terms.strategies.index(Strategy(tp=width)),
         make_split(problem, replicas, 1),
     )
-    shape = chunks.Shape(blocks, virtual)
-    return uniform, shape, [0, *sorted(inner), len(costs)]
+    return uniform, chunks.Shape(blocks, virtual), [0, *sorted(inner), len(costs)]
 
 
 @examples(100)
@@ -358,8 +358,7 @@ def test_a_later_chunk_may_hold_the_most_of_a_block():
     shapes = chunks.prefix_shapes(CostModel(problem))
     uniform = chunks.Uniform(BatchTerms(shapes, 1), 0, make_split(problem, 1, 1))
     found = chunks.Chunks(uniform, chunks.Shape(2, 2))
-    prices = found.price(np.arange(5)[None])
-    assert prices.excess.tolist() == [[50, 0]]
+    assert found.price(np.arange(5)[None]).excess.tolist() == [[50, 0]]
     verdict = score(problem, found.plan([0, 1, 2, 3, 4]))
     assert [b.memory_bytes for b in verdict.blocks] == [200, 0]
 
@@ -471,8 +470,7 @@ def test_an_uneven_plan_is_not_faster_than_its_passes():
 @examples(25)
 @given(problems(preset="standard"))
 def test_between_the_plain_optimum_and_brute_force(problem):
-    job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
-    problem = replace(problem, job=job)
+    problem = with_job(problem, schedule="1f1b", virtual_stages=(1, 2))
 
     def step(output):
         if output.plan is None:
@@ -573,8 +571,7 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
     reports = []
     DpSolver().solve(equal(8), SolveOptions(), reports.append)
     assert {r.lower_bound_quanta for r in reports} == {None}
-    steps = [r.claimed_quanta for r in reports if r.plan is not None]
-    assert steps[-2:] == [600, 540]
+    assert [r.claimed_quanta for r in reports if r.plan is not None][-2:] == [600, 540]
 
 
 @pytest.mark.parametrize(
@@ -586,8 +583,7 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
     ],
 )
 def test_the_answer_claims_no_more_than_was_done(fields, step, status, bound):
-    cost = make_cost(10, 20, kept_bytes=2)
-    output = solve(equal(8, cost, **fields))
+    output = solve(equal(8, make_cost(10, 20, kept_bytes=2), **fields))
     assert (output.status, output.claimed_quanta) == (status, step)
     assert output.lower_bound_quanta == bound
     assert output.detail == (OPEN if status is Status.FEASIBLE else "")

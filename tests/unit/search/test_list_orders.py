@@ -39,8 +39,7 @@ def plain(scope: OrderScope, forward_first: bool = False) -> Delays:
 
 def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
     """A whole backward pass keeps it until all of it has ended."""
-    times = [(1, 2, 4), (8, 16, 32), (64, 128, 256)]
-    scope = scope_of(times, 2, (9, 9, 9), whole=(1,))
+    scope = scope_of([(1, 2, 4), (8, 16, 32), (64, 128, 256)], 2, (9, 9, 9), whole=(1,))
     assert scope.weights == [4, 0, 256]
     assert scope.inputs == [2, 48, 128]
     # 8 + 64 forward, 128 + 48 back; 1 + 2 more of chunk 1, and its 4.
@@ -179,8 +178,7 @@ def test_no_order_runs_dead(placement: str) -> None:
     kept = (3, 1, 3, 1) if placement == "v" else (3, 1, 1, 3)
     scope = scope_of([(1, 1, 1)] * 4, 3, (4, 4), kept, placement)
     for delays in first_delays(scope):
-        order = list_order(scope, delays)
-        assert order is not None
+        assert list_order(scope, delays) is not None
     less = scope_of([(1, 1, 1)] * 4, 3, (4, 3), kept, placement)
     assert list_order(less, plain(less)) is None
 
@@ -274,8 +272,7 @@ def test_a_search_is_done_where_nothing_fits() -> None:
 
 def test_a_search_goes_on_and_repeats_itself() -> None:
     """1,000 orders at once or in parts: the same best one."""
-    times = [(3, 7, 2), (5, 1, 9), (4, 4, 4)]
-    scope = scope_of(times, 5, (4, 3, 2))
+    scope = scope_of([(3, 7, 2), (5, 1, 9), (4, 4, 4)], 5, (4, 3, 2))
     whole, parts = OrderSearch(scope, 0, 1), OrderSearch(scope, 0, 1)
     whole.run(lambda: False, 120)
     for _ in range(3):
