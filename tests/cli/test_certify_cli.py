@@ -62,8 +62,7 @@ def test_a_file_that_states_more_has_a_hash_of_its_own(cli: Cli) -> None:
     Path("problem.json").write_text(json.dumps(document))
     cli.succeeds(CERTIFY)
     certificate = json.loads(Path("certificate.json").read_text())
-    problem = two_stages(topology=NCCL)
-    assert certificate["problem_hash"] != problem_hash(problem)
+    assert certificate["problem_hash"] != problem_hash(two_stages(topology=NCCL))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +117,7 @@ def test_without_a_plan_it_certifies_that_none_fits(cli: Cli) -> None:
     write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
     cli.succeeds("certify problem.json -o certificate.json")
     assert cli.out.startswith("infeasible: no plan fits; 2 cases, ")
-    certificate = json.loads(Path("certificate.json").read_text())
-    assert certificate["plan"] is None
+    assert json.loads(Path("certificate.json").read_text())["plan"] is None
 
 
 def test_a_problem_with_plans_needs_one(cli: Cli) -> None:

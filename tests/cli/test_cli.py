@@ -123,8 +123,7 @@ def test_solve_to_standard_output(cli: Cli) -> None:
     cli.succeeds(f"{solve('optimal')} -o -")
     assert json.loads(cli.out)["schema"] == "nest-plan/1"
     assert "step time" in cli.err
-    cli.succeeds(f"{solve('optimal')} --json -")
-    assert json.loads(cli.out)["schema"] == "nest-compare/1"
+    assert cli.document(solve("optimal"))["schema"] == "nest-compare/1"
     assert "step time" in cli.err
 
 
@@ -163,8 +162,7 @@ def test_solve_writes_a_plan_that_does_not_fit(cli: Cli) -> None:
 
 
 def test_compare_goes_on_after_a_plan_that_does_not_fit(cli: Cli) -> None:
-    cli.succeeds(f"compare problem.json --solvers {TOO_BIG} --json -")
-    cell = json.loads(cli.out)["cells"][0]
+    cell = cli.document(f"compare problem.json --solvers {TOO_BIG}")["cells"][0]
     assert cell["status"] == "over-memory"
     assert cell["step_time_ns"] is None
     assert cell["over_memory_bytes"] == 60
@@ -182,8 +180,7 @@ def test_repair(cli: Cli) -> None:
         "memory; best of 7))" in " ".join(cli.out.split())
     )
     assert read_plan("out.json").stages[0].layer_strategies[0].recompute == "full"
-    cli.succeeds(f"compare crowded.json --solvers {TOO_BIG} --repair -v --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"compare crowded.json --solvers {TOO_BIG} --repair -v")
     assert document["cells"][0]["step_time_ns"] == 160
     assert document["cells"][0]["extra"]["repair"] == ["recompute full"]
     assert "seed 0 · plans repaired" in cli.err
@@ -199,9 +196,9 @@ def test_compare_all(
         registry, "_registered", {"baseline": BASELINE, "loopback": TARGET}
     )
     command = "compare problem.json --solvers all"
-    option = "--option baseline.act=heuristic"
-    cli.succeeds(f"{command} {option} {more} --verbose --json -")
-    document = json.loads(cli.out)
+    document = cli.document(
+        f"{command} --option baseline.act=heuristic {more} --verbose"
+    )
     # 'dp' is left out: there is no such class.
     assert document["solvers"] == ["baseline", "loopback"]
     assert document["time_limit_s"] == limit_s
@@ -210,8 +207,7 @@ def test_compare_all(
 
 def test_traceback_is_in_the_document_only(cli: Cli) -> None:
     assert cli(f"{solve('raise')} --json -") == 1
-    cell = json.loads(cli.out)["cells"][0]
-    assert "Traceback" in cell["extra"]["traceback"]
+    assert "Traceback" in json.loads(cli.out)["cells"][0]["extra"]["traceback"]
     assert "Traceback" not in cli.err
 
 
@@ -221,10 +217,8 @@ def test_traceback_is_in_the_document_only(cli: Cli) -> None:
 @pytest.mark.parametrize("granularity", ["", "--target megatron"])
 def test_a_gap_is_said_once(cli: Cli, granularity: str) -> None:
     """By the runner: the solver has nothing to add, in either search."""
-    arguments = "solve llama2-7b-8 --gap 0.2 --workers 1"
-    cli.succeeds(f"{arguments} {granularity}")
-    text = " ".join(cli.out.split())
-    assert text.count("(stopped within a gap of 20 %)") == 1
+    cli.succeeds(f"solve llama2-7b-8 --gap 0.2 --workers 1 {granularity}")
+    assert " ".join(cli.out.split()).count("(stopped within a gap of 20 %)") == 1
 
 
 def test_solvers_stop_at_a_gap(cli: Cli) -> None:
@@ -246,8 +240,7 @@ def test_parallel_solvers_get_every_cpu(
     )
     command = "compare problem.json --solvers loopback,baseline"
     acts = "--option loopback.act=optimal --option baseline.act=heuristic"
-    cli.succeeds(f"{command} {acts} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"{command} {acts}")
     workers = [cell["options"]["num_workers"] for cell in document["cells"]]
     assert workers == [num_cpus(), 1]
     assert document["workers"] == (1 if num_cpus() == 1 else None)
@@ -279,18 +272,15 @@ def test_compare_document(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_compare_to_standard_output(cli: Cli) -> None:
-    arguments = "compare problem.json --solvers loopback"
-    cli.succeeds(f"{arguments} --json -")
-    assert len(json.loads(cli.out)["cells"]) == 1
+    assert len(cli.document("compare problem.json --solvers loopback")["cells"]) == 1
     assert "slower, %" in " ".join(cli.err.split())
 
 
 def test_compare_warm_start(cli: Cli) -> None:
-    cli.succeeds(
+    cell = cli.document(
         "compare problem.json --solvers loopback --option "
-        "loopback.act=say-options --json - --warm-start plan.json"
-    )
-    cell = json.loads(cli.out)["cells"][0]
+        "loopback.act=say-options --warm-start plan.json"
+    )["cells"][0]
     assert cell["extra"]["warm_start"] is True
     assert cell["options"]["warm_start"] is True
     assert "warm start not used by loopback" in cli.err
@@ -317,8 +307,7 @@ def test_score(cli: Cli) -> None:
     cli.succeeds("score problem.json plan.json")
     assert re.search(r"^fits +yes, as predicted: ", cli.out, re.MULTILINE)
     assert re.search(r"^step time +90\.0000 ns$", cli.out, re.MULTILINE)
-    cli.succeeds("score problem.json plan.json --json -")
-    document = json.loads(cli.out)
+    document = cli.document("score problem.json plan.json")
     assert document["step_time_ns"] == 90
     assert document["feasible"] is True
     assert document["violations"] == []
@@ -395,8 +384,7 @@ def test_solvers(cli: Cli) -> None:
 
 
 def test_solvers_as_json(cli: Cli) -> None:
-    cli.succeeds("solvers --json -")
-    entries = {e["solver"]: e for e in json.loads(cli.out)["solvers"]}
+    entries = {e["solver"]: e for e in cli.document("solvers")["solvers"]}
     assert {"brute", "dp", "cpsat", "milp"} <= set(entries)
     assert entries["loopback"]["exact"] is True
     assert entries["loopback"]["reason"] is None
@@ -407,8 +395,7 @@ def test_problems(cli: Cli) -> None:
     cli.succeeds("problems")
     for name in builtin.names():
         assert name in cli.out
-    cli.succeeds("problems --json")
-    entries = json.loads(cli.out)["problems"]
+    entries = cli.document("problems")["problems"]
     assert [e["name"] for e in entries] == list(builtin.names())
     assert [e["name"] for e in entries if e["default"]] == [builtin.DEFAULT]
 
@@ -484,8 +471,7 @@ def test_import_piper(cli: Cli) -> None:
     assert (job.global_batch, job.micro_batches) == (12, (1,))
     # Three devices take turns: 2 units, that is seconds, in 3.
     cli.succeeds("solve problem.json --solver dp -o plan.json")
-    cli.succeeds("score problem.json plan.json --json -")
-    found = json.loads(cli.out)
+    found = cli.document("score problem.json plan.json")
     assert found["step_time_ns"] == 666666666.667
     assert found["throughput_samples_per_s"] == pytest.approx(1.5)
     error = cli.refuses("import piper problem.json -o problem.json")

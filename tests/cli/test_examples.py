@@ -65,8 +65,7 @@ def test_examples_are_commands(path, text, tmp_path, monkeypatch):
         if inner is None:
             break
         command, rest = inner, rest[1:]
-    context = command.make_context(" ".join(words[:2]), rest)
-    values = context.params
+    values = command.make_context(" ".join(words[:2]), rest).params
     if values.get("model"):
         names = values["model"]
         for name in [names] if isinstance(names, str) else names:
@@ -216,8 +215,7 @@ def shell(cli, tmp_path):
 
 
 def needs(name):
-    reason = f"no {name} here"
-    return pytest.mark.skipif(shutil.which(name) is None, reason=reason)
+    return pytest.mark.skipif(shutil.which(name) is None, reason=f"no {name} here")
 
 
 def lines_of(words, shell):

@@ -15,6 +15,7 @@ from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
 from nest.requests.problems import ProblemRequest
+from tests.builders import with_device
 from tests.chakra import replay
 from tests.cli.conftest import Cli
 from tests.unit.frameworks.test_launch_configs import NEMO
@@ -27,8 +28,7 @@ FOR_SMALL = f"--model {SMALL[0]} --cluster {SMALL[1]}"
 def plans(tmp_path_factory):
     """A plan of llama2-7b-16 that Megatron can run, and one it cannot."""
     folder = tmp_path_factory.mktemp("plans")
-    problem = builtin.load("llama2-7b-16")
-    names = [layer.id for layer in problem.graph.layers]
+    names = [layer.id for layer in builtin.load("llama2-7b-16").graph.layers]
     first, second = (Strategy(dp=8, zero=1), Strategy(dp=8, zero=1, recompute="full"))
     plan = Plan(
         replicas=1,
@@ -89,8 +89,7 @@ def test_plans_of_a_model_that_knew_no_target_are_exported(
     cli: Cli, made_for: dict[str, str], nearest
 ) -> None:
     """Gradients are of 2 bytes then, and of 4 by Megatron's default."""
-    arguments = f"export {FOR_SMALL} {made_for['any']} --to megatron"
-    cli.succeeds(f"{arguments} {nearest} -o out")
+    cli.succeeds(f"export {FOR_SMALL} {made_for['any']} --to megatron {nearest} -o out")
     assert Path("out/args.sh").exists()
 
 
@@ -154,8 +153,7 @@ def test_a_warning_of_another_problem_names_the_target(
 def test_a_plan_for_the_target_is_no_stranger(
     cli: Cli, made_for: dict[str, str]
 ) -> None:
-    arguments = f"simulate {FOR_SMALL} {made_for['megatron']}"
-    cli(f"{arguments} --target megatron")
+    cli(f"simulate {FOR_SMALL} {made_for['megatron']} --target megatron")
     assert "warning: the plan was made" not in cli.err
 
 
@@ -169,8 +167,7 @@ def test_traces_of_any_plan_take_the_simulated_step(cli: Cli, plans):
     names = sorted(path.name for path in out.iterdir())
     assert names == ["README", "trace.0.et", "trace.1.et"]
     files = {name: (out / name).read_bytes() for name in names[1:]}
-    cli.succeeds(f"simulate {arguments} --json -")
-    step_ns = json.loads(cli.out)["simulated_step_time_ns"]
+    step_ns = cli.document(f"simulate {arguments}")["simulated_step_time_ns"]
     assert replay(files).end == step_ns * 1000
 
 
@@ -197,9 +194,7 @@ def test_traces_take_no_options_of_frameworks(cli: Cli, plans, given):
 
 def test_traces_of_infeasible_plans_say_so(cli: Cli, plans):
     problem = builtin.load("llama2-7b-16")
-    device = replace(problem.cluster.device, memory_bytes=4 * 10**9)
-    cluster = replace(problem.cluster, device=device)
-    write(Path("small.json"), replace(problem, cluster=cluster))
+    write(Path("small.json"), with_device(problem, memory_bytes=4 * 10**9))
     cli.succeeds(f"export small.json {plans['plan']} --to chakra -o out")
     assert cli.err.count("nest: warning: the plan is infeasible: stage") == 2
 
@@ -274,8 +269,7 @@ def test_wrong_exports_say_why(cli: Cli, plans, arguments, message):
 
 
 def test_plans_that_do_not_fit_are_written_with_a_warning(cli):
-    problem = builtin.load("llama2-7b-16")
-    names = [layer.id for layer in problem.graph.layers]
+    names = [layer.id for layer in builtin.load("llama2-7b-16").graph.layers]
     plan = Plan(
         replicas=1,
         micro_batch=8,
@@ -305,8 +299,7 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli):
     )
     arguments = "import deepspeed run.sh -o p.json --cluster"
     cli.succeeds(f"{arguments} dgx-a100x8")
-    plan = read_plan("p-plan.json")
-    assert plan.stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
+    assert read_plan("p-plan.json").stages[0].strategy == Strategy(dp=4, tp=2, zero=2)
     assert cli.refuses(f"{arguments} dgx-a100x16") == (
         "run.sh:1: --num_gpus 8 and run.sh:1: --num_nodes 1: expected "
         "the 16 devices of --cluster, got 8; name a cluster of 8 devices"
@@ -340,8 +333,7 @@ def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
     ],
 )
 def test_what_is_solved_for_a_target_is_exported(cli, target, notes):
-    solve = f"solve llama2-7b-16 --solver dp --target {target}"
-    cli.succeeds(f"{solve} -o plan.json")
+    cli.succeeds(f"solve llama2-7b-16 --solver dp --target {target} -o plan.json")
     export = f"export llama2-7b-16 plan.json --to {target} -o out"
     flavor = " --flavor llama3/8B" * (target == "torchtitan")
     cli.succeeds(f"{export}{flavor}")
@@ -457,8 +449,7 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script):
 
 
 def test_files_that_are_no_text_are_refused(cli):
-    path = Path("run.sh")
-    path.write_bytes(b"\xff\xfe")
+    Path("run.sh").write_bytes(b"\xff\xfe")
     line = cli.refuses("import megatron-args run.sh --cluster dgx-a100x8 -o p.json")
     assert line.startswith("run.sh: line 1: expected text in UTF-8, got ")
 
@@ -488,8 +479,7 @@ def test_job_files_and_configurations_become_problems(cli):
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
     assert plan.micro_batch == 16
     # DeepSpeed splits tensors without sequences, other frameworks both.
-    job = read_problem("p.json").job
-    assert job.sequence_parallel == (False, True)
+    assert read_problem("p.json").job.sequence_parallel == (False, True)
     pinned = "solve p.json --pin tp=2,pp=1,zero=1"
     for target in ("deepspeed", "megatron"):
         cli.succeeds(f"{pinned} --target {target}")

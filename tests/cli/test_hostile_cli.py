@@ -16,6 +16,7 @@ import nest.cli
 from nest.ir import problem_hash, write
 from nest.ir.io import encode
 from nest.solvers.registry import unregister_solver
+from tests.builders import with_job
 from tests.cli.conftest import Cli
 from tests.loopback import foreign_plan, tiny_problem
 
@@ -131,8 +132,7 @@ def test_commands_print_in_one_place() -> None:
 
 
 def test_a_family_of_models_is_no_typing_error(cli: Cli) -> None:
-    path = Path("config.json")
-    path.write_text('{"model_type": "rwkv"}')
+    Path("config.json").write_text('{"model_type": "rwkv"}')
     said = cli.refuses("problems --model config.json --cluster h100x8")
     assert said.endswith("; got 'rwkv'; choose one of them")
 
@@ -152,8 +152,7 @@ def test_check_says_why_no_plan_is_possible(cli: Cli) -> None:
     """A global batch of 2 has no micro-batch of 3; 2 devices no 4 replicas."""
     problem = tiny_problem()
     batch = problem.job.global_batch
-    job = replace(problem.job, micro_batches=(batch + 1,))
-    write("problem.json", replace(problem, job=job))
+    write("problem.json", with_job(problem, micro_batches=(batch + 1,)))
     cli.succeeds("check problem.json")
     assert "micro-batch B  none fits" in cli.out
     assert cli.err == (
@@ -163,8 +162,7 @@ def test_check_says_why_no_plan_is_possible(cli: Cli) -> None:
         f"batch of "
         f"{batch + 1}\n"
     )
-    job = replace(problem.job, replicas=(4,), global_batch=4)
-    write("problem.json", replace(problem, job=job))
+    write("problem.json", with_job(problem, replicas=(4,), global_batch=4))
     cli.succeeds("check problem.json")
     assert cli.err == (
         "nest: warning: no plan is possible: job: replicas: expected at most "
@@ -195,8 +193,7 @@ def test_matplotlib_says_nothing_of_its_own(tmp_path: Path) -> None:
 
 def test_a_named_pipe_is_no_file(cli: Cli) -> None:
     """Nobody writes to it; one of a shell is read."""
-    path = Path("pipe")
-    os.mkfifo(path)
+    os.mkfifo(Path("pipe"))
     assert cli.refuses("check pipe") == (
         "pipe: expected a file, got a named pipe; name a file, or '-' for "
         "standard input"

@@ -193,15 +193,13 @@ def test_pareto_writes_what_is_known(cli, monkeypatch):
         f"stopped before the end: {count(len(known), 'point')} known by then, "
         f"{sum(point['proven'] for point in known)} of them proven\n"
     ) in cli.out
-    plans = sorted(Path("plans").iterdir())
-    assert len(plans) == len(written["points"])
+    assert len(sorted(Path("plans").iterdir())) == len(written["points"])
 
 
 def test_pareto_writes_the_page_of_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
     page = Path("out.html")
-    arguments = "pareto problem.json --workers 1 --html out.html"
-    assert cli(arguments) == 130
+    assert cli("pareto problem.json --workers 1 --html out.html") == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     assert "The frontier" in page.read_text()
@@ -234,13 +232,11 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
         asked.append(point)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        result = run_inside(found.problem, "brute")
-        return Proof(point, result, None, "proven", "")
+        return Proof(point, run_inside(found.problem, "brute"), None, "proven", "")
 
     monkeypatch.setattr("nest.analysis.prove.prove", prove)
     page = Path("out.html")
-    arguments = "pareto problem.json --prove brute --html out.html"
-    assert cli(arguments) == 130
+    assert cli("pareto problem.json --prove brute --html out.html") == 130
     assert "proven: every plan" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
     text = (
@@ -327,8 +323,7 @@ def test_fit_writes_what_is_known(cli, monkeypatch):
     document = Path("out.json")
     write("chain.json", chain())
     monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
-    arguments = "fit chain.json --within 2e-7 --json out.json"
-    assert cli(f"{arguments} -o plan.json") == 130
+    assert cli("fit chain.json --within 2e-7 --json out.json -o plan.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert json.loads(document.read_text())["answer"]["num_devices"] == 2
     assert read_plan("plan.json").replicas == 2
@@ -384,8 +379,7 @@ def test_calibrate_writes_the_calibration(cli, monkeypatch):
     monkeypatch.setattr(runs, "learn", lambda *_, **__: Learned)
     monkeypatch.setattr(design, "candidates", raising)
     output = Path("my.json")
-    arguments = f"calibrate {write_runs('runs.csv', *RUNS)} -o my.json"
-    assert cli(arguments) == 130
+    assert cli(f"calibrate {write_runs('runs.csv', *RUNS)} -o my.json") == 130
     assert cli.err == (
         "nest: my.json written; runs to do next are not\nnest: interrupted\n"
     )
@@ -543,8 +537,7 @@ def test_a_promise_that_is_broken_stays_so(monkeypatch):
     def ask(candidate):
         return State.FAILED, "it was broken"
 
-    broken = replace_promise("plans", ask)
-    monkeypatch.setattr("nest.conform.run.CHECKS", broken)
+    monkeypatch.setattr("nest.conform.run.CHECKS", replace_promise("plans", ask))
     stopping_trials(monkeypatch, 0)
     with pytest.raises(Interrupted) as caught:
         conform("brute", problems=references()[:1])

@@ -106,8 +106,7 @@ def test_a_plan_of_another_schedule_is_refused_by_its_name(
     if is_file:
         cli.succeeds(f"problems {words} -o p.json")
         words = "p.json"
-        request = ProblemRequest(problem=words, schedule=schedule)
-        problem = request.find_problem()
+        problem = ProblemRequest(problem=words, schedule=schedule).find_problem()
     layers = [layer.id for layer in problem.graph.layers]
     half = len(layers) // 2
     stages = tuple(

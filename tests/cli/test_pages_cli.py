@@ -55,8 +55,7 @@ def rows_of(page: Page, columns: int) -> dict[str, list[str]]:
 
 def test_a_solver_that_crashes_costs_its_row_alone(cli: Cli) -> None:
     arguments = "compare problem.json --solvers loopback,brute"
-    option = "--option loopback.act=raise"
-    assert cli(f"{arguments} {option} --html page.html") == 1
+    assert cli(f"{arguments} --option loopback.act=raise --html page.html") == 1
     page = page_of()
     rows = rows_of(page, 8)
     assert rows["loopback"][5] == "ERROR"
@@ -91,8 +90,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
 
     with mock.patch("nest.analysis.compare.run_solver", run):
         arguments = "compare problem.json --solvers brute,dp,milp"
-        written = "--html page.html --csv cells.csv"
-        assert cli(f"{arguments} {written}") == 130
+        assert cli(f"{arguments} --html page.html --csv cells.csv") == 130
     assert "stopped before they began: milp" in cli.out
     _, *lines = Path("cells.csv").read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
@@ -109,8 +107,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
 
 def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     arguments = "solve problem.json --solver brute"
-    price = "--tokens 2e3 --price 1.5"
-    cli.succeeds(f"{arguments} {price} --html page.html")
+    cli.succeeds(f"{arguments} --tokens 2e3 --price 1.5 --html page.html")
     text = Path("page.html").read_text()
     assert "90.0000 ns" in cli.out
     page = Page(text)
@@ -128,8 +125,7 @@ def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
 
 def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
     model = "--model gpt2 --cluster h100x2 --tp 1,2"
-    arguments = f"solve --solver megatron {model} --pin pp=1"
-    cli.succeeds(f"{arguments} --html page.html")
+    cli.succeeds(f"solve --solver megatron {model} --pin pp=1 --html page.html")
     rows = rows_of(page_of(), 4)
     assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
     assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
@@ -205,8 +201,7 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
     page = "--html page.html"
     cli.succeeds(f"{arguments} --target torchtitan {page}")
     rows = rows_of(page_of(), 4)
-    chosen = ["the target", "--target torchtitan"]
-    assert rows["gradients"][2:] == chosen
+    assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
     assert rows["recomputation"][2:] == ["the problem", ""]
     cli.succeeds(f"{arguments} {page}")
     rows = rows_of(page_of(), 4)
@@ -218,8 +213,7 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
 
 
 def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
-    problem = read_problem("problem.json")
-    write("problem.json", with_memory(problem, 1))
+    write("problem.json", with_memory(read_problem("problem.json"), 1))
     for command in ("solve --solver brute", "pareto"):
         cli.succeeds(f"{command} problem.json --html page.html")
         page = page_of()
@@ -232,8 +226,7 @@ def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
 
 def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
     """The plan with one stage is too big for a device."""
-    arguments = "report problem.json big.json plan.json"
-    assert cli(f"{arguments} -o page.html --json -") == 1
+    assert cli("report problem.json big.json plan.json -o page.html --json -") == 1
     assert cli.err.endswith("\nreport: page.html\n")
     assert "\nfits " in cli.err
     text = Path("page.html").read_text()
@@ -304,8 +297,7 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
 def test_a_page_says_why_nothing_fits(cli: Cli, command: str) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     option = "--solvers" if command == "compare" else "--solver"
-    arguments = f"{command} tight.json {option} brute"
-    cli.succeeds(f"{arguments} --html page.html")
+    cli.succeeds(f"{command} tight.json {option} brute --html page.html")
     page = page_of()
     assert "There is no plan that fits: this is proven." in page.text
     assert "why: " in page.text
@@ -335,8 +327,7 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
 
         def stopped(*given: Any, bound: int = bound, **settings: Any) -> Any:
             found = frontier(*given, **settings)
-            gap = Gap(10, 20, bound)
-            curve = dataclasses.replace(found.curves[0], gaps=(gap,))
+            curve = dataclasses.replace(found.curves[0], gaps=(Gap(10, 20, bound),))
             raise Interrupted(dataclasses.replace(found, curves=(curve,)))
 
         with mock.patch("nest.analysis.pareto.frontier", stopped):

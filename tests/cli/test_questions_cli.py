@@ -63,13 +63,11 @@ def test_pins_restrict_compare(cli: Cli) -> None:
         "compare problem.json --solvers dp,brute,cpsat,milp --pin pp=2 --json -"
     )
     assert "only plans under --pin pp=2" in cli.err
-    cells = json.loads(cli.out)["cells"]
-    assert [cell["step_time_ns"] for cell in cells] == [120] * 4
+    assert [cell["step_time_ns"] for cell in json.loads(cli.out)["cells"]] == [120] * 4
 
 
 def test_without_pins_nothing_is_said(cli: Cli) -> None:
-    cli.succeeds("compare problem.json --solvers dp --json -")
-    assert "restrictions" not in json.loads(cli.out)
+    assert "restrictions" not in cli.document("compare problem.json --solvers dp")
     assert "only plans under" not in cli.err
 
 
@@ -98,8 +96,7 @@ def test_fit_says_why_there_is_no_plan_at_all(cli: Cli) -> None:
     assert "best possible: no plan at all was found" in cli.out
     assert "why: memory is short by" in cli.out
     assert " would do: " in cli.out
-    document = json.loads(Path("fit.json").read_text())
-    assert document["infeasible"]["memory_bytes"] > 5
+    assert json.loads(Path("fit.json").read_text())["infeasible"]["memory_bytes"] > 5
 
 
 def test_fit_finds_the_smallest_memory(cli: Cli) -> None:
@@ -238,16 +235,14 @@ def test_explain_the_preferred_plan_itself(cli: Cli) -> None:
 
 
 def test_explain_without_a_search(cli: Cli) -> None:
-    cli.succeeds("explain problem.json plan.json --no-search --json -")
-    document = json.loads(cli.out)
+    document = cli.document("explain problem.json plan.json --no-search")
     assert document["schema"] == "nest-explain/1"
     assert document["optimum"] is None
     assert "What bounds it" not in cli.err
 
 
 def test_explain_under_pins(cli: Cli) -> None:
-    cli.succeeds("explain problem.json plan.json --pin pp=2 --json -")
-    document = json.loads(cli.out)
+    document = cli.document("explain problem.json plan.json --pin pp=2")
     assert document["optimum"]["step_time_ns"] == 120
     assert document["restrictions"] == {"pin": {"pp": [2]}, "forbid": {}}
     assert "only plans under --pin pp=2" in cli.err

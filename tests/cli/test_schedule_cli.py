@@ -22,8 +22,7 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
     Backward the gradients of the weights run beside the norm: 1100 + 1800 +
     1100 + 2500, where all alone take 7100.
     """
-    cli.succeeds(f"{SCHEDULE} --solver {solver} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"{SCHEDULE} --solver {solver}")
     assert document["schema"] == "nest-schedule/1"
     lengths = {
         name: (one["makespan_ticks"], one["optimal"])

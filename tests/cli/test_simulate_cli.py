@@ -30,8 +30,7 @@ def test_simulate_says_how_far_the_formula_is(cli: Cli) -> None:
 
 
 def test_simulate_writes_json(cli: Cli) -> None:
-    cli.succeeds("simulate problem.json plan.json --json -")
-    document = json.loads(cli.out)
+    document = cli.document("simulate problem.json plan.json")
     assert document["schema"] == "nest-simulation/1"
     assert document["step_time_ns"] == 90
     assert document["simulated_step_time_ns"] == 90
@@ -79,10 +78,8 @@ def test_score_and_compare_show_the_simulated_step(cli: Cli) -> None:
     document = Path("score.json")
     cli.succeeds("score problem.json plan.json --json score.json -v")
     assert re.search(r"^ +simulated 90\.0000 ns$", cli.out, re.M)
-    said = json.loads(document.read_text())
-    assert said["simulated_step_time_ns"] == 90
-    cli.succeeds("compare problem.json --solvers brute --json -")
-    (cell,) = json.loads(cli.out)["cells"]
+    assert json.loads(document.read_text())["simulated_step_time_ns"] == 90
+    (cell,) = cli.document("compare problem.json --solvers brute")["cells"]
     assert cell["simulated_step_time_ns"] == 90
     assert cell["score"]["simulated_step_time_ns"] == 90
 
@@ -116,11 +113,16 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
     )
     job = replace(tiny_problem().job, schedule="any")
     write("any.json", replace(tiny_problem(), job=job))
-    cli.succeeds("simulate any.json ordered.json --json -")
-    assert json.loads(cli.out)["simulated_step_time_ns"] == 80
+    assert (
+        cli.document("simulate any.json ordered.json")["simulated_step_time_ns"] == 80
+    )
     Path("s.csv").write_text(ORDER)
-    cli.succeeds("simulate any.json ordered.json --json - --schedule s.csv")
-    assert json.loads(cli.out)["simulated_step_time_ns"] == 90
+    assert (
+        cli.document("simulate any.json ordered.json --schedule s.csv")[
+            "simulated_step_time_ns"
+        ]
+        == 90
+    )
     cli.succeeds("export any.json ordered.json --to csv -o out")
     assert Path("out/schedule.csv").read_text() == apart
     assert cli.out == Path("out/README").read_text()
@@ -204,7 +206,6 @@ def test_a_plan_of_another_problem_is_warned_of(cli: Cli) -> None:
 def test_a_plan_of_a_built_in_problem_runs(cli: Cli) -> None:
     name = builtin.names()[0]
     cli.succeeds(f"solve {name} --solver megatron -o plan.json")
-    cli.succeeds(f"simulate {name} plan.json --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"simulate {name} plan.json")
     used = [x["busy_ns"] + x["idle_ns"] for x in document["blocks"]]
     assert set(used) == {document["simulated_step_time_ns"]}

@@ -83,11 +83,10 @@ def test_the_printed_commands_write_what_starts_a_plan(
 
 def test_compare_for_a_target(cli: Cli) -> None:
     """Exact solvers agree; the document has the target and the loss."""
-    cli.succeeds(
+    document = cli.document(
         "compare problem.json --solvers dp,cpsat,milp,brute,alpa --target "
-        "megatron --target-loss --json -"
+        "megatron --target-loss"
     )
-    document = json.loads(cli.out)
     assert [c["step_time_ns"] for c in document["cells"][:4]] == [204] * 4
     assert document["cells"][4]["outcome"] == "skipped"
     assert document["target"] == "megatron"
@@ -111,8 +110,7 @@ def test_explain_and_fit_and_pareto_for_a_target(cli: Cli) -> None:
     target = "--target megatron"
     cli.succeeds(f"fit problem.json --within 210e-9 {target}")
     assert "only plans under --target megatron" in cli.out
-    cli.succeeds(f"pareto problem.json {target} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"pareto problem.json {target}")
     assert document["target"] == "megatron"
     assert min(p["step_time_ns"] for p in document["points"]) == 204
     # The plan has stages that differ.
@@ -124,8 +122,10 @@ def test_explain_and_fit_and_pareto_for_a_target(cli: Cli) -> None:
 
 
 def test_memory_is_left_free(cli: Cli) -> None:
-    cli.succeeds("solve problem.json --solver dp --headroom 10% --json -")
-    assert json.loads(cli.out)["headroom"] == "10%"
+    assert (
+        cli.document("solve problem.json --solver dp --headroom 10%")["headroom"]
+        == "10%"
+    )
     assert "plans without overlap under --headroom 10%" in cli.err
     # What is kept free is memory of the device.
     assert "0 bytes of 0.93 GiB on the fullest device" in cli.err
@@ -196,13 +196,11 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     # What is shown are the arguments of the files, in their order.
     written = (folder / "args.sh").read_text()
     start = cli.out.index("# llama-10.5m")
-    shown = cli.out[start : cli.out.index("\n)", start) + 2]
-    assert shown.split() == written.split()
+    assert cli.out[start : cli.out.index("\n)", start) + 2].split() == written.split()
     comments = " ".join(
         line.removeprefix("# ") for line in lines if line.startswith("# ")
     )
-    said = (folder / "README").read_text().splitlines()
-    assert comments.endswith(" ".join(said[1:]))
+    assert comments.endswith(" ".join((folder / "README").read_text().splitlines()[1:]))
 
 
 def test_a_launch_in_json(cli: Cli, config: str) -> None:

@@ -69,8 +69,7 @@ def test_the_tables(cli, table):
 
 
 def test_impossible_figures_have_a_line_each(cli):
-    path = Path("runs.csv")
-    path.write_bytes(text_of(CELLS, CELLS | {"iter_time_s": "1e-12"}))
+    Path("runs.csv").write_bytes(text_of(CELLS, CELLS | {"iter_time_s": "1e-12"}))
     cli.succeeds("validate runs.csv")
     assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
     lines = " ".join(cli.out.split())
@@ -78,8 +77,7 @@ def test_impossible_figures_have_a_line_each(cli):
 
 
 def test_unknown_columns_are_told_in_one_line(cli):
-    path = Path("runs.csv")
-    path.write_bytes(text_of(CELLS | {"gbs": "8"}))
+    Path("runs.csv").write_bytes(text_of(CELLS | {"gbs": "8"}))
     assert cli("validate runs.csv") == 2
     assert cli.out == ""
     assert cli.err == (
@@ -90,8 +88,7 @@ def test_unknown_columns_are_told_in_one_line(cli):
 
 def test_json_and_details(cli, table):
     details = Path("details.csv")
-    cli.succeeds(f"validate {table} --json - --details details.csv")
-    document = json.loads(cli.out)
+    document = cli.document(f"validate {table} --details details.csv")
     assert (document["rows"], document["used"]) == (5, 4)
     assert document["median_abs_error"] == pytest.approx(0.1)
     assert document["selected"]["tier A, bf16/fp16"]["used"] == 3
@@ -125,15 +122,13 @@ def test_selections(cli, table, options, text):
 
 
 def test_a_selection_shows_no_other(cli, table):
-    cli.succeeds(f"validate {table} --tier A --json -")
-    assert json.loads(cli.out)["selected"] == {}
+    assert cli.document(f"validate {table} --tier A")["selected"] == {}
 
 
 def test_measurements_from_standard_input(cli, table, monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(table.read_bytes()))
     monkeypatch.setattr(sys, "stdin", stream)
-    cli.succeeds("validate - --json -")
-    assert json.loads(cli.out)["rows"] == 5
+    assert cli.document("validate -")["rows"] == 5
 
 
 def test_without_a_file_the_published_runs_are_predicted(cli):
@@ -209,8 +204,7 @@ def test_the_measurements_are_not_overwritten(cli, table):
     ],
 )
 def test_bad_files(cli, data, text):
-    path = Path("bad.csv")
-    path.write_bytes(data)
+    Path("bad.csv").write_bytes(data)
     assert cli("validate bad.csv") == 2
     assert cli.err.startswith(f"nest: error: bad.csv: {text}")
     assert len(cli.err.splitlines()) == 1
@@ -285,8 +279,7 @@ def test_processes_give_the_same_document(table):
 
 def test_all_published_rows(cli, shared_data):
     path = shared_data / "measured" / "measurements.csv"
-    cli.succeeds(f"validate {path} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"validate {path}")
     assert document["rows"] == 1745
     counts = (*document["used_for_memory"].values(), *document["skipped"].values())
     assert document["used"] + sum(counts) == 1745
@@ -309,15 +302,13 @@ def test_intervals_are_counted(cli, table):
 
 
 def test_no_interval_is_said(cli):
-    path = Path("runs.csv")
-    path.write_bytes(text_of(CELLS | {"tp": ""}))
+    Path("runs.csv").write_bytes(text_of(CELLS | {"tp": ""}))
     cli.succeeds("validate runs.csv --intervals")
     assert "no step time has an interval" in cli.out
 
 
 def test_intervals_are_those_of_the_stored_calibration(cli, table):
-    own = "--calibration ours.json"
-    assert cli(f"validate {table} --intervals {own}") == 2
+    assert cli(f"validate {table} --intervals --calibration ours.json") == 2
     assert cli.err == (
         "nest: error: --intervals: expected either it or --calibration, whose "
         "errors for other runs nobody knows, got both; remove one\n"
