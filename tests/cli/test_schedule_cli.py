@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.rows import rows
 
 LAYER = Path(__file__).parents[2] / "examples" / "codesign" / "layer.json"
 CORES = "--cores tensor=8,vector=2"
@@ -45,36 +46,7 @@ def layer(path: Path, *operators: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("operators", "cores", "text"),
-    [
-        (
-            [{"name": "a", "engine": "tensor", "single_ticks": 1}],
-            "vector=2",
-            "$.passes.forward: operator 'a': expected at least one tensor "
-            "core, got none",
-        ),
-        (
-            [{"name": "a", "engine": "tensor", "single_ticks": 1.5}],
-            "tensor=1",
-            "single_ticks: expected `int | null`, got `float`",
-        ),
-        (
-            [
-                {"name": "a", "engine": "none", "after": ["b"]},
-                {"name": "b", "engine": "none", "after": ["a"]},
-            ],
-            "tensor=1",
-            "expected no cycle, got one among a, b",
-        ),
-        (
-            [{"name": "a", "engine": "none", "after": ["z"]}],
-            "tensor=1",
-            "expected names of operators in after, got 'z'",
-        ),
-        ([{"name": "a", "engine": "none"}] * 2, "tensor=1", "expected distinct names"),
-    ],
-)
+@pytest.mark.parametrize(("operators", "cores", "text"), rows("commands", "layers"))
 def test_bad_layers(
     cli: Cli, operators: list[dict[str, object]], cores: str, text: str
 ) -> None:

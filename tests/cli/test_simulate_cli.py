@@ -15,6 +15,7 @@ from tests.builders import SINGLE, make_cost, make_levels, make_plan
 from tests.builders import make_problem as build
 from tests.cli.conftest import Cli
 from tests.loopback import good_plan, tiny_problem
+from tests.rows import rows
 
 pytestmark = pytest.mark.usefixtures("files")
 
@@ -129,20 +130,7 @@ def test_an_order_of_somebody_else_is_simulated_and_imported(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("1B1", "1B0", ", row 2: expected every pass once, got 1B0 again"),
-        ("1B1", "2B1", ", row 2: expected stages 0 to 1, those of the plan"),
-        ("1B1", "1Z1", ", row 2: expected single passes such as 3F5"),
-        (",1B1", "", ", row 2: expected every pass of chunk 1, got no 1B1"),
-        ("0F1,0B0", "0B0,0B1,0F1", ", row 1: expected 0F1 in front of 0B1"),
-        (
-            "0F1,0B0,0B1\n1F0,1F1,1B0,1B1",
-            "0B0,0F1,0B1\n1F1,1B1,1F0,1B0",
-            ": expected passes that can all run, got some that wait for each "
-            "other: 0B0 on row 1, 1F1 on row 2; reorder them",
-        ),
-    ],
+    ("old", "new", "message"), rows("commands", "orders_of_passes")
 )
 def test_bad_orders_are_refused_by_row_and_pass(
     cli: Cli, old: str, new: str, message: str

@@ -18,6 +18,7 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.ir.io import decode_problem, encode
 from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL, put
+from tests.rows import rows
 
 Document = dict[str, Any]
 
@@ -158,41 +159,7 @@ def test_the_layers_of_a_plan_are_a_list(
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("plan.stages.0.layers", "ab", "expected a list, got ab"),
-        ("plan.stages.0.layers", [["a"], "b"], "expected a value"),
-        ("plan.stages.0.layers", [0, 1], "expected text, got 0"),
-        ("plan.stages.0.devices", True, "expected a whole number"),
-        ("plan.stages.0.devices", 1.0, "expected a whole number"),
-        ("plan.stages.0.devices", "1", "expected a whole number"),
-        ("plan.stages.0", [], "stages: expected an object"),
-        ("plan.stages", {}, "stages: expected a list"),
-        ("plan.stages", "a", "stages: expected a list"),
-        ("plan.replicas", 2.0, "expected a whole number, got 2.0"),
-        ("plan.micro_batch", True, "expected a whole number, got True"),
-        ("plan.stages.0.strategy", [1], "expected an object"),
-        ("plan.stages.0.strategy.zero", False, "whole number"),
-        ("plan.stages.0.strategy.tp", [1], "expected a value"),
-        ("plan.stages.0.strategy.recompute", 0, "expected text"),
-        ("plan.stages.0.strategy.sequence_parallel", 0, "true or"),
-        ("plan.virtual_stages", 1, "virtual_stages: expected nothing"),
-        ("plan", [], "plan: expected an object"),
-        ("proof", {}, "proof: expected a list"),
-        ("proof.0", [], "proof: expected an object"),
-        ("proof.0.prices", {}, "prices: expected a list, got {}"),
-        ("proof.1.prices.0", {"0": 100}, "prices: expected a list"),
-        ("proof.1.prices.0", "ab", "prices: expected a list"),
-        ("proof.1.prices.0.1", 100.0, "expected a whole number"),
-        ("proof.1.prices.0.0", False, "expected a whole number"),
-        ("proof.0.labels", False, "expected a whole number, got False"),
-        ("proof.0.micro_batch", 1.0, "expected a whole number"),
-        ("lower_bound_quanta", 143.0, "expected a whole number"),
-        ("step_time_quanta", [143], "expected a value, got"),
-        ("status", ["optimal"], "status: expected a value"),
-        ("problem_hash", 5, "expected text, got 5"),
-        ("members", 5, "members: expected nothing"),
-    ],
+    ("field", "value", "message"), rows("certificates", "fields_of_a_certificate")
 )
 def test_every_field_of_a_certificate_has_a_form(
     certificate: Document, field: str, value: Any, message: str
@@ -203,29 +170,7 @@ def test_every_field_of_a_certificate_has_a_form(
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("graph.layers", {}, "layers: expected a list"),
-        ("graph.layers.0.id", 5, "id: expected text, got 5"),
-        ("graph.edges", {}, "edges: expected a list"),
-        ("graph.edges", "", "edges: expected a list"),
-        ("graph.edges.0.bytes_per_sample", 1.5, "a whole number"),
-        ("graph.kinds.0.costs", {}, "costs: expected a list"),
-        ("graph.kinds.0.costs.0", [], "costs: expected an object"),
-        ("graph.kinds.0.costs.0.forward_ns", "1", "a number"),
-        ("graph.kinds.0.costs.0.forward_ns", [1], "a value"),
-        ("job", [], "job: expected an object"),
-        ("job.replicas", {"1": 1}, "replicas: expected a list"),
-        ("job.zero", "0", "zero: expected a list"),
-        ("job.recompute", "none", "recompute: expected a list"),
-        ("job.recompute", [None], "recompute: expected text, got None"),
-        ("job.micro_batches", [[1]], "micro_batches: expected a value"),
-        ("job.sequence_parallel", {}, "parallel: expected a value"),
-        ("cluster.topology.levels", {}, "levels: expected a list"),
-        ("cluster.device", 5, "device: expected an object"),
-        ("cluster.topology.algorithms", "best", "expected nccl, for"),
-        ("job.schedule", "zb-h1", "schedule: expected 1f1b or gpipe"),
-    ],
+    ("field", "value", "message"), rows("certificates", "fields_of_a_problem")
 )
 def test_every_field_of_a_problem_has_a_form(
     problem: Document, field: str, value: Any, message: str
@@ -240,28 +185,7 @@ def test_every_field_of_a_problem_has_a_form(
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [
-        ("schema", "nest-plan/1",
-         "schema: expected nest-certificate/1, got nest-plan/1; pass a "),
-        ("plan.schema", "nest-plan/2",
-         "plan.schema: expected nest-plan/1, got nest-plan/2; pass a plan"),
-        ("status", "feasible",
-         "status: expected optimal, got feasible; a false claim"),
-        ("step_time_quanta", 144,
-         "status: expected feasible, got optimal; a false claim"),
-        ("plan.stages.0.layers", ["a", "c"],
-         "plan: stage 1 is illegal or too large"),
-        ("plan.replicas", 9, "plan: replicas and samples that the job"),
-        ("plan.stages.0.layers", ["a"],
-         "plan: not all layers, or the wrong stages"),
-        ("proof.0.micro_batch", 2,
-         "proof: expected [(1, 1), (2, 1)], got [(1, 2), (2, 1)]; all "),
-        ("proof.1.prices.0.1", 101,
-         "proof: replicas 2, micro_batch 1: prices: expected [[0, 100]], got "
-         "[[0, 101]]; the checker computes other figures"),
-        ("proof.0.labels", 7,
-         "proof: replicas 1, micro_batch 1: labels: expected 0, got 7; "),
-    ],
+    rows("certificates", "false_claims"),
 )  # fmt: skip
 def test_every_false_claim_has_words_of_its_own(
     tmp_path: Path,

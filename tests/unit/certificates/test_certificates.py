@@ -53,6 +53,7 @@ from tests.certified import (
 )
 from tests.independent.generate import draw_plan, draw_problem, spoil, with_memory
 from tests.properties.test_solvers_agree import solve
+from tests.rows import rows
 from tests.strategies import count_plans
 
 FOLDER = Path(check.__file__).parent
@@ -1211,16 +1212,7 @@ def test_malformed_files_are_bad_input(
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("memory_bytes", 1),
-        ("cluster.reserve_bytes", 90),
-        ("cluster.topology.latency_ns", 0),
-        ("graph.kinds.0.weight_bytes", 7),
-        ("graph.kinds.0.costs.0.kept_bytes", 7),
-        ("graph.layers.0.count", 2),
-        ("job.buffer_bytes", 4),
-    ],
+    ("path", "value"), rows("certificates", "known_keys_elsewhere")
 )
 def test_known_keys_elsewhere_are_bad_input(path: str, value: int) -> None:
     document = json.loads(written(two_stages(topology=NCCL)))
