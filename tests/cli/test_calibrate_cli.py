@@ -221,10 +221,9 @@ def test_problems_that_are_priced_already(cli: Cli, slow: str, command):
 
 
 def test_no_calibration(cli: Cli, runs: str):
-    for command in (f"problems {SMALL}", f"validate {runs}"):
-        assert "none.json: expected a" in cli.refuses(
-            f"{command} --calibration none.json"
-        )
+    assert "none.json: expected a" in cli.refuses(
+        f"problems {SMALL} --calibration none.json"
+    )
 
 
 def test_validate_only_predicts_its_devices(cli: Cli, slow: str):

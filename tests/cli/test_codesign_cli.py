@@ -233,11 +233,6 @@ def test_a_doubtful_best_point_makes_regrets_doubtful(
     assert base.most_regret == pytest.approx(2 * base.regret + 1)
 
 
-def test_either_processes_or_a_cluster(cli: Cli) -> None:
-    assert cli("codesign spec.yaml --jobs 2 --dask 2") == 2
-    assert "--jobs 2: expected either it or --dask" in cli.err
-
-
 def test_how_far_it_is() -> None:
     """A line with what is open, the best point, and a bound on all."""
     counts = Counts(1100, 0, 0, 0, 3, 100)

@@ -146,20 +146,3 @@ def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "this one costs 6.67 % in the step time and gains" in (
         " ".join(cli.err.split())
     )
-
-
-def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
-    assert cli.refuses(f"solve {bare} --solver dp --robust") == (
-        "--robust: expected a problem made from a model, whose errors are "
-        "known, got costs of its own; leave --robust out"
-    )
-
-
-def test_robust_and_target_loss_exclude_each_other(cli: Cli) -> None:
-    text = cli.refuses(
-        "solve problem.json --solver dp --robust --target-loss --target megatron"
-    )
-    assert text == (
-        "--robust: expected either it or --target-loss, which compares the "
-        "fastest plans, got both; remove one"
-    )

@@ -92,16 +92,6 @@ def test_plans_choose_where_sequences_are_split(cli: Cli, config: str) -> None:
     assert "sequence parallelism or none" in cli.out
 
 
-def test_a_word_that_says_nothing_of_sequences_is_refused(
-    cli: Cli, config: str
-) -> None:
-    assert cli(f"solve --model {config} --cluster h100x2 --sequence-parallel both") == 2
-    assert (
-        "--sequence-parallel: expected some of on,off, each once, separated "
-        "by commas, got 'both'; for example on" in cli.err
-    )
-
-
 T5 = {
     "d_ff": 1024,
     "d_kv": 64,
@@ -302,13 +292,6 @@ def test_text_models_are_imported_with_a_note(cli: Cli) -> None:
     defaults, note = cli.err.splitlines()
     assert defaults.startswith("nest: note: gemma.json: assumed: sequence 8192 ")
     assert note == "nest: note: gemma.json: the text model of gemma3 alone"
-
-
-def test_files_of_other_families(cli: Cli) -> None:
-    Path("config.json").write_text('{"model_type": "xlnet"}')
-    said = cli.refuses("import hf config.json --cluster h100x8 -o -")
-    assert said.startswith("config.json: model_type: expected one of 149 names, ")
-    assert "got 'xlnet'" in said
 
 
 def test_other_answers_say_what_nobody_chose_too(cli: Cli, config: str) -> None:

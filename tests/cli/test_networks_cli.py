@@ -29,11 +29,6 @@ def test_show_says_what_a_network_is_like(cli: Cli) -> None:
     assert "4 devices, 0 switches, 4 links" in cli.out
 
 
-def test_show_asks_for_what_a_file_leaves_out(cli: Cli) -> None:
-    path = str(FILES / "nvidia-smi-nvswitch.txt")
-    assert "expected num_nodes" in cli.refuses(f"topology show {path}")
-
-
 def test_beside_is_read_by_type(cli: Cli) -> None:
     path = str(FILES / "slurm-tree.conf")
     said = (

@@ -65,14 +65,6 @@ def test_any_order_under_a_target_is_what_it_runs(
         }
 
 
-def test_any_order_stands_alone(cli: Cli, config: str) -> None:
-    said = cli.refuses(f"solve {config} --schedule any,zb-v")
-    assert said == (
-        "--schedule: expected names of schedules, or 'any' alone, got "
-        "'any,zb-v'; remove 'any' or the others"
-    )
-
-
 def test_schedules_that_nobody_stated_are_looked_at(
     cli: Cli, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,11 +253,6 @@ def test_a_report_goes_where_html_says(cli: Cli) -> None:
         assert "Report on tiny" in Path("a.html").read_text()
         Path("a.html").unlink()
     assert not Path("report.html").exists()
-    assert cli.refuses(f"{report} -o a.html --html b.html") == (
-        "--html: expected the page that -o names, a.html, got b.html; pass "
-        "one of the two"
-    )
-    assert not list(Path().glob("?.html"))
 
 
 def test_a_report_takes_plans_by_their_settings(cli: Cli) -> None:

@@ -17,13 +17,19 @@ from msgspec.structs import replace
 from nest.ir import encode
 from nest.solvers import registry
 from tests import codesigns
-from tests.builders import SINGLE, make_plan
+from tests.builders import SINGLE, make_plan, two_stages, with_device, with_job
+from tests.certified import NCCL
 from tests.cli.conftest import TINY, Cli
-from tests.cli.test_export_cli import SCRIPT
+from tests.cli.test_export_cli import SCRIPT, plan_of_16
 from tests.cli.test_questions_cli import chain, chain_of_two_types
+from tests.cli.test_simulate_cli import steady
 from tests.cli.test_targets_cli import stages_differ
+from tests.cli.test_validate_cli import MEASURED
 from tests.loopback import TARGET, big_plan, foreign_plan, good_plan, tiny_problem
 from tests.unit.analysis.test_pareto import small
+from tests.unit.validation.test_validation import CELLS, text_of
+
+TWO = replace(two_stages(topology=NCCL), name="two")
 
 TOPOLOGIES = Path(__file__).parents[1] / "data" / "topologies"
 TRANSCRIPT = Path(__file__).with_name("refusals.txt")
@@ -39,6 +45,15 @@ RECORDS = {
     "two-types.json": chain_of_two_types(),
     "small.json": small(),
     "stages-differ.json": stages_differ(),
+    "plan-16.json": plan_of_16(),
+    "mixed-16.json": plan_of_16(recompute="full"),
+    "steady.json": steady(),
+    "steady-plan.json": make_plan(("a", SINGLE)),
+    "two.json": TWO,
+    "two-chunks.json": with_job(TWO, virtual_stages=(1, 2)),
+    "two-split.json": with_job(TWO, schedule="zb-h1"),
+    "two-tight.json": with_device(TWO, memory_bytes=1),
+    "two-plan.json": make_plan(("a b", SINGLE), replicas=2),
 }
 
 SPACE = codesigns.SPEC
@@ -52,6 +67,14 @@ TEXTS = {
     "wild.json": WHOLE.replace('"name"', '"preset": "wild", "name"', 1),
     "grid.yaml": "models: [gpt3-1.3b]\n",
     "run.sh": SCRIPT,
+    "empty.csv": "",
+    "other.csv": "a,b\n1,2\n",
+    "measured.csv": MEASURED.decode(),
+    "gbs.csv": text_of(CELLS | {"gbs": "8"}).decode(),
+    "nvswitch.txt": (TOPOLOGIES / "nvidia-smi-nvswitch.txt").read_text(),
+    "rwkv/config.json": '{"model_type": "rwkv"}',
+    "xlnet/config.json": '{"model_type": "xlnet"}',
+    "nan.yaml": "num_devices: 2\ndevice:\n  machine: h100\n  memory_bytes: .nan\n",
     "slurm-tree.conf": (TOPOLOGIES / "slurm-tree.conf").read_text(),
     "spec.yaml": SPACE,
     "bare.yaml": SPACE.replace(MODELS, ""),
@@ -60,6 +83,12 @@ TEXTS = {
         "objective:\n", "objective:\n  weights: {gpt2: 2}\n"
     ),
 }
+
+#: No text, whatever it should be.
+NO_TEXT = {"binary.csv": b"\xff", "binary.sh": b"\xff\xfe"}
+
+#: A number that commands of the transcript call so.
+HUGE = "9" * 5000
 
 SOLVERS = {"loopback": TARGET, "engine": "tests.loopback:NeedsEngine"}
 
@@ -73,6 +102,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, text in TEXTS.items():
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text)
+    for name, data in NO_TEXT.items():
+        (path / name).write_bytes(data)
     for name, target in SOLVERS.items():
         registry.register_solver(name, target)
     yield path
@@ -103,7 +134,7 @@ def test_a_command_is_refused(
     """On one line, and no file is written or changed."""
     monkeypatch.chdir(folder)
     before = contents(folder)
-    text = cli.refuses(command)
+    text = cli.refuses(command.replace("HUGE", HUGE))
     pattern = ".*".join(map(re.escape, message.split("…")))
     assert text == message or re.fullmatch(pattern, text), text
     assert contents(folder) == before

@@ -321,7 +321,3 @@ def test_a_problem_of_a_target(cli: Cli, config: str) -> None:
     cli.succeeds(f"solve {model} --solver dp -o plan.json")
     cli.succeeds("score p.json plan.json")
     assert cli.err == ""
-    assert cli.refuses("problems llama2-7b-16 --target megatron") == (
-        "--target: expected --model too, got none; a built-in problem keeps "
-        "what it says"
-    )

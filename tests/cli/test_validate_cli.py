@@ -35,17 +35,18 @@ def _predictor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "predict", longer_by_a_tenth)
 
 
+#: Three meshes of one model, an fp8 run, and one without its tp.
+MEASURED = text_of(
+    *(CELLS | mesh for mesh in MESHES),
+    CELLS | {"source": "vTrain", "precision_class": "fp8", "time_tier": "B"},
+    CELLS | {"tp": "", "hardware": "H100"},
+)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Three meshes of one model, an fp8 run, and one without its tp."""
     path = tmp_path / "runs.csv"
-    path.write_bytes(
-        text_of(
-            *(CELLS | mesh for mesh in MESHES),
-            CELLS | {"source": "vTrain", "precision_class": "fp8", "time_tier": "B"},
-            CELLS | {"tp": "", "hardware": "H100"},
-        )
-    )
+    path.write_bytes(MEASURED)
     return path
 
 
@@ -74,16 +75,6 @@ def test_impossible_figures_have_a_line_each(cli):
     assert cli.out.startswith("2 rows (all rows): 1 used, 1 skipped")
     lines = " ".join(cli.out.split())
     assert "1 impossible figure line 3: step time: expected at" in lines
-
-
-def test_unknown_columns_are_told_in_one_line(cli):
-    Path("runs.csv").write_bytes(text_of(CELLS | {"gbs": "8"}))
-    assert cli("validate runs.csv") == 2
-    assert cli.out == ""
-    assert cli.err == (
-        "nest: error: runs.csv: expected the columns of docs/validation.md, "
-        "got 'gbs'; rename or remove it\n"
-    )
 
 
 def test_json_and_details(cli, table):
@@ -148,73 +139,6 @@ def test_signs_of_life(cli, table, monkeypatch):
     assert [line.endswith(" s left") for line in lines] == [True] * 4 + [False]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            "--tier X",
-            "FILE: expected a row that matches 'tier X', got none of 5; "
-            "tiers here: A, B; precisions: bf16, fp8; widen the selection",
-        ),
-        (
-            "--tier A,,B",
-            "--tier: expected names separated by commas, got 'A,,B'; for example A,B",
-        ),
-        (
-            "--min-devices 0",
-            "--min-devices: expected an integer from 1 to 2147483647, got "
-            "'0'; correct the value",
-        ),
-        (
-            "--json - --details -",
-            "--details: expected another file than for --json, got - for "
-            "both; choose another path",
-        ),
-        (
-            "--json /nowhere/x.json",
-            "--json /nowhere/x.json: expected a writable file, got no "
-            "directory /nowhere; choose another path",
-        ),
-        (
-            "--details /nowhere/x.csv",
-            "--details /nowhere/x.csv: expected a writable file, got no "
-            "directory /nowhere; choose another path",
-        ),
-    ],
-)
-def test_bad_options(cli, table, options, text):
-    assert cli(f"validate {table} {options}") == 2
-    assert cli.err == f"nest: error: {text}\n"
-    assert cli.out == ""
-
-
-def test_the_measurements_are_not_overwritten(cli, table):
-    before = table.read_bytes()
-    assert cli(f"validate {table} --details {table}") == 2
-    assert "--details: expected another file than for FILE" in cli.err
-    assert table.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"", "expected a line of column names, got an empty file"),
-        (b"\xff", "line 1: expected text in UTF-8, got byte 0xff"),
-        (b"a,b\n1,2\n", "expected the columns hardware,"),
-    ],
-)
-def test_bad_files(cli, data, text):
-    Path("bad.csv").write_bytes(data)
-    assert cli("validate bad.csv") == 2
-    assert cli.err.startswith(f"nest: error: bad.csv: {text}")
-    assert len(cli.err.splitlines()) == 1
-
-
-def test_a_missing_file(cli):
-    assert cli(f"validate {Path('no.csv')}") == 2
-    assert "expected a readable CSV file, got No such file" in cli.err
-
-
 def test_a_page_of_a_validation(cli, table, monkeypatch):
     """Every prediction is a tenth too long."""
     monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
@@ -230,8 +154,6 @@ def test_a_page_of_a_validation(cli, table, monkeypatch):
         measured, predicted = (float(x.split()[0]) for x in row[4:6])
         assert predicted == pytest.approx(1.1 * measured, rel=1e-3)
     assert f"nest validate {table} --html page.html" in page.text
-    assert cli(f"validate {table} --html -") == 2
-    assert "--html: expected a file, got '-'" in cli.err
 
 
 def test_the_chart_of_a_validation_states_the_error(cli, table):
@@ -305,14 +227,6 @@ def test_no_interval_is_said(cli):
     Path("runs.csv").write_bytes(text_of(CELLS | {"tp": ""}))
     cli.succeeds("validate runs.csv --intervals")
     assert "no step time has an interval" in cli.out
-
-
-def test_intervals_are_those_of_the_stored_calibration(cli, table):
-    assert cli(f"validate {table} --intervals --calibration ours.json") == 2
-    assert cli.err == (
-        "nest: error: --intervals: expected either it or --calibration, whose "
-        "errors for other runs nobody knows, got both; remove one\n"
-    )
 
 
 def test_the_rest_is_told_when_enough_is_done(monkeypatch):

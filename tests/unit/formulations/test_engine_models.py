@@ -507,32 +507,3 @@ def test_solve_shows_the_log(problem_file, tmp_path, capfd):
     assert "Starting CP-SAT solver" in capfd.readouterr().err
     assert run(*words, str(log)) == 0
     assert "Starting CP-SAT solver" in log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        ("dp --write-model m.lp", "hands models to an engine, cpsat or milp"),
-        ("brute --write-models d", "--write-models: expected a solver that"),
-        ("milp --write-model m.txt", "ends in .mps or .lp, which models of"),
-        ("cpsat --write-model m.mps", "ends in .pbtxt, which models of cpsat"),
-        ("milp --write-model no/m.lp", "expected a writable file"),
-        ("dp --engine-log l", "--engine-log: expected a solver with an eng"),
-        ("milp --engine-log l --option milp.log=k", "expected either it or"),
-        ("milp --engine-log l --option milp.engine.foo=1", "of CBC, got 'foo"),
-        ("milp --option milp.engine.=1", "got 'engine.'; correct"),
-        ("dp --option dp.engine.foo=1", "options of solver 'dp'"),
-    ],
-)
-def test_solve_refuses_in_one_line(
-    words, match, problem_file, tmp_path, capfd, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert run("solve", problem_file, "--solver", *words.split()) == 2
-    error = capfd.readouterr().err
-    assert match in error
-    # On a busy machine signs of life may come before.
-    *_, said = error.splitlines()
-    assert said.startswith("nest: error: ")
-    assert error.count("nest: ") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]
