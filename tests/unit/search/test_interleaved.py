@@ -43,7 +43,7 @@ from tests.builders import (
     with_job,
 )
 from tests.properties.profiles import examples
-from tests.strategies import problems
+from tests.strategies import pick, problems
 
 FREE = make_levels((4, 0.0, 1e18))
 
@@ -281,11 +281,7 @@ def ways_to_cut(draw):
     problem = chain(
         costs,
         edge=draw(numbers),
-        skips=draw(
-            st.sampled_from(
-                ((), ((0, last, 30),), ((0, 2, 7), (0, last, 3), (1, 3, 90)))
-            )
-        ),
+        skips=pick(draw, ((), ((0, last, 30),), ((0, 2, 7), (0, last, 3), (1, 3, 90)))),
         devices=blocks * width * replicas,
         topology=make_levels((2, 1.0, 1e9), (3, 5.0, 5e8), (2, 20.0, 1e8)),
         hbm=1e9,
@@ -505,11 +501,11 @@ def uniform_chains(draw):
         devices=devices,
         topology=make_levels((2, 1.0, 1e9), (3, 3.0, 1e9))
         if devices > 4
-        else draw(st.sampled_from(topologies)),
-        replicas=draw(st.sampled_from((None, (1,)))),
+        else pick(draw, topologies),
+        replicas=pick(draw, (None, (1,))),
         global_batch=draw(st.integers(1, 8)),
-        virtual_stages=draw(st.sampled_from(((1, 2), (1, 3), (1, 2, 3)))),
-        memory_bytes=draw(st.sampled_from((10**6, 10**6, 100, 60))),
+        virtual_stages=pick(draw, ((1, 2), (1, 3), (1, 2, 3))),
+        memory_bytes=pick(draw, (10**6, 10**6, 100, 60)),
     )
 
 
