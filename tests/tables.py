@@ -555,13 +555,12 @@ def audited() -> Parts:
         Column("replicas", "replicas", "d"),
     ]
     name = "llama3-70b-dgx-h100x64-megatron"
-    row = (name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)
     costs = Table(
         key="costs",
         title="What blinded plans cost",
         text="A row each.",
         columns=columns,
-        rows=[row],
+        rows=[(name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)],
     )
     findings = Findings(
         ("Blind to topology, plans take 6.67 % more.",), (costs,), Plot("", "", "", ())

@@ -102,8 +102,7 @@ def test_jobs_times_workers(cli: Cli) -> None:
 
 def test_without_dask(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    text = cli.refuses("bench one.json -o run --dask 1")
-    assert text == (
+    assert cli.refuses("bench one.json -o run --dask 1") == (
         "--dask: expected distributed to be installed, got no such package; "
         "install it with: pip install 'nest-planner[dask]'"
     )

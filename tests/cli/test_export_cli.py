@@ -119,8 +119,7 @@ def test_plans_for_another_target_are_refused_by_its_name(
     cli: Cli, made_for: dict[str, str]
 ) -> None:
     arguments = f"export {FOR_SMALL} {made_for['torchtitan']} --nearest"
-    said = cli.refuses(f"{arguments} --to megatron -o out")
-    assert said == (
+    assert cli.refuses(f"{arguments} --to megatron -o out") == (
         "plan: expected one of this problem, or of it with --target "
         "megatron, got another: the plan was made with --target torchtitan; "
         "solve with --target megatron"

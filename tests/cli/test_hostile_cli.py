@@ -26,18 +26,15 @@ pytestmark = pytest.mark.usefixtures("files")
 def test_no_control_characters_reach_a_terminal(cli: Cli) -> None:
     """Neither what files name, nor what planners say, nor arguments."""
     name, shown = "a\x1b[2J\x9bb", r"a\x1b[2J\x9bb"
-    path = Path("problem.json")
-    path.write_bytes(
+    Path("problem.json").write_bytes(
         encode(tiny_problem(name="a")).replace(b'"a"', json.dumps(name).encode(), 1)
     )
     assert shown in cli.refuses("check problem.json")
     assert shown in cli.refuses(f"check /{name}.json")
-    answer = Path("answer")
-    answer.write_text(
+    Path("answer").write_text(
         json.dumps({"schema": "nest-answer/1", "status": "no-solution", "detail": name})
     )
-    planner = Path("planner.yaml")
-    planner.write_text(
+    Path("planner.yaml").write_text(
         "schema: nest-planner/1\nname: talker\n"
         "command: sh -c 'cp answer {plan}' sh {problem}\n"
     )
@@ -58,10 +55,9 @@ def test_arguments_that_are_no_text(cli: Cli) -> None:
 def test_commands_print_in_one_place() -> None:
     """All that is printed passes ``saying``, ``show`` or the status line."""
     pattern = re.compile(r"\bprint\(|click\.echo|std(out|err)\.write")
-    folder = Path(nest.cli.__file__).parent
     found = [
         path.name
-        for path in sorted(folder.glob("*.py"))
+        for path in sorted(Path(nest.cli.__file__).parent.glob("*.py"))
         if pattern.search(path.read_text(encoding="utf-8"))
     ]
     assert found == ["saying.py"]

@@ -216,8 +216,7 @@ def test_a_bound_typed_by_hand_closes_nothing(cli: Cli, copy: Path) -> None:
     value = best_known(name).value_quanta
     Path("r.json").write_text(json.dumps(answer(name, lower_bound_quanta=value)))
     before = copy.read_bytes()
-    text = cli.refuses("instances update r.json --time-limit=20")
-    assert text.startswith(
+    assert cli.refuses("instances update r.json --time-limit=20").startswith(
         f"r.json: dp: expected a bound that it proves here as well, "
         f"{value} quanta, got {best_known(name).bound_quanta} quanta ("
     )

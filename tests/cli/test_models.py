@@ -75,10 +75,9 @@ def test_plans_choose_where_sequences_are_split(cli: Cli, config: str) -> None:
     assert "·sp" not in cli.out
     cli.succeeds(f"{both} --headroom 95% --verbose")
     assert "tp2·sp" in cli.out
-    found = read_plan("plan.json")
     assert {
         strategy.sequence_parallel
-        for stage in found.stages
+        for stage in read_plan("plan.json").stages
         for strategy in stage.layer_strategies
     } == {True}
     cli.succeeds(f"{arguments} --sequence-parallel on")

@@ -56,8 +56,7 @@ def test_any_order_under_a_target_is_what_it_runs(
         assert f"of {plans} without overlap" in " ".join(
             cli.out.replace("optimal among", "of").split()
         )
-        proof = json.loads(Path("j.json").read_text())["proof"]
-        assert proof == {
+        assert json.loads(Path("j.json").read_text())["proof"] == {
             "schedules": schedules,
             "virtual_stages": chunks,
             "overlap": {},

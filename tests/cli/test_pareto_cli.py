@@ -35,8 +35,7 @@ def rows(text: str) -> list[list[str]]:
 def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     # Signs of life are for busy machines.
     cli.succeeds("pareto problem.json --quiet")
-    table = rows(cli.out)
-    assert table == [
+    assert rows(cli.out) == [
         ["3", "20", "90", "fastest", "2", "1", "1", "1", "0", "none"],
         ["2 knee", "10", "110", "22.2", "2", "1", "1", "1", "0", "none–full"],
         ["1", "8", "120", "33.3", "2", "1", "1", "1", "0", "full"],

@@ -301,8 +301,7 @@ def test_a_directory_names_no_log(cli, command_run):
 
 def test_a_grid_runs_no_command(cli, tmp_path):
     path, trace = mine(tmp_path)
-    grid = Path("grid.yaml")
-    grid.write_text(
+    Path("grid.yaml").write_text(
         "schema: nest-sweep/1\nmodels: [gpt2]\nclusters: [h100x1]\n"
         f"job: {{layers_per_node: 12, global_batch: 4}}\nsolvers: [{path}]\n"
     )
@@ -339,8 +338,7 @@ def test_conform(cli, monkeypatch):
     assert [x["check"] for x in document["checks"]] == [x.name for x in CHECKS]
     assert document["cells"][0]["problem"] == "conform-dag"
 
-    broken = Path("broken.yaml")
-    broken.write_text(
+    Path("broken.yaml").write_text(
         "schema: nest-planner/1\nname: replicate\n"
         "command: sh -c 'exit 3' sh {problem} {plan}\n"
     )

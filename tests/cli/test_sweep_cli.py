@@ -161,8 +161,7 @@ def test_the_others_have_their_first_values() -> None:
 
 
 def test_parameters_of_a_network_stay_together() -> None:
-    text = "topology=default,rail:nodes=2,devices=8,torus:4x4"
-    assert axes_of((text,)) == {
+    assert axes_of(("topology=default,rail:nodes=2,devices=8,torus:4x4",)) == {
         "topology": ["default", "rail:nodes=2,devices=8", "torus:4x4"]
     }
     assert axes_of(("topology=a:x=1|b",)) == {"topology": ["a:x=1", "b"]}

@@ -114,9 +114,8 @@ def interleaved(memory_bytes: int) -> Problem:
     In chunks the first device holds all four passes of its two layers, 400
     bytes; of stages of one and three layers the fullest holds 300.
     """
-    cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
     return make_problem(
-        dict.fromkeys("abcd", cost),
+        dict.fromkeys("abcd", make_cost(10, 20, weight_bytes=0, kept_bytes=100)),
         edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
         devices=2,
         memory_bytes=memory_bytes,

@@ -546,9 +546,8 @@ def test_both_ways_to_hide_the_sync_multiply():
 
 def test_gradient_sync_of_a_block_hides_behind_all_its_chunks():
     """a and c: two syncs of 80; backward 30 + 30 hides 60 of f · 160 = 80."""
-    cost = make_cost(5, 30, weight_bytes=60)
     problem = chain(
-        costs=dict.fromkeys("abcd", cost),
+        costs=dict.fromkeys("abcd", make_cost(5, 30, weight_bytes=60)),
         devices=4,
         global_batch=8,
         micro_batches=(2,),

@@ -158,9 +158,8 @@ def test_a_change_pays_the_level_that_holds_the_block(name):
 
     τ = 60 + 300 + 150.
     """
-    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=4, samples=4)}
     problem = chain(
-        costs,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=4, samples=4)},
         5,
         devices=4,
         topology=PAIRS,
@@ -177,9 +176,8 @@ def test_a_change_pays_the_worst_replica(name):
 
     τ = 60 + (100 + 100) + (100 + 50).
     """
-    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)}
     problem = chain(
-        costs,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)},
         5,
         devices=6,
         topology=make_levels((2, 10.0, 1e9), (3, 100.0, 1e8)),

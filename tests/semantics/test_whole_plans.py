@@ -512,8 +512,7 @@ def test_plans_that_break_a_rule_are_refused():
     )
     assert score(even, make_plan(("a b", SINGLE), ("c", SINGLE))).feasible
     together = with_rules(third, one_stage=("b", "c"))
-    parted = make_plan(("a b", SINGLE), ("c", SINGLE))
-    assert refusal(together, parted) == (
+    assert refusal(together, make_plan(("a b", SINGLE), ("c", SINGLE))) == (
         "stage 1: expected all 2 layers of kind 'b' or 'c', or none, got 1; "
         "change the strategies"
     )

@@ -188,8 +188,7 @@ def test_a_proof_has_every_way_to_run() -> None:
             overlap_needs={"weights": ("gradients",)},
         ),
     )
-    cases = read(problem).rules.cases()
-    assert [(x.overlap, x.spread) for x in cases] == [
+    assert [(x.overlap, x.spread) for x in read(problem).rules.cases()] == [
         (names, spread)
         for spread in (False, True)
         for names in (
@@ -259,9 +258,8 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
     Two samples: a takes 10 + 10, b 20 + 20. The edge has 2 · 2 bytes: 4 to
     each data rank's half, so 10 + 2 ns forward, 10 + 4 backward.
     """
-    costs = {"a": make_cost(10, 10, tp=2, samples=2), "b": make_cost(20, 20)}
     problem = make_problem(
-        costs,
+        {"a": make_cost(10, 10, tp=2, samples=2), "b": make_cost(20, 20)},
         edges=(("a", "b", 2),),
         topology=NCCL,
         devices=2,
@@ -385,9 +383,8 @@ def test_types_of_devices_have_their_own_memory(
 
     Where it has no room for them, there are two: 90 + 2 · 60.
     """
-    cost = make_cost(10, 20, kept_bytes=10)
     problem = make_problem(
-        dict.fromkeys("abc", cost),
+        dict.fromkeys("abc", make_cost(10, 20, kept_bytes=10)),
         edges=(("a", "b", 0), ("b", "c", 0)),
         devices=3,
         memory_bytes=30,

@@ -127,8 +127,7 @@ def test_the_model_of_the_example_is_that_on_the_page():
     found = Builder(table).network(207)
     model = milp_paths.PathModel(milp_paths.PathTask(table, found, 207, "milp"))
     rows = model.engine.constraints
-    named = sorted(re.sub(r"(_\d+)+$", "", name) for name in rows)
-    assert named == [
+    assert sorted(re.sub(r"(_\d+)+$", "", name) for name in rows) == [
         *("flow", "flow", "link_t_max", "link_t_max"),
         *("one_path", "order_t_max", "step_time"),
     ]
@@ -389,12 +388,10 @@ def test_a_bound_of_floats_is_none(monkeypatch):
 def loose_part(engine, kind=Builder):
     """Return the only case of the problem, and its network to 79 quanta."""
     table, case = table_of(LOOSE)
-    instance = instance_of(LOOSE)
-    builder = kind(table)
     part = PathNode(
-        *(instance, table.cuts, case, engine, "milp"),
+        *(instance_of(LOOSE), table.cuts, case, engine, "milp"),
         MilpSolver.capabilities.proves,
-        *(71, 4, builder),
+        *(71, 4, kind(table)),
     )
     return part, Builder(table).network(79)
 

@@ -181,8 +181,7 @@ def test_communication_is_paid_per_chunk():
 def test_more_blocks_than_micro_batches_cannot_interleave():
     """M = 1 with two devices; one block is no pipeline."""
     problem = equal(8, global_batch=1)
-    output = solve(problem)
-    assert output == SolverOutput(
+    assert solve(problem) == SolverOutput(
         status=Status.OPTIMAL,
         plan=solve(plain(problem)).plan,
         claimed_quanta=240,
