@@ -286,7 +286,7 @@ def _chain(**fields: Any) -> Problem:
     """Two layers of 30 ns on two devices."""
     cost = make_cost(10, 20, kept_bytes=10)
     fields = {"global_batch": 4, "devices": 2} | fields
-    return make_problem({"a": cost, "b": cost}, edges=(("a", "b", 10),), **fields)
+    return make_problem({"a": cost, "b": cost}, edge=10, **fields)
 
 
 def explained() -> Parts:

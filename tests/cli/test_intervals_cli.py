@@ -32,7 +32,7 @@ def chain(**fields: object) -> Problem:
     cost = make_cost(20, 40, kept_bytes=10)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 5),),
+        edge=5,
         devices=2,
         memory_bytes=10**6,
         global_batch=2,

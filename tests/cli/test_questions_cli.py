@@ -20,7 +20,7 @@ def chain(**fields: object) -> Problem:
     fields.setdefault("global_batch", 3)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 0),),
+        edge=0,
         devices=3,
         topology=make_levels((4, 0.0, 1e15)),
         **fields,

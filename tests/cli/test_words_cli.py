@@ -35,7 +35,7 @@ def chain(memory_bytes: int = 1000) -> Problem:
     cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 0),),
+        edge=0,
         devices=2,
         memory_bytes=memory_bytes,
         topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),
@@ -116,7 +116,7 @@ def interleaved(memory_bytes: int) -> Problem:
     """
     return make_problem(
         dict.fromkeys("abcd", make_cost(10, 20, weight_bytes=0, kept_bytes=100)),
-        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        edge=0,
         devices=2,
         memory_bytes=memory_bytes,
         topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),

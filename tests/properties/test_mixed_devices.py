@@ -112,10 +112,7 @@ def test_a_path_that_fits_the_larger_devices_is_no_plan(
     """
     layer = make_cost(10, 20, kept_bytes=100)
     problem = make_problem(
-        {"a": layer, "b": layer},
-        edges=(("a", "b", 0),),
-        devices=2,
-        granularity=granularity,
+        {"a": layer, "b": layer}, edge=0, devices=2, granularity=granularity
     )
     device = replace(problem.cluster.device, memory_bytes=150)
     second = replace(device, memory_bytes=second_bytes)
@@ -137,7 +134,7 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     )
     problem = make_problem(
         {"a": layer, "b": layer, "c": layer},
-        edges=(("a", "b", 0), ("b", "c", 0)),
+        edge=0,
         devices=2,
         granularity=granularity,
         global_batch=10,

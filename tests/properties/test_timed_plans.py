@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,10 +98,7 @@ def alike(draw: Draw, schedule: str):
     body = cost()
     problem = make_problem(
         {x: body if x.startswith("l") else cost() for x in names},
-        edges=tuple(
-            (a, b, draw(st.sampled_from((0, 0, 2))))
-            for a, b in itertools.pairwise(names)
-        ),
+        edge=draw(st.sampled_from((0, 0, 2))),
         devices=devices,
         topology=make_levels((devices, 1.0, 1e9)),
         global_batch=devices * draw(st.integers(2, 4)),

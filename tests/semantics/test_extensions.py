@@ -81,14 +81,9 @@ def chain(names="abcd", edge=None, **fields):
         **fields,
     }
     costs = fields.pop("costs", {})
-    edges = (
-        tuple((a, b, edge) for a, b in itertools.pairwise(names))
-        if edge is not None
-        else ()
-    )
     return make_problem(
         {name: costs.get(name, make_cost(10, 20)) for name in names},
-        edges=edges,
+        edge=edge,
         **fields,
     )
 
@@ -702,7 +697,7 @@ def test_every_solver_respects_buffers_and_reserve(
 ):
     problem = make_problem(
         {name: make_cost(10, 20, weight_bytes=10) for name in "ab"},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=2,
         replicas=(1,),
         optimizer=Optimizer(buffer_bytes=buffer_bytes),
@@ -1050,7 +1045,7 @@ def everything(**fields):
     )
     return make_problem(
         dict.fromkeys("abcd", costs),
-        edges=(("a", "b", 1), ("b", "c", 1), ("c", "d", 1)),
+        edge=1,
         **{
             "devices": 2,
             "global_batch": 8,
@@ -1179,7 +1174,7 @@ def two_stages(fraction, **fields):
     """
     return make_problem(
         {"a": make_cost(0, 10, weight_bytes=60), "b": make_cost(0, 0)},
-        edges=(("a", "b", 20),),
+        edge=20,
         global_batch=2,
         replicas=(2,),
         pipeline_parallel=(2,),

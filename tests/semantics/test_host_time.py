@@ -5,8 +5,6 @@ Rules: docs/cost-model.md, *Passes of a layer*. Links take 10 ns + 1 ns per byte
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,14 +12,21 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidProblemError
 from nest.ir import Activations, problem_hash
-from nest.ir.cluster import DeviceRange
 from nest.ir.graph import DeviceTimes
 from nest.ir.io import decode_problem, encode
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.topology.protocol import Block
-from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+    with_others,
+)
 from tests.independent.compare import differences
 
 TP2, DP2 = Strategy(tp=2), Strategy(dp=2)
@@ -175,11 +180,7 @@ def test_zero_traffic_waits_unless_it_overlaps(hides, passes):
 def in_v(cost, strategy, **fields):
     """Return a problem of four such layers on two blocks, and its plan."""
     names = "abcd"
-    problem = make_problem(
-        dict.fromkeys(names, cost),
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
-        **fields,
-    )
+    problem = make_problem(dict.fromkeys(names, cost), edge=0, **fields)
     plan = Plan(
         replicas=1,
         micro_batch=max(problem.job.micro_batches),
@@ -276,9 +277,7 @@ def on_two_types():
     )
     one = replace(cost, tp=1)
     problem = make_problem({"a": (one, cost)}, devices=2, recompute=("selective",))
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    return replace(problem, cluster=replace(problem.cluster, others=others))
+    return with_others(problem, 1)
 
 
 def test_each_time_is_the_largest_over_the_types_of_a_block():
@@ -322,11 +321,7 @@ def test_types_may_differ_in_their_hosts_alone():
             ),
         ),
     )
-    problem = make_problem({"a": cost}, devices=2)
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
-    model = CostModel(problem)
+    model = CostModel(with_others(make_problem({"a": cost}, devices=2), 1))
     found = [
         model.layer_terms(0, SINGLE, 1, Block(1, 2, offset, 1)) for offset in (0, 1)
     ]

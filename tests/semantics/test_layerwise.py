@@ -5,7 +5,6 @@ Optima are derived by hand. Messages cost 10 ns + 1 ns/byte.
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import numpy as np
@@ -53,11 +52,7 @@ def chain(costs, size_bytes=0, **fields):
         "granularity": "layer",
         **fields,
     }
-    return make_problem(
-        costs,
-        edges=tuple((a, b, size_bytes) for a, b in itertools.pairwise(costs)),
-        **fields,
-    )
+    return make_problem(costs, edge=size_bytes, **fields)
 
 
 def recomputing(**fields):

@@ -6,7 +6,6 @@ gradients of weights; messages take no time unless a test says otherwise.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def chain(num_layers: int = 2, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, cost),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
@@ -182,7 +181,7 @@ def test_chunks_that_recompute_all_run_whole_backward_passes() -> None:
     cost = make_cost(10, 20, activations=kept_or_full(1, 1))
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         topology=FREE,
         schedule="any",
         recompute=("none", "full"),

@@ -6,8 +6,6 @@ Rules: docs/cost-model.md, *Passes of a layer* (gradients of weights) and
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
@@ -15,7 +13,6 @@ from formulations import timed
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, InvalidProblemError
 from nest.ir import Activations
-from nest.ir.cluster import DeviceRange
 from nest.ir.graph import DeviceTimes
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.simulation.events import Simulation
@@ -24,7 +21,15 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver, solver_names
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
-from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+    with_others,
+)
 
 DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 
@@ -32,11 +37,7 @@ DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 def chain(*costs, edge=0, **fields):
     names = "abcdefgh"[: len(costs)]
     fields.setdefault("schedule", "zb-h1")
-    return make_problem(
-        dict(zip(names, costs, strict=True)),
-        edges=tuple((a, b, edge) for a, b in itertools.pairwise(names)),
-        **fields,
-    )
+    return make_problem(dict(zip(names, costs, strict=True)), edge=edge, **fields)
 
 
 def in_v(*strategies, **fields):
@@ -94,10 +95,7 @@ def test_of_several_types_of_devices_the_slowest_counts():
         weight_backward_ns=14,
         by_device=(DeviceTimes(device="old", forward_ns=9, backward_ns=36),),
     )
-    problem = chain(cost, devices=2)
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    problem = with_others(chain(cost, devices=2), 1)
     (stage,) = score(problem, make_plan(("a", TP2))).stages
     assert (stage.backward, stage.weight_backward) == (40, 18)
 
@@ -348,9 +346,7 @@ def test_gradients_of_weights_wait_on_the_types_that_have_them(monkeypatch, solv
     problem = chain(
         *(cost, cost), devices=3, replicas=(1,), topology=make_levels((3, 0.0, 1e9))
     )
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=2, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    problem = with_others(problem, 2)
     assert get_solver("brute")().solve(problem, SolveOptions()).claimed_quanta == 22
     found = get_solver(solver)().solve(problem, SolveOptions())
     assert found.claimed_quanta == 22
@@ -377,7 +373,7 @@ def test_what_hides_in_a_pair_is_rounded_apart(monkeypatch, solver):
     names = [f"{x}{i}" for x in "abcd" for i in range(5)]
     problem = make_problem(
         {name: heavy if name[1] == "0" else light for name in names},
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        edge=0,
         topology=make_levels((4, 0.0, 1e9)),
         schedule="dualpipe-v",
         global_batch=200,

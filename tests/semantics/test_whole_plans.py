@@ -355,7 +355,7 @@ def test_overlap_of_experts_needs_interleaving(batch, free, expected):
     )
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 0),),
+        edge=0,
         global_batch=batch,
         micro_batches=(2,),
         replicas=(1,),

@@ -31,9 +31,7 @@ def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
 def chain() -> Problem:
     """Two layers of 30 ns; 120 ns on one device, 90 on two."""
     cost = make_cost(10, 20)
-    return make_problem(
-        {"a": cost, "b": cost}, edges=(("a", "b", 0),), devices=2, global_batch=2
-    )
+    return make_problem({"a": cost, "b": cost}, edge=0, devices=2, global_batch=2)
 
 
 @pytest.mark.parametrize("module", [nest, api, registry], ids=lambda x: x.__name__)

@@ -83,7 +83,7 @@ def experts(batch: int = 4) -> Problem:
     exchanged = whole.call("all-to-all", "ep", "forward", 20)
     return make_problem(
         dict.fromkeys("ab", replace(cost, collectives=(exchanged,))),
-        edges=(("a", "b", 0),),
+        edge=0,
         global_batch=batch,
         micro_batches=(2,),
         replicas=(1,),
@@ -260,7 +260,7 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
     """
     problem = make_problem(
         {"a": make_cost(10, 10, tp=2, samples=2), "b": make_cost(20, 20)},
-        edges=(("a", "b", 2),),
+        edge=2,
         topology=NCCL,
         devices=2,
         global_batch=2,
@@ -385,7 +385,7 @@ def test_types_of_devices_have_their_own_memory(
     """
     problem = make_problem(
         dict.fromkeys("abc", make_cost(10, 20, kept_bytes=10)),
-        edges=(("a", "b", 0), ("b", "c", 0)),
+        edge=0,
         devices=3,
         memory_bytes=30,
         global_batch=3,

@@ -228,7 +228,7 @@ def test_stages_are_tried_with_what_is_in_flight_at_least() -> None:
     }
     problem = make_problem(
         costs,
-        edges=(("a", "b", 5),),
+        edge=5,
         topology=NCCL,
         devices=2,
         memory_bytes=100,
@@ -254,9 +254,7 @@ def test_the_least_loads_are_over_strategies_that_receive_less() -> None:
         )
         for name in "ab"
     }
-    problem = make_problem(
-        costs, edges=(("a", "b", 200),), topology=NCCL, memory_bytes=20
-    )
+    problem = make_problem(costs, edge=200, topology=NCCL, memory_bytes=20)
     context = Strategy(cp=2)
     proves(problem, make_plan(("a", context), ("b", context)), 422)
 
@@ -280,7 +278,7 @@ def test_a_stage_is_tried_in_front_of_the_best_end_of_a_state() -> None:
     }
     problem = make_problem(
         costs,
-        edges=(("a", "b", 0),),
+        edge=0,
         topology=NCCL,
         optimizer=Optimizer(gradient_bytes=2, state_bytes=0),
     )
@@ -340,9 +338,7 @@ def test_the_least_load_is_that_of_the_stage_alone() -> None:
         "a": (make_cost(5, 5, tp=2), make_cost(25, 25, cp=2)),
         "b": (make_cost(50, 50, tp=2), make_cost(10, 10, cp=2)),
     }
-    problem = make_problem(
-        costs, edges=(("a", "b", 0),), topology=NCCL, replicas=(1,), global_batch=1
-    )
+    problem = make_problem(costs, edge=0, topology=NCCL, replicas=(1,), global_batch=1)
     plan = make_plan(("a", Strategy(tp=2)), ("b", Strategy(cp=2)))
     proves(problem, plan, 30)
 

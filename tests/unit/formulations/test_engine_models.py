@@ -186,7 +186,7 @@ def test_windows_go_on_until_one_has_the_plan(tmp_path):
     )
     problem = make_problem(
         {"a": either, "b": either},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=1,
         memory_bytes=10,
         recompute=("none", "selective"),

@@ -33,7 +33,7 @@ from tests.builders import make_cost, make_levels, make_plan, make_problem
 #: 180 on one device, two stages take 60 + 2 · 30 = 120.
 PROBLEM = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20)},
-    edges=(("a", "b", 1),),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -130,7 +130,7 @@ def test_a_plan_settles_what_cannot_be_better():
 #: Two stages of 30 and 39 ns take 69 + 2 · 39 = 147, of 60 and 9 ns 189.
 UNEVEN = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
-    edges=(("a", "b", 1), ("b", "c", 1)),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -180,7 +180,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
     cost = make_cost(10, 20, weight_bytes=2)
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=2,
         topology=make_levels((2, 0.0, 1e15)),
         memory_bytes=31,

@@ -92,9 +92,7 @@ def chain(**fields):
     """Two layers of 30 ns; a boundary costs 11 ns each way."""
     fields = {"devices": 2, "global_batch": 4, "replicas": (1,), **fields}
     return make_problem(
-        {"a": make_cost(10, 20), "b": make_cost(10, 20)},
-        edges=(("a", "b", 1),),
-        **fields,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20)}, edge=1, **fields
     )
 
 
@@ -217,7 +215,7 @@ def test_numbers_that_the_job_allows(name, field, allowed, optimum, granularity)
             "a": (make_cost(10, 20), make_cost(4, 4, tp=2)),
             "b": (make_cost(10, 15), make_cost(4, 5.5, tp=2)),
         },
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=2,
         global_batch=4,
         replicas=(1,),
@@ -504,7 +502,7 @@ def test_what_was_found_survives_the_end_of_time(name, monkeypatch):
     monkeypatch.setattr(room.solver, "create", slow)
     problem = make_problem(
         {"a": make_cost(20, 20), "b": make_cost(10, 10)},
-        edges=(("a", "b", 7),),
+        edge=7,
         devices=2,
         global_batch=4,
         replicas=(1,),
@@ -559,7 +557,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
     cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=1,
         memory_bytes=14,
         recompute=("none", "full"),

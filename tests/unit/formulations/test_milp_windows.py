@@ -89,7 +89,7 @@ def two_layouts() -> Problem:
     """
     return make_problem(
         {"a": make_cost(1, 1, tp=2), "b": make_cost(1, 1, cp=2)},
-        edges=(("a", "b", 10**6),),
+        edge=10**6,
         devices=2,
         topology=make_levels((2, 0.0, 1e9)),
         granularity="layer",

@@ -37,7 +37,7 @@ from tests.builders import make_cost, make_levels, make_problem
 #: micro-batches, two devices, a free network.
 EXAMPLE = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
-    edges=(("a", "b", 1), ("b", "c", 1)),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -47,7 +47,7 @@ EXAMPLE = make_problem(
 #: is 74: the least sum and the least largest are of two paths.
 LOOSE = make_problem(
     {name: make_cost(0, t) for name, t in zip("abcd", (9, 7, 9, 9), strict=True)},
-    edges=(("a", "b", 2), ("b", "c", 2), ("c", "d", 2)),
+    edge=2,
     devices=3,
     topology=make_levels((3, 0.0, 1e9)),
     global_batch=3,
@@ -216,7 +216,7 @@ def test_levels_are_as_many_as_the_memory_needs():
     assert (table.levels.top, table.levels.loop) == (1, True)
     tight = make_problem(
         {name: make_cost(10, 20, kept_bytes=4, weight_bytes=0) for name in "abc"},
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         devices=3,
         memory_bytes=8,
         topology=make_levels((3, 0.0, 1e15)),
@@ -235,7 +235,7 @@ def test_levels_are_as_many_as_the_memory_needs():
 def test_numbers_of_stages_that_the_job_allows_are_levels():
     problem = make_problem(
         {name: make_cost(10, 20) for name in "abc"},
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         devices=3,
         topology=make_levels((3, 0.0, 1e15)),
         global_batch=3,

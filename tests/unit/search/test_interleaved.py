@@ -7,7 +7,6 @@ says otherwise.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -63,10 +62,8 @@ def chain(costs, edge=0, skips=(), **fields):
     names = [f"l{i}" for i in range(len(costs))]
     return make_problem(
         dict(zip(names, costs, strict=True)),
-        edges=(
-            *((a, b, edge) for a, b in itertools.pairwise(names)),
-            *((names[i], names[j], size) for i, j, size in skips),
-        ),
+        edge=edge,
+        edges=tuple((names[i], names[j], size) for i, j, size in skips),
         **{
             "devices": 2,
             "global_batch": 4,

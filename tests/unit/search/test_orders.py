@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def chain(num_layers: int = 4, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, make_cost(10, 20, kept_bytes=1)),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
@@ -100,7 +99,7 @@ def test_a_bound_of_a_formula_is_none_of_its_passes() -> None:
     }
     problem = make_problem(
         costs,
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         topology=FREE,
         memory_bytes=16,
         global_batch=2,
@@ -133,7 +132,7 @@ def test_plans_of_one_chunk_per_block_get_zero_bubble_orders() -> None:
     names = "abcdefgh"
     problem = make_problem(
         dict.fromkeys(names, make_cost(10, 18, kept_bytes=1)),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=make_levels((8, 0.0, 1e18)),
         devices=8,
         memory_bytes=10,

@@ -47,7 +47,7 @@ def equal(count, **fields):
     names = [f"l{i}" for i in range(count)]
     return make_problem(
         dict.fromkeys(names, make_cost(10, 20)),
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        edge=0,
         **{
             "devices": 2,
             "global_batch": 4,
