@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from formulations import cpsat, milp
@@ -25,21 +26,13 @@ from nest.errors import (
     InvalidPlanError,
     InvalidProblemError,
     SolverError,
-    UnsupportedProblemError,
 )
 from nest.ir import (
     Activations,
-    Cluster,
-    Device,
-    Edge,
     Graph,
-    Job,
     Layer,
-    LayerCost,
     LayerKind,
-    Optimizer,
     Plan,
-    Problem,
     Stage,
     Strategy,
     decode_problem,
@@ -57,6 +50,8 @@ from tests.builders import (
     make_problem,
 )
 from tests.forms import checked
+from tests.properties.profiles import examples
+from tests.strategies import problems
 
 FREE = make_levels((4, 0.0, 1e18))
 #: name -> (solver, options)
@@ -860,121 +855,11 @@ def test_dominated_options_are_left_out():
 
 # Random problems
 
-SEEDS = range(40)
 
-
-def random_problem(rng):
-    """Small problems with every choice that changes a term."""
-    artifact = rng.random() < 0.3
-    num_devices = rng.choice([2, 3, 4, 4, 5, 6])
-    micro_batches = tuple(sorted(rng.sample([1, 2, 3, 4], rng.randint(1, 2))))
-    while True:
-        levels = [
-            (rng.randint(1, 4), rng.choice([0, 10, 30]), rng.choice([1e8, 1e9]))
-            for _ in range(rng.randint(1, 3))
-        ]
-        topology = make_levels(*levels)
-        if topology.capacities[-1] >= num_devices:
-            break
-    kinds = tuple(
-        LayerKind(name=f"k{i}", costs=random_costs(rng, micro_batches))
-        for i in range(rng.randint(1, 2))
-    )
-    names = [f"l{i}" for i in range(rng.randint(2, 4))]
-    layers = tuple(Layer(id=name, kind=rng.choice(kinds).name) for name in names)
-    density = rng.choice([0.5, 0.8])
-    edges = tuple(
-        Edge(source=a, target=b, bytes_per_sample=rng.choice([0, 5, 30, 100]))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        if rng.random() < density
-    )
-    return Problem(
-        graph=Graph(kinds=kinds, layers=layers, edges=edges),
-        cluster=Cluster(
-            num_devices=num_devices,
-            device=Device(
-                memory_bytes=rng.choice([10**9, 10**9, 2000, 500, 150]),
-                hbm_bytes_per_s=rng.choice([None, 1e9]),
-            ),
-            topology=topology,
-        ),
-        job=Job(
-            global_batch=rng.choice([2, 4, 6, 12]),
-            micro_batches=micro_batches,
-            schedule=rng.choice(["1f1b", "gpipe"]),
-            zero=tuple(rng.sample([0, 1, 2, 3], rng.randint(1, 2))),
-            recompute=tuple(
-                rng.sample(["none", "selective", "full"], rng.randint(1, 2))
-            ),
-            optimizer=Optimizer(state_bytes=rng.choice([0, 12])),
-            sequence_parallel=rng.random() < 0.5,
-            uneven_batches=rng.random() < 0.5,
-            gradient_sync_overlap=rng.choice([0.0, 0.5]),
-        ),
-        preset="nest-artifact" if artifact else "standard",
-    )
-
-
-def random_costs(rng, micro_batches):
-    keys = [(tp, 1, 1, b) for tp in (1, 2) for b in micro_batches]
-    keys += [(1, 2, rng.choice([1, 2]), b) for b in micro_batches]
-    keys.append((rng.choice([1, 2, 3]), 1, 1, 1))
-    return tuple(
-        LayerCost(
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            samples=samples,
-            forward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
-            backward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
-            weight_bytes=rng.choice([0, 5, 30]),
-            expert_weight_bytes=rng.choice([0, 8]),
-            working_bytes=rng.choice([0, 40]),
-            activations=tuple(
-                Activations(recompute=choice, kept_bytes=rng.choice([0, 20]))
-                for choice in ("none", "selective", "full")
-                if choice == "none" or rng.random() < 0.8
-            ),
-        )
-        for tp, cp, ep, samples in dict.fromkeys(keys)
-    )
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_agree_with_brute_force(seed):
-    problem = random_problem(random.Random(seed))
-    expected = brute(problem)
-    for name in SOLVERS:
-        output = solve(name, problem)
-        assert output.status is expected.status, name
-        if expected.claimed_quanta is not None:
-            assert_optimal(name, output, expected.claimed_quanta)
-            verdict = score(problem, output.plan)
-            assert verdict.feasible
-            assert verdict.step_quanta == expected.claimed_quanta
-
-
-def random_layers(rng):
-    """A small problem where every layer has a strategy of its own."""
-    while True:
-        problem = random_problem(rng)
-        if problem.preset != "standard":
-            continue
-        problem = replace(problem, job=replace(problem.job, granularity="layer"))
-        space = PlanSpace(problem, CostModel(problem), Deadline(None))
-        try:
-            space.count(2000)
-        except UnsupportedProblemError:
-            continue
-        return problem
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("draw", [random_problem, random_layers])
-def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
+@examples(80)
+@given(st.one_of(problems(), problems(granularity="layer")))
+def test_bounds_of_sub_problems_hold_for_their_plans(problem):
     """No plan is better than (L23), nor feasible where there is no model."""
-    problem = draw(random.Random(1000 + seed))
     model = CostModel(problem)
     bounds = {
         (p.split.replicas, p.split.micro_batch, p.num_stages, p.strategy): p
