@@ -7,7 +7,6 @@ hold some hundred bytes. Then most problems are magnified: layers take up to
 1e14 quanta, and kinds of layers may differ by six orders. Memory is drawn
 around what the plans of the problem need, so that it is the binding constraint
 of a good part of the problems and some have no plan at all.
-``python -m tests.strategies`` prints the mix.
 """
 
 from __future__ import annotations
@@ -942,77 +941,3 @@ def problems_with_plans(draw: Draw) -> tuple[Problem, Plan | None]:
     """Draw a problem and one of its plans, which may not fit memory."""
     problem = draw(problems())
     return problem, random_plan(draw, problem)
-
-
-def _print_mix(num_examples: int) -> None:
-    """Draw problems and print what they are like."""
-    from hypothesis import HealthCheck, given, settings
-
-    from nest.solvers.base import SolveOptions, Status
-    from nest.solvers.registry import get_solver
-
-    mix: Counter[str] = Counter()
-    plans: list[int] = []
-
-    @settings(
-        max_examples=num_examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(problems())
-    def look(problem: Problem) -> None:
-        graph, job = problem.graph, problem.job
-        free = with_device(problem, memory_bytes=PLENTY)
-        brute = get_solver("brute")()
-        output = brute.solve(problem, SolveOptions())
-        unbounded = brute.solve(free, SolveOptions())
-        plans.append(output.extra["num_plans"])
-        mix["all"] += 1
-        mix[f"preset {problem.preset}"] += 1
-        mix[f"status {output.status}"] += 1
-        mix["memory binds"] += (
-            output.status is Status.OPTIMAL
-            and output.claimed_quanta != unbounded.claimed_quanta
-        )
-        mix["no plan at all"] += unbounded.status is Status.INFEASIBLE
-        if output.plan is not None:
-            plan = output.plan
-            used = [s for x in plan.stages for s in x.layer_strategies]
-            mix["optimum: stages > 1"] += len(plan.stages) > 1
-            mix["optimum: replicas > 1"] += plan.replicas > 1
-            mix["optimum: both"] += plan.replicas > 1 and len(plan.stages) > 1
-            for name in ("dp", "tp", "cp", "ep"):
-                mix[f"optimum: {name} > 1"] += any(getattr(s, name) > 1 for s in used)
-            mix["optimum: zero > 0"] += any(s.zero for s in used)
-            mix["optimum: recompute"] += any(s.recompute != "none" for s in used)
-            mix["optimum: mixed strategies"] += len(set(used)) > 1
-            mix["optimum: idle devices"] += (
-                plan.devices_used * plan.replicas < problem.cluster.num_devices
-            )
-        mix["chain"] += {(str(e.source), str(e.target)) for e in graph.edges} == set(
-            itertools.pairwise(
-                str(graph.layers[i].id) for i in graph.topological_order()
-            )
-        )
-        mix[f"levels {len(problem.cluster.topology.levels)}"] += 1
-        mix["gpipe"] += job.schedule == "gpipe"
-        mix["uneven"] += job.uneven_batches
-        mix[f"layers {len(graph.layers)}"] += 1
-        mix[f"devices {problem.cluster.num_devices}"] += 1
-
-    look()
-    for name, count in sorted(mix.items()):
-        print(f"{name:28} {count:5} {100 * count / mix['all']:5.1f} %")
-    plans.sort()
-    print(
-        f"plans: median {plans[len(plans) // 2]}, largest {plans[-1]}, "
-        f"mean {sum(plans) / len(plans):.0f}"
-    )
-
-
-if __name__ == "__main__":
-    import sys
-
-    _print_mix(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

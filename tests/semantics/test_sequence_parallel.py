@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
-from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.errors import InvalidPlanError
 from nest.ir import LayerCost, Problem, Strategy
 from nest.solvers.base import Capabilities
 from nest.solvers.registry import get_solver
@@ -237,17 +237,6 @@ def test_one_tensor_rank_has_nothing_to_split_over():
     problem = choosing({"a": make_cost(1, 2)}, sequence_parallel=(True,))
     assert score(problem, make_plan(("a", SINGLE))).step_quanta == 3
     check(problem, 3)
-
-
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_models_know_no_such_choice(preset):
-    problem = choosing({"a": make_cost()}, preset=preset)
-    with pytest.raises(
-        InvalidProblemError,
-        match=rf"\$.job.sequence_parallel: expected true or false under "
-        rf"preset '{preset}', got a list; decide it or use preset 'standard'",
-    ):
-        score(problem, make_plan(("a", SINGLE)))
 
 
 def test_solvers_that_do_not_choose_say_so():

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from formulations import timed
 from nest.cost.score import score
-from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.errors import InvalidPlanError
 from nest.ir import Activations
 from nest.ir.graph import DeviceTimes
 from nest.ir.plan import Plan, Stage, Strategy
@@ -432,19 +432,3 @@ def test_random_plans_under_zb_h1_are_scored_as_they_are():
     assert found.step_quanta is not None
     assert truth.step_quanta is not None
     assert found.step_quanta >= truth.step_quanta
-
-
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_models_have_no_such_schedules(preset):
-    problem = chain(
-        make_cost(10, 20),
-        preset=preset,
-        replicas=(1,),
-        topology=make_levels((4, 0.0, 1e9)),
-    )
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.job\.schedule: expected one of 1f1b, gpipe under preset "
-        rf"'{preset}', got 'zb-h1'; change it or use preset 'standard'",
-    ):
-        score(problem, make_plan(("a", SINGLE)))

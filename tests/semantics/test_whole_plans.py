@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.cost.space import Runtime, breaches, families, make_split
-from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.errors import InvalidPlanError
 from nest.ir import Activations, LayerCost, Optimizer, Plan, Problem, Stage, Strategy
 from nest.ir.plan import OVERLAP, RECOMPUTE
 from nest.search.tracer import trace
@@ -584,26 +584,3 @@ def test_interleaved_plans_with_even_chunks_are_proven():
     )
     assert output.status is best.status is Status.OPTIMAL
     assert output.claimed_quanta == best.claimed_quanta
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("uniform", ("tp",)),
-        ("even_layers", True),
-        ("one_stage", ("a",)),
-        ("zero_with", {"pp": (0,)}),
-        ("sharded_with", ("pp",)),
-        ("micro_batch_count", "at-least-stages"),
-        ("overlap_needs", {"tp": ("gradients",)}),
-    ],
-)
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_models_have_no_such_rules(preset, field, value):
-    problem = chain({"a": make_cost(1, 1)}, global_batch=1, preset=preset)
-    with pytest.raises(
-        InvalidProblemError,
-        match=rf"\$\.job\.{field}: expected the default under preset "
-        rf"'{preset}'",
-    ):
-        score(with_rules(problem, **{field: value}), make_plan(("a", SINGLE)))

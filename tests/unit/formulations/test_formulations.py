@@ -258,18 +258,6 @@ def test_enumeration_keeps_to_the_numbers_of_stages(fields, allowed):
     assert expected or allowed == (7,)
 
 
-@pytest.mark.parametrize("solver", [CpSatSolver, MilpSolver])
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_presets_know_no_strategy_per_layer(solver, preset):
-    problem = chain(preset=preset, granularity="layer")
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"^\$\.job\.granularity: expected the default under preset "
-        rf"'{preset}', got layer; remove it or use preset 'standard'$",
-    ):
-        solver().solve(problem, SolveOptions())
-
-
 @solvers
 def test_proves_the_built_in_problem_step_by_step(name):
     """Each report is a better plan or a better bound, and holds."""
