@@ -49,34 +49,6 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     assert f"hash {problem_hash(small())[:12]}" in cli.out
 
 
-def test_the_points_that_bulge_most(cli: Cli) -> None:
-    """Numbers stay those of the whole frontier."""
-    cli.succeeds("pareto problem.json --top 1")
-    assert [row[0] for row in rows(cli.out)] == ["3", "2 knee", "1"]
-    assert "proven: every plan is matched or beaten by one of 3 points" in cli.out
-    assert "not shown" not in cli.out
-    cli.succeeds("pareto problem.json --within 9%")
-    assert [row[0] for row in rows(cli.out)] == ["3", "2 knee", "1"]
-    cli.succeeds("pareto problem.json --within 0.1")
-    assert [row[0] for row in rows(cli.out)] == ["3", "1"]
-    assert "1 point not shown; without --within all are" in cli.out
-    cli.succeeds("pareto problem.json --within 0.1 --top 1")
-    assert "without --top and --within all are" in cli.out
-    assert cli.refuses("pareto problem.json --top 0").startswith("--top: ")
-
-
-def test_prices_steps_and_sizes(cli: Cli) -> None:
-    """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
-    cli.succeeds(
-        f"pareto problem.json --objectives time,cost --price {PRICE} --steps 1000"
-    )
-    assert [row[1:7] for row in rows(cli.out)] == [
-        ["20", "90", "fastest", "2", "0.18", "180"],
-        ["20", "120", "33.3", "1", "0.12", "120"],
-    ]
-    assert "3.6e+09 $ per device and hour" in cli.out
-
-
 def test_the_price_in_the_problem_is_enough(cli: Cli) -> None:
     write("priced.json", with_device(small(), price_usd_per_hour=PRICE))
     cli.succeeds("pareto priced.json --objectives cost")
@@ -176,13 +148,6 @@ def test_a_search_that_lies_is_loud(cli: Cli) -> None:
         "nest: error: frontier of 2 devices: expected a feasible plan of 1 "
         "quanta with 8 bytes, "
     )
-
-
-def test_what_is_not_proven_is_said(cli: Cli) -> None:
-    cli.succeeds("pareto problem.json --time-limit 1e-9")
-    assert "no plan was found" in cli.out
-    assert "not proven: 2 devices from 0 bytes to 100 bytes" in cli.out
-    assert "proven: every plan" not in cli.out
 
 
 def test_nothing_fits(cli: Cli) -> None:
