@@ -221,10 +221,9 @@ def comparison() -> Parts:
         ),
     ]
     cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
-    notes = ["launch: nest export"]
     repeated = repeat_texts(problem, best.problem_hash, cells)
     return [
-        *compare_screen(problem, results, notes),
+        *compare_screen(problem, results, ["launch: nest export"]),
         *at_length(lambda: compare_screen(problem, results, repeated)),
     ]
 

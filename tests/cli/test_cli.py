@@ -249,7 +249,6 @@ def test_parallel_solvers_get_every_cpu(
 
 
 def test_compare_document(cli: Cli, tmp_path: Path) -> None:
-    path = Path("doc.json")
     assert (
         cli(
             "compare problem.json --solvers loopback,baseline --option "
@@ -259,7 +258,7 @@ def test_compare_document(cli: Cli, tmp_path: Path) -> None:
         == 1
     )
     assert "MISMATCH" in cli.out
-    document = json.loads(path.read_text())
+    document = json.loads(Path("doc.json").read_text())
     assert document["solvers"] == ["loopback", "baseline"]
     assert document["problem_hash"] == problem_hash(tiny_problem())
     good, bad = document["cells"]

@@ -51,7 +51,6 @@ def test_plans_of_other_problems_are_refused(
     """Those of the problem under the target are its own."""
     problem = builtin.load("llama2-7b-16")
     plan = read_plan(plans["plan"])
-    out = Path("out")
     arguments = "export llama2-7b-16 plan.json"
     own = problem_hash(problem)
     write("plan.json", replace(plan, problem_hash="f" * 64))
@@ -63,7 +62,7 @@ def test_plans_of_other_problems_are_refused(
             f"that it was solved for, with its target or none, or remove "
             f"problem_hash from the plan"
         )
-        assert not out.exists()
+        assert not Path("out").exists()
     there = problem_hash(for_target(problem, "megatron"))
     for number, known in enumerate((own, there)):
         write("plan.json", replace(plan, problem_hash=known))
@@ -205,12 +204,11 @@ def test_export_and_import_score_the_same(cli: Cli, plans):
 
 
 def test_the_nearest_plan_is_written_with_its_price(cli, plans):
-    out = Path("out")
     cli.succeeds(f"export llama2-7b-16 {plans['mixed']} --to megatron -o out --nearest")
     first = cli.out.splitlines()[0]
     assert first.startswith("nearest plan: step time ")
     assert " s as planned, " in first
-    plan = read_plan(out / "plan.json")
+    plan = read_plan(Path("out") / "plan.json")
     assert len({stage.strategy for stage in plan.stages}) == 1
     # It says what score says of both.
     problem = builtin.load("llama2-7b-16")
@@ -413,9 +411,8 @@ def test_job_files_and_configurations_become_problems(cli):
     assert plan.micro_batch == 16
     # DeepSpeed splits tensors without sequences, other frameworks both.
     assert read_problem("p.json").job.sequence_parallel == (False, True)
-    pinned = "solve p.json --pin tp=2,pp=1,zero=1"
     for target in ("deepspeed", "megatron"):
-        cli.succeeds(f"{pinned} --target {target}")
+        cli.succeeds(f"solve p.json --pin tp=2,pp=1,zero=1 --target {target}")
         assert "TP 2 · PP 1" in cli.out
 
 

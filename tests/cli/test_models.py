@@ -36,12 +36,11 @@ def test_answers_say_what_nobody_chose(cli: Cli, config: str) -> None:
     """Neither on the command line nor by a pin."""
     arguments = f"solve --model {config} --cluster h100x4"
     arguments = f"{arguments} --solver dp --layers-per-node 2"
-    cp = "cp 1 (--cp)"
     batch = "batch 4096 (--global-batch), "
     sizes = "micro-batches 1,2,4,8 (--micro-batches), "
     length = "sequence 1024 (--sequence-length), "
     cli.succeeds(arguments)
-    assert f" assumed {length}{batch}{sizes}{cp}" in " ".join(cli.out.split())
+    assert f" assumed {length}{batch}{sizes}cp 1 (--cp)" in " ".join(cli.out.split())
     chosen = f"{arguments} --sequence-length 8192 --cp 1,2"
     cli.succeeds(f"{chosen} --pin b=1")
     assert "\nassumed    batch 512 (--global-batch)\n" in cli.out

@@ -137,10 +137,8 @@ def test_a_bad_answer_is_asked_for_again(
 
 
 def test_a_file_that_is_there_is_said(cli: Cli) -> None:
-    path = Path("x.yaml")
-    words = "new cluster --machine h100 --devices 8"
-    path.write_text("mine")
-    cli.succeeds(f"{words} -o x.yaml")
+    Path("x.yaml").write_text("mine")
+    cli.succeeds("new cluster --machine h100 --devices 8 -o x.yaml")
     assert cli.err == "nest: x.yaml: written over the file of that name\n"
 
 
@@ -150,7 +148,6 @@ def test_what_cannot_be_read_is_not_written(
     monkeypatch.setattr(
         "nest.hardware.template.cluster_text", lambda *_: "num_devices: 0"
     )
-    path = Path("x.yaml")
     said = cli.refuses("new cluster --machine h100 --devices 8 -o x.yaml")
     assert said.startswith("nest new cluster: expected options of a cluster")
-    assert not path.exists()
+    assert not Path("x.yaml").exists()

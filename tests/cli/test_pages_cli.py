@@ -246,9 +246,8 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
 
 def test_a_report_goes_where_html_says(cli: Cli) -> None:
     """As every other page does; -o is the same."""
-    report = "report problem.json plan.json"
     for options in ("--html a.html", "-o a.html --html a.html"):
-        cli.succeeds(f"{report} {options}")
+        cli.succeeds(f"report problem.json plan.json {options}")
         assert cli.out.endswith("\nreport: a.html\n")
         assert "Report on tiny" in Path("a.html").read_text()
         Path("a.html").unlink()
@@ -280,9 +279,8 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
     page = page_of("report.html")
     assert "Report on tiny" in page.text
     assert "overlap; brute, " in page.text
-    option = "loopback"
     with mock.patch("nest.solvers.run.run_cells", side_effect=KeyboardInterrupt):
-        arguments = f"report problem.json --solver {option}"
+        arguments = "report problem.json --solver loopback"
         assert cli(f"{arguments} -o stopped.html") == 130
     page = page_of("stopped.html")
     assert "The run was stopped: loopback did not finish." in page.text
@@ -314,7 +312,6 @@ def test_a_frontier_without_points_says_why(cli: Cli) -> None:
 def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
     """The fastest plan takes 90 ns; of the gap 70 ns are known."""
     write("small.json", small())
-    arguments = "pareto small.json --html page.html"
     for bound, card, text in (
         (70, "no plan is below 70 ns", "a step takes at least 70.0000 ns"),
         (0, "no lower bound is known", "nothing is known of the step time"),
@@ -326,7 +323,7 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
             raise Interrupted(dataclasses.replace(found, curves=(curve,)))
 
         with mock.patch("nest.analysis.pareto.frontier", stopped):
-            assert cli(arguments) == 130
+            assert cli("pareto small.json --html page.html") == 130
         page = page_of()
         assert card in page.text
         assert text in page.text

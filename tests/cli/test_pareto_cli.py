@@ -58,7 +58,6 @@ def test_the_price_in_the_problem_is_enough(cli: Cli) -> None:
 def test_plans_can_be_scored(cli: Cli) -> None:
     """With the problem of their size, without a word about a foreign one."""
     folder = Path("plans")
-    document = Path("pareto.json")
     cli.succeeds(
         "pareto problem.json --objectives time,memory,devices --devices 2,1 "
         "--pin r=1 --forbid zero=3 -o plans --json pareto.json"
@@ -72,7 +71,7 @@ def test_plans_can_be_scored(cli: Cli) -> None:
     assert read_problem(one) == structs.replace(
         small(), cluster=structs.replace(small().cluster, num_devices=1)
     )
-    written = json.loads(document.read_text())
+    written = json.loads(Path("pareto.json").read_text())
     assert written["restrictions"]["pin"] == {"r": [1]}
     for point in written["points"]:
         path = str(folder / f"plan-{point['number']}.json")
@@ -92,7 +91,6 @@ def test_the_document_on_standard_output(cli: Cli) -> None:
 
 
 def test_other_solvers_prove_points(cli: Cli) -> None:
-    document = Path("pareto.json")
     cli.succeeds(
         "pareto problem.json --prove cpsat --points 1,3 --workers 1 --json pareto.json"
     )
@@ -100,7 +98,7 @@ def test_other_solvers_prove_points(cli: Cli) -> None:
     assert "cpsat says" in cli.out
     assert "120.0000 ns (optimal)" in cli.out
     assert "infeasible" in cli.out
-    written = json.loads(document.read_text())
+    written = json.loads(Path("pareto.json").read_text())
     assert written["prover"] == "cpsat"
     first, third = written["proofs"]
     assert (first["number"], first["verdict"]) == (1, "proven")
@@ -151,11 +149,10 @@ def test_a_search_that_lies_is_loud(cli: Cli) -> None:
 
 
 def test_nothing_fits(cli: Cli) -> None:
-    plot = Path("plans")
     write("tight.json", with_device(small(), memory_bytes=7))
     cli.succeeds("pareto tight.json -o plans --prove cpsat")
     assert "\nno plan fits\nproven: " in cli.out
-    assert list(plot.iterdir()) == []
+    assert list(Path("plans").iterdir()) == []
 
 
 def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
@@ -167,9 +164,8 @@ def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
 
 def test_a_plot(cli: Cli) -> None:
     pytest.importorskip("matplotlib")
-    path = Path("plot.svg")
     cli.succeeds("pareto problem.json --plot plot.svg")
-    assert "2 devices" in path.read_text()
+    assert "2 devices" in Path("plot.svg").read_text()
 
 
 def test_a_model_on_a_cluster(cli: Cli) -> None:

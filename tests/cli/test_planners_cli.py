@@ -194,9 +194,8 @@ def test_a_command_takes_part(cli, monkeypatch):
     Path("dag.json").write_bytes(encode(first.problem))
     cli.succeeds(f"solve dag.json --solver {SHELL} -o plan.json")
     cli.succeeds("score dag.json plan.json")
-    run = Path("run")
     cli.succeeds(f"bench {asked} -o run")
-    (cell_file,) = (run / "cells").iterdir()
+    (cell_file,) = (Path("run") / "cells").iterdir()
     cell_file.unlink()
     registry.unregister_solver("replicate")
     names = [
@@ -328,10 +327,9 @@ def test_a_description_is_named_once(cli):
 
 def test_conform(cli, monkeypatch):
     keep_small(monkeypatch)
-    out = Path("conform.json")
     cli.succeeds(f"conform {SHELL} --json conform.json")
     assert "replicate (replicate 1.0) conforms: 9 passed, 0 failed" in cli.out
-    document = json.loads(out.read_text())
+    document = json.loads(Path("conform.json").read_text())
     assert document["schema"] == "nest-conform/1"
     assert document["conforms"] is True
     assert document["grace_s"] == 1.0

@@ -56,16 +56,14 @@ def test_simulate_writes_json(cli: Cli) -> None:
 def test_a_plan_that_does_not_fit_is_simulated_too(cli: Cli) -> None:
     assert cli("simulate problem.json big.json") == 1
     assert "fits       no: 160 of 100 bytes" in cli.out
-    trace = Path("trace.json")
     assert cli("trace problem.json big.json -o trace.json") == 1
-    assert trace.exists()
+    assert Path("trace.json").exists()
 
 
 def test_trace_writes_events_in_microseconds(cli: Cli) -> None:
-    path = Path("trace.json")
     cli.succeeds("trace problem.json plan.json -o trace.json")
     assert cli.out == cli.err == ""
-    document = json.loads(path.read_text())
+    document = json.loads(Path("trace.json").read_text())
     events = [x for x in document["traceEvents"] if x["ph"] == "X"]
     assert len(events) == 8
     assert {event["tid"] for event in events} == {0, 1}
@@ -76,10 +74,9 @@ def test_trace_writes_events_in_microseconds(cli: Cli) -> None:
 
 
 def test_score_and_compare_show_the_simulated_step(cli: Cli) -> None:
-    document = Path("score.json")
     cli.succeeds("score problem.json plan.json --json score.json -v")
     assert re.search(r"^ +simulated 90\.0000 ns$", cli.out, re.M)
-    assert json.loads(document.read_text())["simulated_step_time_ns"] == 90
+    assert json.loads(Path("score.json").read_text())["simulated_step_time_ns"] == 90
     (cell,) = cli.document("compare problem.json --solvers brute")["cells"]
     assert cell["simulated_step_time_ns"] == 90
     assert cell["score"]["simulated_step_time_ns"] == 90

@@ -186,14 +186,12 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     files = document["launch"]["files"]
     assert sorted(files) == ["README", "args.sh", "hostfile"]
     # The same plan under the same job, exported.
-    plan = Path("plan.json")
-    out = Path("out")
-    plan.write_text(json.dumps(cell["plan"]))
+    Path("plan.json").write_text(json.dumps(cell["plan"]))
     cli.succeeds(
         f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o problem.json"
     )
     cli.succeeds(f"export problem.json plan.json --to megatron --model {config} -o out")
-    assert {p.name: p.read_text() for p in out.iterdir()} == files
+    assert {p.name: p.read_text() for p in Path("out").iterdir()} == files
 
 
 def test_a_network_with_nodes_can_be_launched(cli: Cli, config: str) -> None:
@@ -221,8 +219,7 @@ def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
         f"{solve} --target megatron"
     )
     cli.succeeds(f"import hf {config} --cluster h100x4 {SMALL} -o named.json")
-    asked = "solve named.json --solver dp --target megatron"
-    assert cli.refuses(f"{asked} --launch") == (
+    assert cli.refuses("solve named.json --solver dp --target megatron --launch") == (
         "--launch: expected a problem that names its model, got "
         "llama-10.5m-dgx-h100x4; write the plan with -o, and pass 'nest "
         "export' its --model"

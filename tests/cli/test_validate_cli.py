@@ -142,9 +142,8 @@ def test_signs_of_life(cli, table, monkeypatch):
 def test_a_page_of_a_validation(cli, table, monkeypatch):
     """Every prediction is a tenth too long."""
     monkeypatch.setattr("nest.present.pages.draw.find_spec", lambda _: None)
-    path = Path("page.html")
     cli.succeeds(f"validate {table} --html page.html")
-    page = Page(path.read_text())
+    page = Page(Path("page.html").read_text())
     assert "Median error 10.0 %" in page.text
     assert "Bias +10.0 %" in page.text
     runs = [row for row in page.rows if len(row) == 8 and row[0] != "line"]

@@ -89,9 +89,8 @@ def test_chunks_of_a_list_sit_in_a_loop_or_a_v() -> None:
     loop = ordered(
         *("0F0 2F0 2I0 2W0 0I0 0W0", "1F0 3F0 3I0 3W0 1I0 1W0"), virtual_stages=2
     )
-    first = "0F0 3F0 3I0 3W0 0I0 0W0"
     between, behind = (
-        ordered(first, second, virtual_stages=2, placement="v")
+        ordered("0F0 3F0 3I0 3W0 0I0 0W0", second, virtual_stages=2, placement="v")
         for second in ("1F0 2F0 2I0 2W0 1I0 1W0", "1F0 2F0 2I0 1I0 2W0 1W0")
     )
     steps = [score(problem, x).step_quanta for x in (loop, behind, between)]
