@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,16 @@ from tests.cli.test_questions_cli import chain, chain_of_two_types
 from tests.cli.test_simulate_cli import steady
 from tests.cli.test_targets_cli import stages_differ
 from tests.cli.test_validate_cli import MEASURED
-from tests.loopback import TARGET, big_plan, foreign_plan, good_plan, tiny_problem
+from tests.loopback import (
+    BASELINE,
+    OVERRUNNER,
+    TARGET,
+    big_plan,
+    crowded_problem,
+    foreign_plan,
+    good_plan,
+    tiny_problem,
+)
 from tests.unit.analysis.test_pareto import small
 from tests.unit.validation.test_validation import CELLS, text_of
 
@@ -38,9 +48,12 @@ RECORDS = {
     "problem.json": tiny_problem(),
     "plan.json": good_plan(),
     "big.json": big_plan(),
+    "crowded.json": crowded_problem(),
     "foreign.json": foreign_plan(),
     "unknown-preset.json": replace(tiny_problem(), preset="standrad"),
     "chain.json": chain(sequence_length=10),
+    "tight.json": chain(memory_bytes=19),
+    "tighter.json": chain(memory_bytes=5),
     "chain-plan.json": make_plan(("a", SINGLE), ("b", SINGLE)),
     "two-types.json": chain_of_two_types(),
     "small.json": small(),
@@ -90,13 +103,16 @@ NO_TEXT = {"binary.csv": b"\xff", "binary.sh": b"\xff\xfe"}
 #: A number that commands of the transcript call so.
 HUGE = "9" * 5000
 
-SOLVERS = {"loopback": TARGET, "engine": "tests.loopback:NeedsEngine"}
+SOLVERS = {
+    "loopback": TARGET,
+    "baseline": BASELINE,
+    "overrunner": OVERRUNNER,
+    "engine": "tests.loopback:NeedsEngine",
+}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with the files that commands name."""
-    path = tmp_path_factory.mktemp("refusals")
+def fill(path: Path) -> None:
+    """Write the files that commands name."""
     for name, record in RECORDS.items():
         (path / name).write_bytes(encode(record))
     for name, text in TEXTS.items():
@@ -104,11 +120,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (path / name).write_text(text)
     for name, data in NO_TEXT.items():
         (path / name).write_bytes(data)
+
+
+@contextmanager
+def more_solvers() -> Iterator[None]:
+    """Register the solvers that commands name."""
     for name, target in SOLVERS.items():
         registry.register_solver(name, target)
-    yield path
+    yield
     for name in SOLVERS:
         registry.unregister_solver(name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with the files that commands name."""
+    path = tmp_path_factory.mktemp("refusals")
+    fill(path)
+    with more_solvers():
+        yield path
 
 
 def rows() -> list[tuple[str, str]]:
