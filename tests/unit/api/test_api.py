@@ -18,6 +18,7 @@ from nest.ir import Problem, problem_hash, write
 from nest.solvers import registry
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.inside import PLACES, run_inside
+from tests.rows import rows
 
 PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
 
@@ -158,97 +159,36 @@ def test_answers_are_those_of_the_commands() -> None:
 # Bad input
 
 
+def call(name: str, arguments: list[Any], keywords: dict[str, Any]) -> None:
+    """Call a function of nest with what a row names."""
+    named = {"CHAIN": chain(), "PLAN": PLAN, "OPTIONS": nest.SolveOptions()}
+
+    def value(x: Any) -> Any:
+        if isinstance(x, list):
+            return [value(y) for y in x]
+        return named.get(x, x) if isinstance(x, str) else x
+
+    getattr(nest, name)(
+        *map(value, arguments), **{key: value(x) for key, x in keywords.items()}
+    )
+
+
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            lambda: nest.solve(),
-            r"nest.solve: expected problem, got none; see help\(nest.solve\), "
-            "or pass model and cluster",
-        ),
-        (
-            lambda: nest.solve(chain(), tp=2),
-            "tp: expected either problem or model with its options",
-        ),
-        (
-            lambda: nest.solve(chain(), tim_limit=2),
-            r"nest.solve: expected a known argument, got 'tim_limit'; did you "
-            "mean 'time_limit'",
-        ),
-        (
-            lambda: nest.solve(chain(), time_limit=-1),
-            "time_limit: expected a finite number of seconds > 0, got -1;",
-        ),
-        (
-            lambda: nest.solve(chain(), options=nest.SolveOptions(), seed=1),
-            "seed: expected either options or arguments for them, got both",
-        ),
-        (lambda: nest.fit(chain(), within="x"), "within: expected a number"),
-        (
-            lambda: nest.fit(chain()),
-            "nest.fit: expected one target, within, tokens_per_s or days ",
-        ),
-        (
-            lambda: nest.fit(chain(), within=1, memory=True, devices_list=[1]),
-            "devices_list: expected either it or memory, got both",
-        ),
-        (
-            lambda: nest.problem(model="llama2-7b"),
-            "cluster: expected <machine>x<devices> with model, got none; for "
-            "example cluster='h100x64'",
-        ),
-        (
-            lambda: nest.export(chain(), "pp=2"),
-            r"^nest.export: expected the arguments of its signature, got "
-            r"another call \(missing a required argument: 'to'\); see "
-            r"help\(nest.export\)$",
-        ),
-        (
-            lambda: nest.score(chain(), "pp=2", "pp=2", plan="pp=2"),
-            "^nest.score: expected the arguments of its signature, got",
-        ),
-        (
-            lambda: nest.simulate(chain(), "pp=3"),
-            "plan pp=3: expected at most 2 stages",
-        ),
-    ],
+    ("name", "arguments", "keywords", "text"), rows("calls", "words")
 )
-def test_bad_words(call: Any, text: str) -> None:
+def test_bad_words(name: str, arguments: Any, keywords: Any, text: str) -> None:
     with pytest.raises(InvalidOptionError, match=text):
-        call()
+        call(name, arguments, keywords)
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: nest.load(3), "problem: expected a problem, a name or"),
-        (lambda: nest.load(None), "nest.problem: expected problem, got none"),
-        (lambda: nest.load(b"x"), "a file, got b'x'; pass one"),
-        (lambda: nest.solve([chain()]), r"problem: expected .* got \[<Problem"),
-        (lambda: nest.score(PLAN, chain()), "got <Plan .*problem before a p"),
-        (
-            lambda: nest.compare(chain(), solvers=3),
-            "solvers: expected names in one text or apart, got 3; for exam",
-        ),
-        (lambda: nest.pareto(chain(), 3), "objectives: expected names separ"),
-        (
-            lambda: nest.pareto(chain(), devices=2.5),
-            "devices: expected distinct integers >= 1 .*, got 2.5; for ex",
-        ),
-        (
-            lambda: nest.fit(chain(), within=1, devices_list=True),
-            "devices_list: expected distinct integers >= 1 .*, got True",
-        ),
-        (
-            lambda: nest.solve(chain(), solver=3),
-            "solver: expected a keyword such as 'dp', or a file, got 3; see",
-        ),
-        (lambda: nest.score(chain(), 3), "plan: expected a plan, .* got 3;"),
-    ],
+    ("name", "arguments", "keywords", "text"), rows("calls", "types")
 )
-def test_values_of_wrong_types(call: Any, text: str) -> None:
+def test_values_of_wrong_types(
+    name: str, arguments: Any, keywords: Any, text: str
+) -> None:
     with pytest.raises(NestError, match=text) as caught:
-        call()
+        call(name, arguments, keywords)
     assert "\n" not in str(caught.value)
 
 

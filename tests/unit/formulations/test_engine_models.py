@@ -6,6 +6,7 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pulp
 import pytest
@@ -28,6 +29,7 @@ from nest.ir import Activations, Problem, Strategy, decode_problem, write
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import PAIRS, make_cost, make_plan, make_problem, two_stages
+from tests.rows import rows
 
 README = Path(__file__).parents[3] / "formulations" / "README.md"
 
@@ -356,19 +358,17 @@ def test_what_a_log_said_before_is_not_believed(tmp_path):
     assert run_engine(problem, how).verdict is Verdict.INFEASIBLE
 
 
+def engine_rows(table: str) -> list[Any]:
+    """Return a table whose second column is an engine, which may be missing."""
+    marks = {"scip": [pytest.mark.scip, SCIP]}
+    return [
+        pytest.param(*row, marks=marks.get(row[1], []))
+        for row in rows("engines", table)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("solver", "engine", "parameter", "value"),
-    [
-        ("milp", "cbc", "gomory", "off"),
-        ("milp", "cbc", "strongBranching", "7"),
-        ("milp", "highs", "mip_heuristic_effort", "0.2"),
-        ("milp", "highs", "mip_allow_restart", "false"),
-        pytest.param(
-            *("milp", "scip", "separating/maxrounds", "0"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        ("cpsat", "", "linearization_level", "1"),
-    ],
+    ("solver", "engine", "parameter", "value"), engine_rows("passed_on")
 )
 def test_parameters_are_passed_on(solver, engine, parameter, value, tmp_path):
     log = tmp_path / "log"
@@ -383,31 +383,7 @@ def test_parameters_are_passed_on(solver, engine, parameter, value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("solver", "engine", "parameter", "value", "match"),
-    [
-        ("milp", "cbc", "gomoryCutz", "on", "got 'gomoryCutz'; did you mean"),
-        ("milp", "cbc", "ratio", "0.1", "no proof rests, got 'ratioGap'"),
-        ("milp", "cbc", "sec", "9", "no proof rests, got 'seconds'"),
-        ("milp", "cbc", "preprocess", "on", "no proof rests, got 'preproc"),
-        ("milp", "cbc", "solve", "1", "no proof rests, got 'solve'"),
-        ("milp", "cbc", "gomory", "maybe", "CBC takes for gomoryCuts, got"),
-        ("milp", "cbc", "strong", "1 -ratio 1", "strongBranching, got '1 -"),
-        ("milp", "highs", "mip_max_node", "3", "did you mean 'mip_max_nodes"),
-        ("milp", "highs", "mip_rel_gap", "0.1", "no proof rests, got 'mip_r"),
-        ("milp", "highs", "presolve", "on", "no proof rests, got 'presolve'"),
-        ("milp", "highs", "mip_max_nodes", "x", "for mip_max_nodes, got 'x'"),
-        pytest.param(
-            *("milp", "scip", "foo", "1", "parameter of SCIP, got 'foo'"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        pytest.param(
-            *("milp", "scip", "limits/gap", "1", "rests, got 'limits/gap'"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        ("cpsat", "", "use_lnss", "true", "did you mean 'use_lns'"),
-        ("cpsat", "", "cp_model_presolve", "true", "no proof rests, got 'cp_"),
-        ("cpsat", "", "use_lns", "maybe", "for use_lns, got 'maybe'"),
-    ],
+    ("solver", "engine", "parameter", "value", "match"), engine_rows("refused")
 )
 def test_parameters_that_are_refused(solver, engine, parameter, value, match):
     extra = {f"engine.{parameter}": value}

@@ -51,6 +51,7 @@ from tests.builders import (
 )
 from tests.forms import checked
 from tests.properties.profiles import examples
+from tests.rows import rows
 from tests.strategies import problems
 
 FREE = make_levels((4, 0.0, 1e18))
@@ -592,29 +593,12 @@ def test_times_beyond_64_bits_are_refused():
 # What engines say
 
 
-RESULTS = {
-    "Result - Optimal solution found\n\nObjective value:     2.5\n": (
-        Verdict.OPTIMAL,
-        2.5,
-        2.5,
-    ),
-    "Result - Problem proven infeasible\n": (Verdict.INFEASIBLE, None, None),
-    "Problem is infeasible - 0.00 seconds\n": (Verdict.INFEASIBLE, None, None),
-    "1 infeasibilities\nProblem is infeasible!\n": (Verdict.INFEASIBLE, None, None),
-    "Result - Stopped on time limit\n\nObjective value:       9.0\n"
-    "Lower bound:         4.251\n": (Verdict.STOPPED, 9.0, 4.25),
-    "Result - Stopped on time limit\n\nNo feasible solution found\n"
-    "Lower bound:         4.251\n": (Verdict.STOPPED, None, 4.25),
-    "Result - Stopped on time limit\n\nNo feasible solution found\n"
-    "Lower bound:         -1.79769e+308\n": (Verdict.STOPPED, None, None),
-}
-
-
-@pytest.mark.parametrize("text", RESULTS)
-def test_cbc_is_judged_by_its_log(text):
-    verdict, objective, bound = RESULTS[text]
+@pytest.mark.parametrize(
+    ("text", "verdict", "objective", "bound"), rows("engines", "logs")
+)
+def test_cbc_is_judged_by_its_log(text, verdict, objective, bound):
     outcome = read_cbc_log("Welcome to the CBC MILP Solver\n" + text)
-    assert outcome.verdict is verdict
+    assert outcome.verdict is Verdict[verdict]
     assert outcome.objective == objective
     assert outcome.bound == pytest.approx(bound)
 
