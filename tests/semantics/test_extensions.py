@@ -63,6 +63,7 @@ from tests.builders import (
     with_job,
 )
 from tests.properties.profiles import examples
+from tests.rows import rows
 from tests.semantics.proofs import SOLVERS
 from tests.strategies import problems
 
@@ -732,59 +733,23 @@ def test_reserve_and_buffers_mean_the_same_to_exact_solvers(
 PLAIN = make_plan(("a b", SINGLE), ("c d", SINGLE))
 
 
+PLANS = {
+    "plain": PLAIN,
+    "chunks": chunks(),
+    "zero": make_plan(("a b c d", Strategy(dp=2, zero=2)), micro_batch=2),
+}
+
+
+def tuples(fields):
+    return {x: tuple(y) if isinstance(y, list) else y for x, y in fields.items()}
+
+
 @pytest.mark.parametrize(
-    ("problem", "plan", "reason"),
-    [
-        (
-            chain(virtual_stages=(1, 3)),
-            chunks(),
-            r"virtual_stages: expected one of \[1, 3\], got 2; choose",
-        ),
-        (
-            chain(virtual_stages=(2,)),
-            PLAIN,
-            r"virtual_stages: expected one of \[2\], got 1; choose another",
-        ),
-        (
-            chain(global_batch=1),
-            chunks(),
-            r"virtual_stages: expected a number of blocks that divides the "
-            r"micro-batches \(1\) of an interleaved plan, got 2; choose "
-            r"another value",
-        ),
-        (
-            chain(overlap={"cp": 1.0, "tp": 0.5}),
-            replace(PLAIN, overlap=("tp", "ep")),
-            r"overlap: expected what the job allows \(\['tp', 'cp'\]\), got "
-            r"'ep'; choose another value",
-        ),
-        (
-            chain(),
-            replace(PLAIN, overlap=("weights",)),
-            r"overlap: expected what the job allows \(none\), got 'weights'",
-        ),
-        (
-            chain(),
-            replace(PLAIN, distributed_optimizer=True),
-            "distributed_optimizer: expected false, as the job does not "
-            "allow it, got true; choose another value",
-        ),
-        (
-            chain(
-                zero=(2,), micro_batches=(2,), distributed_optimizer=True
-            ),
-            replace(
-                make_plan(("a b c d", Strategy(dp=2, zero=2)), micro_batch=2),
-                distributed_optimizer=True,
-            ),
-            "distributed_optimizer: expected zero 0 or 1 in every strategy, "
-            "got 2 in stage 1; choose another value",
-        ),
-    ],
-)  # fmt: skip
-def test_a_plan_may_use_only_what_the_job_allows(problem, plan, reason):
+    ("job", "plan", "uses", "reason"), rows("plans", "not_allowed")
+)
+def test_a_plan_may_use_only_what_the_job_allows(job, plan, uses, reason):
     with pytest.raises(InvalidPlanError, match=f"^{reason}"):
-        score(problem, plan)
+        score(chain(**tuples(job)), replace(PLANS[plan], **tuples(uses)))
 
 
 def make_stages(*devices):
