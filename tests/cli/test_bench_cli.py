@@ -237,8 +237,6 @@ def test_one_problem_as_csv(cli: Cli) -> None:
     assert (row["problem"], row["solver"]) == ("one", "brute")
     assert (row["step_time_quanta"], row["over_best"]) == ("90", "1.0")
     assert json.loads(Path("all.json").read_text())["schema"] == "nest-compare/1"
-    text = cli.refuses(f"{arguments} --csv all.csv --json all.csv")
-    assert text.startswith("--csv: expected another file than for --json")
 
 
 def test_several_problems_as_a_page(

@@ -88,7 +88,3 @@ def test_without_a_plan_it_certifies_that_none_fits(cli: Cli) -> None:
     cli.succeeds("certify problem.json -o certificate.json")
     assert cli.out.startswith("infeasible: no plan fits; 2 cases, ")
     assert json.loads(Path("certificate.json").read_text())["plan"] is None
-
-
-def test_the_output_is_asked_for(cli: Cli) -> None:
-    assert "--output" in cli.refuses("certify problem.json plan.json")

@@ -256,15 +256,6 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli):
     )
 
 
-def test_folders_with_files_are_left_alone(cli: Cli, plans, tmp_path):
-    Path("mine").write_text("kept")
-    line = cli.refuses(
-        f"export llama2-7b-16 {plans['plan']} --to megatron -o {tmp_path}"
-    )
-    assert line.startswith(f"-o {tmp_path}: expected a new or empty directory")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 @pytest.mark.parametrize(
     ("target", "notes"),
     [

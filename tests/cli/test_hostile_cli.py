@@ -10,15 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 import nest.cli
-from nest.ir import problem_hash, write
+from nest.ir import write
 from nest.ir.io import encode
 from nest.solvers.registry import unregister_solver
 from tests.builders import with_job
 from tests.cli.conftest import Cli
-from tests.loopback import foreign_plan, tiny_problem
+from tests.loopback import tiny_problem
 
 pytestmark = pytest.mark.usefixtures("files")
 
@@ -64,17 +63,6 @@ def test_commands_print_in_one_place() -> None:
 
 
 # What helps
-
-
-@pytest.mark.parametrize("command", ["explain", "score", "check"])
-def test_a_plan_of_another_problem_is_one_line(cli: Cli, command: str) -> None:
-    problem = tiny_problem()
-    write("plan.json", replace(foreign_plan(), problem_hash="0" * 64))
-    assert cli.refuses(f"{command} problem.json plan.json") == (
-        f"stage 2: expected layers of the problem, got 7; check that plan "
-        f"and problem belong together: the plan was made for problem "
-        f"000000000000, this is {problem_hash(problem)[:12]}"
-    )
 
 
 def test_check_says_why_no_plan_is_possible(cli: Cli) -> None:

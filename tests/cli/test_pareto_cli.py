@@ -186,16 +186,7 @@ def test_without_matplotlib(cli: Cli) -> None:
     )
 
 
-def test_plans_go_to_a_new_or_empty_directory(cli: Cli, tmp_path: Path) -> None:
-    for path, got in (
-        (tmp_path, "one with files in it"),
-        ("problem.json", "a file"),
-        (Path("no/plans"), f"no directory {Path('no')}"),
-    ):
-        assert cli.refuses(f"pareto problem.json -o {path}") == (
-            f"-o {path}: expected a new or empty directory, got {got}; "
-            f"choose another path"
-        )
+def test_plans_go_to_a_directory_that_may_be_written(cli: Cli) -> None:
     Path("sealed").mkdir()
     with mock.patch.object(os, "access", return_value=False):
         text = cli.refuses("pareto problem.json -o sealed")

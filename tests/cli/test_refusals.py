@@ -50,6 +50,7 @@ RECORDS = {
     "big.json": big_plan(),
     "crowded.json": crowded_problem(),
     "foreign.json": foreign_plan(),
+    "strange.json": replace(foreign_plan(), problem_hash="0" * 64),
     "unknown-preset.json": replace(tiny_problem(), preset="standrad"),
     "chain.json": chain(sequence_length=10),
     "tight.json": chain(memory_bytes=19),
@@ -80,6 +81,8 @@ TEXTS = {
     "wild.json": WHOLE.replace('"name"', '"preset": "wild", "name"', 1),
     "grid.yaml": "models: [gpt3-1.3b]\n",
     "run.sh": SCRIPT,
+    "tower.json": WHOLE.replace('"kind": "block"', '"kind": "tower"', 1),
+    "a101.yaml": "num_devices: 8\ndevice: {machine: a101}\n",
     "empty.csv": "",
     "other.csv": "a,b\n1,2\n",
     "measured.csv": MEASURED.decode(),
@@ -98,7 +101,11 @@ TEXTS = {
 }
 
 #: No text, whatever it should be.
-NO_TEXT = {"binary.csv": b"\xff", "binary.sh": b"\xff\xfe"}
+NO_TEXT = {
+    "binary.csv": b"\xff",
+    "binary.sh": b"\xff\xfe",
+    "binary.json": b"\x80\x81 not JSON",
+}
 
 #: A number that commands of the transcript call so.
 HUGE = "9" * 5000
