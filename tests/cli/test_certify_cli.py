@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from nest.ir import write
 from nest.ir.io import problem_hash
 from tests.builders import SINGLE, make_plan, two_stages
 from tests.certified import NCCL
+from tests.children import python
 from tests.cli.conftest import Cli
 
 #: What certificates are written by.
@@ -27,14 +27,7 @@ def _files(tmp_path: Path) -> None:
 
 
 def nest_check(certificate: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "nest.certificates.check"),
-            *("problem.json", certificate),
-        ],
-        capture_output=True,
-        text=True,
-    )
+    return python("-m", "nest.certificates.check", "problem.json", certificate)
 
 
 def test_a_certificate_is_written_and_holds(cli: Cli) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from nest.ir import write
 from nest.ir.io import encode
 from nest.solvers.registry import unregister_solver
 from tests.builders import with_job
+from tests.children import python
 from tests.cli.conftest import Cli
 from tests.loopback import tiny_problem
 
@@ -94,16 +93,9 @@ def test_matplotlib_says_nothing_of_its_own(tmp_path: Path) -> None:
     """Without a folder that it may write to it tells of another one."""
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plot.svg"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "nest", "pareto"),
-            *(tmp_path / "problem.json", "--plot", plot),
-        ],
-        env={**os.environ, "HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    nowhere = {"HOME": "/proc/none", "MPLCONFIGDIR": "/proc/none"}
+    words = ("pareto", tmp_path / "problem.json", "--plot", plot)
+    done = python("-m", "nest", *words, **nowhere)
     assert plot.is_file()
     assert done.stderr == ""
 

@@ -36,7 +36,7 @@ from nest.studies.study import Findings, Plot, Study, StudySetting
 from nest.util.interrupts import Ending, Interrupted
 from tests.builders import SINGLE, make_plan, two_stages
 from tests.certified import NCCL
-from tests.children import HANG_S
+from tests.children import HANG_S, python
 from tests.inside import run_inside
 from tests.unit.analysis.test_pareto import small
 from tests.unit.solvers.test_explain import BOTH, chain
@@ -461,10 +461,7 @@ def test_a_certificate_that_is_interrupted_has_the_step_time(
     assert cli.err == "nest: interrupted\n"
     found = json.loads(Path(paths[2]).read_text())
     assert found["proof"] == caught.value.found["proof"]
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    checked = subprocess.run(
-        [*command, paths[0], paths[2]], capture_output=True, text=True
-    )
+    checked = python("-m", "nest.certificates.check", paths[0], paths[2])
     assert checked.stdout.startswith("verified: feasible")
 
 

@@ -18,7 +18,7 @@ import pytest
 from nest.cli.progress import ProgressLine
 from nest.ir import write
 from nest.solvers.cell import Running
-from tests.children import is_alive, wait_until
+from tests.children import is_alive, python, wait_until
 from tests.loopback import tiny_problem
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,6 @@ def run(text: str, **environment: str) -> tuple[int, bytes, bytes]:
         command(text), cwd=ROOT, capture_output=True, env={**os.environ, **environment}
     )
     return done.returncode, done.stdout, done.stderr
-
-
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
-    )
 
 
 def test_python_m_nest() -> None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from nest.uncertainty.headroom import MEAN_ERROR
 from nest.validation import predict
 from nest.validation.predict import Prediction
 from nest.validation.rows import Row, measured_step_time_s
+from tests.children import python
 from tests.pages import Page
 from tests.unit.validation.test_validation import CELLS, MESHES, text_of
 
@@ -175,23 +175,7 @@ def test_an_interrupt_is_clean(cli, table, monkeypatch):
 def test_processes_give_the_same_document(table):
     """The real predictor: its rows are compared or skipped alike."""
     texts = [
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "nest",
-                "validate",
-                str(table),
-                "--jobs",
-                jobs,
-                "--json",
-                "-",
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
+        python("-m", "nest", "validate", table, "--jobs", jobs, "--json", "-").stdout
         for jobs in ("1", "2")
     ]
     assert json.loads(texts[0])["rows"] == 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from nest.cost.score import score
 from nest.ir import Problem, problem_hash, read_plan, write
 from nest.solvers.base import Limit, Status
 from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
+from tests.children import python
 from tests.cli.conftest import Cli
 from tests.inside import PLACES, run_inside
 
@@ -76,13 +75,10 @@ def test_exports_take_a_model(cli: Cli) -> None:
 
 
 def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
-    certificate = Path("c.json")
     cli.succeeds(f"problems {MODEL} -o problem.json")
     cli.succeeds(f"certify {MODEL} --plan tp=8,pp=1,recompute=none -o c.json")
     assert cli.out.startswith("feasible: step time 907.84 ms, lower bound")
-    ran = subprocess.run(
-        [sys.executable, "-m", "nest.certificates.check", "problem.json", certificate]
-    )
+    ran = python("-m", "nest.certificates.check", "problem.json", "c.json")
     assert ran.returncode == 0
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.ir.io import decode_problem, encode
 from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL, put
+from tests.children import python
 from tests.rows import rows
 
 Document = dict[str, Any]
@@ -47,10 +46,7 @@ def nest_check(
 
 
 def run(*paths: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    done = subprocess.run(
-        [*command, *paths], capture_output=True, text=True, timeout=60
-    )
+    done = python("-m", "nest.certificates.check", *paths)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -13,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.children import python
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -77,11 +78,7 @@ def test_the_check_of_links_fails(site: Path) -> None:
     """Also where there is no page at all."""
 
     def run(folder: Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, DOCS / "check_links.py", folder],
-            capture_output=True,
-            text=True,
-        )
+        done = python(DOCS / "check_links.py", folder)
         return done.returncode, done.stdout
 
     assert run(site) == (0, "links: 2 pages, 0 broken links\n")
