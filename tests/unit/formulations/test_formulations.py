@@ -51,7 +51,7 @@ from tests.builders import (
 )
 from tests.forms import checked
 from tests.properties.profiles import examples
-from tests.rows import rows
+from tests.rows import named_rows
 from tests.strategies import problems
 
 FREE = make_levels((4, 0.0, 1e18))
@@ -594,7 +594,7 @@ def test_times_beyond_64_bits_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict", "objective", "bound"), rows("engines", "logs")
+    ("text", "verdict", "objective", "bound"), named_rows("engines", "logs")
 )
 def test_cbc_is_judged_by_its_log(text, verdict, objective, bound):
     outcome = read_cbc_log("Welcome to the CBC MILP Solver\n" + text)
