@@ -222,8 +222,7 @@ def test_citations_for_people_and_for_bibtex(cli):
     )
     assert lines[2:5] == ["", "@software{nest,", "  author  = {{The nest developers}},"]
     cli.succeeds("cite mcmc --bibtex")
-    entries = cli.out.split("\n\n")
-    assert entries[1] == (
+    assert cli.out.split("\n\n")[1] == (
         "@inproceedings{flexflow,\n"
         "  author    = {Jia, Zhihao and Zaharia, Matei and Aiken, Alex},\n"
         "  title     = {{Beyond Data and Model Parallelism for Deep Neural "
