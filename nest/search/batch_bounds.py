@@ -34,7 +34,7 @@ from nest.search.options import (
 )
 
 #: Ranges of the time of a micro-batch forward, and parts of one that stays open.
-NUM_RANGES, NUM_PARTS = 10, 6
+NUM_RANGES, NUM_PARTS = 4, 12
 
 #: Times that a linear program is solved with more rows, at most.
 MAX_ROUNDS = 20
