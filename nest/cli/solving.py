@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from nest.cli.declare import option
+from nest.cli.declare import Argument, option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import Paging, Traces, answered_rows, commands_text, paged
@@ -105,7 +105,13 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     None,
     "folder",
 )
-@click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
+@click.argument(
+    "texts",
+    cls=Argument,
+    metavar="[PROBLEM]…",
+    nargs=-1,
+    text="Names or files of problems; otherwise a model.",
+)
 @takes(
     CompareRequest,
     "json_path",

@@ -159,6 +159,12 @@ def test_the_list_of_commands_says_what_each_is() -> None:
         assert command.name == name
 
 
+def test_help_explains_arguments_before_options() -> None:
+    text = CliRunner().invoke(cli, ["score", "--help"]).output
+    arguments = text.partition("Arguments:\n")[2].partition("\n\nOptions:\n")[0]
+    assert re.findall(r"^  (\[\w+\]) +\w", arguments, re.M) == ["[PROBLEM]", "[PLAN]"]
+
+
 def test_errors_speak_the_language_of_the_caller() -> None:
     message = (
         "nest solve: expected PROBLEM, got none; see 'nest solve --help', or "
