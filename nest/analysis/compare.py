@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nest.analysis.target_loss import TargetLoss
 from nest.errors import SolverNotInstalledError, UnknownNameError
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
@@ -192,10 +193,13 @@ class Comparison(Tabular):
         The problem.
     results
         One per solver.
+    target_loss
+        What the target costs, if that was asked.
     """
 
     problem: Problem
     results: tuple[SolveResult, ...]
+    target_loss: TargetLoss | None = None
 
     def __len__(self) -> int:
         """Return how many answers there are."""

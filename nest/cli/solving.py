@@ -22,16 +22,18 @@ from nest.requests.solving import (
     ALL,
     Cells,
     CompareRequest,
-    LimitedRequest,
     SolveRequest,
+    TargetLossRequest,
     adopted_by,
     check_solvers,
     compare_restricted,
+    find_loss,
+    find_robust,
     parse_extra,
     solve_restricted,
     split_solvers,
 )
-from nest.requests.values import both_given, integer
+from nest.requests.values import integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -46,10 +48,6 @@ if TYPE_CHECKING:
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
-_LOSS = option(
-    "--target-loss",
-    "Also solve without --target, and say how much longer its best plan takes.",
-)
 _LAUNCH = option(
     "--launch",
     "Show the plan as who launches it needs it: figures, and the arguments "
@@ -58,11 +56,6 @@ _LAUNCH = option(
 _LAUNCH_DIR = option(
     "--launch-dir DIR",
     "Also write the files of 'nest export' to a new or empty directory.",
-)
-_ROBUST = option(
-    "--robust",
-    "Show the plan with the best guaranteed step time, the upper end of the "
-    "90 % interval, instead of the fastest one: a few searches.",
 )
 _MODEL_FILE = option(
     "--write-model FILE",
@@ -95,7 +88,6 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@_LOSS
 @paged
 @_JOBS
 @option(
@@ -124,7 +116,6 @@ def compare_command(
     request: CompareRequest,
     files: Files,
     texts: tuple[str, ...],
-    target_loss: bool,
     page: Paging,
     jobs: int,
     folder: str | None,
@@ -144,9 +135,9 @@ def compare_command(
     benchmark = next((name for name, is_given in options.items() if is_given), None)
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
-        wrong = "--target-loss" if target_loss else page.run_option
+        wrong = "--target-loss" if request.target_loss else page.run_option
         if wrong:
-            shows = "" if target_loss else ", whose page shows it"
+            shows = "" if request.target_loss else ", whose page shows it"
             raise InvalidOptionError(
                 f"{wrong}: expected one PROBLEM without {', '.join(options)}"
                 f"{shows}, got {got}; leave it out"
@@ -169,16 +160,14 @@ def compare_command(
         )
     if texts:
         request = replace(request, problem=texts[0])
-    session = _prepared(request, files, solvers, page=page, target_loss=target_loss)
+    session = _prepared(request, files, solvers, page=page)
     _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
 
 
 @click.command("solve")
-@_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
-@_ROBUST
 @_MODEL_FILE
 @_MODELS
 @_LOG
@@ -187,10 +176,8 @@ def compare_command(
 def solve_command(
     request: SolveRequest,
     files: Files,
-    target_loss: bool,
     launch: bool,
     launch_dir: str | None,
-    robust: bool,
     page: Paging,
     **engine_files: str | None,
 ) -> int:
@@ -203,16 +190,11 @@ def solve_command(
     """
     request = request.limited()
     request.check_problem_choice()
-    if robust and target_loss:
-        other = "--target-loss, which compares the fastest plans"
-        raise both_given("--robust", other)
     session = _prepared(
         request,
         files,
         [request.solver],
         page=page,
-        target_loss=target_loss,
-        is_robust=robust,
         launching=Launching(launch_dir) if launch or launch_dir else None,
         engine=EngineOptions(**engine_files),
     )
@@ -255,13 +237,11 @@ class _Session:
         are written.
     """
 
-    request: LimitedRequest
+    request: TargetLossRequest
     files: Files
     restricted: Restricted
     cells: Cells
     page: Paging
-    target_loss: bool = False
-    is_robust: bool = False
     launching: Launching | None = None
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
@@ -279,6 +259,11 @@ class _Session:
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
         return isinstance(self.request, SolveRequest)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the plan with the best guaranteed step time is asked for."""
+        return isinstance(self.request, SolveRequest) and self.request.robust
 
     @property
     def remarks(self) -> list[str]:
@@ -317,7 +302,7 @@ class _Session:
 
 
 def _prepared(
-    request: LimitedRequest,
+    request: TargetLossRequest,
     files: Files,
     solvers: list[str],
     *,
@@ -326,8 +311,6 @@ def _prepared(
     **more: Any,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
-    from nest.uncertainty.intervals import why_none
-
     engine = engine or EngineOptions()
     request.check_problem_choice()
     check_solvers(solvers, request.time_limit)
@@ -338,6 +321,7 @@ def _prepared(
     if launching is not None:
         check_output(launching.folder, "--launch-dir", folder=True)
     restricted = request.restricted()
+    request.check_questions(restricted)
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
     if launching is not None:
@@ -345,7 +329,7 @@ def _prepared(
 
         option_name = "--launch-dir" if launching.folder else "--launch"
         settings = launch_settings(request, restricted, option_name)
-    session = _Session(
+    return _Session(
         request,
         files,
         restricted,
@@ -355,18 +339,6 @@ def _prepared(
         settings=settings,
         **more,
     )
-    if session.target_loss and restricted.untargeted is None:
-        raise InvalidOptionError(
-            "--target-loss: expected --target too, got none; add a target "
-            "with rules, such as --target megatron"
-        )
-    why = why_none(restricted.problem) if session.is_robust else ""
-    if why:
-        raise InvalidOptionError(
-            f"--robust: expected a problem made from a model, whose errors "
-            f"are known, got {why}; leave --robust out"
-        )
-    return session
 
 
 def _run(session: _Session, show: Callable[[_Session], None]) -> None:
@@ -377,7 +349,8 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
     problem = session.restricted.problem
     traces = None if session.page.path is None else Traces()
     free = session.restricted.free
-    is_single = session.target_loss or session.is_robust or free is not None
+    request = session.request
+    is_single = request.target_loss or session.is_robust or free is not None
     try:
         with (
             ProgressLine(
@@ -433,7 +406,7 @@ def _answer(
     session.write()
     steps = {
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
-        _lose: session.target_loss,
+        _lose: session.request.target_loss,
         _make_robust: session.is_robust,
         _launch: session.launching is not None,
         _write_models: session.engine.writes,
@@ -474,29 +447,14 @@ def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
 
 def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
-    from nest.analysis.target_loss import loss_of
-    from nest.solvers.run import run_solver
-
-    untargeted = session.restricted.untargeted
-    assert untargeted is not None
-    (name, options), *_ = cells.items()
-    free = run_solver(untargeted, name, replace(options, warm_start=None), progress)
-    session.loss = loss_of(session.results, free)
+    session.loss = find_loss(session.restricted, session.results, cells, progress)
 
 
 def _make_robust(session: _Session, cells: Cells, progress: ProgressLine) -> None:
     """Look for the plan with the best guaranteed step time."""
-    from nest.analysis.robust import robust_of
-    from nest.solvers.run import run_solver
-
-    ((name, options),) = cells.items()
     (fastest,) = session.results
-    cold = replace(options, warm_start=None)
-    session.robust = robust_of(
-        session.restricted.problem,
-        fastest,
-        lambda other: run_solver(other, name, cold, progress),
-    )
+    problem = session.restricted.problem
+    session.robust = find_robust(problem, fastest, cells, progress)
     session.results = (session.robust.answer,)
 
 
