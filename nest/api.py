@@ -57,17 +57,22 @@ Answer = TypeVar("Answer")
 
 
 def _asks(
-    request: Callable[Arguments, Asked],
+    request: Callable[Arguments, Asked], *without: str
 ) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
     """Turn a function of a request into one of the request's fields.
 
-    The function gets the signature of the request, its docstring a section on
-    every field, and its errors the names of Python arguments.
+    The function gets the signature of the request, but for the fields that it
+    does ``without``, its docstring a section on every field, and its errors the
+    names of Python arguments.
     """
     kind: Any = request
 
     def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
         signature = inspect.signature(kind)
+        fields = signature.parameters.values()
+        signature = signature.replace(
+            parameters=[field for field in fields if field.name not in without]
+        )
 
         @functools.wraps(answer)
         def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
@@ -93,17 +98,19 @@ def _asks(
         ask.__signature__ = signature.replace(  # type: ignore[attr-defined]
             return_annotation=inspect.signature(answer).return_annotation
         )
-        ask.__doc__ = _with_parameters(answer.__doc__ or "", kind)
+        ask.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
         return ask
 
     return decorate
 
 
-def _with_parameters(doc: str, request: type[Request]) -> str:
+def _with_parameters(
+    doc: str, request: type[Request], signature: inspect.Signature
+) -> str:
     """Return a docstring with a section on the fields of a request."""
     lines = ["Parameters", "----------"]
     settings = settings_of(request)
-    for name in inspect.signature(request).parameters:
+    for name in signature.parameters:
         declared = settings[name]
         lines.append(f"{name} [{declared.unit}]" if declared.unit else name)
         lines += textwrap.wrap(
@@ -337,7 +344,7 @@ def certify(request: explaining.CertifyRequest) -> dict[str, Any]:
     return explaining.certify(request)
 
 
-@_asks(launching.ExportRequest)
+@_asks(launching.ExportRequest, "target")
 def export(request: launching.ExportRequest) -> dict[str, str | bytes]:
     """Return the files that start a plan, by name, as ``nest export`` does.
 

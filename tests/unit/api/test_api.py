@@ -209,6 +209,10 @@ def test_answers_are_those_of_the_commands() -> None:
             r"help\(nest.export\)$",
         ),
         (
+            lambda: nest.export(chain(), "pp=2", to="csv", target="megatron"),
+            "^nest.export: expected a known argument, got 'target'; ",
+        ),
+        (
             lambda: nest.score(chain(), "pp=2", "pp=2", plan="pp=2"),
             "^nest.score: expected the arguments of its signature, got",
         ),
