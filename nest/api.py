@@ -18,9 +18,11 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nest.errors import InvalidOptionError
+from nest.ir.problem import Problem
 from nest.requests import (
     accelerators,
     benchmarks,
@@ -34,6 +36,7 @@ from nest.requests import (
 from nest.requests import fits as memory
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, in_python, python_errors, settings_of
+from nest.requests.values import PathText
 from nest.util.files import check_output
 from nest.util.text import closest
 
@@ -46,10 +49,22 @@ if TYPE_CHECKING:
     from nest.analysis.pareto import Frontier
     from nest.cost.verdict import Score
     from nest.hardware.calibration import CalibrationFile
-    from nest.ir.problem import Problem
-    from nest.requests.values import PathText
     from nest.simulation.events import Simulation
     from nest.solvers.result import SolveResult
+
+#: The modules of the types of answers, which :func:`typing.get_type_hints` imports.
+_TYPES = {
+    "CalibrationFile": "nest.hardware.calibration",
+    "Codesign": "nest.accelerators.document",
+    "Comparison": "nest.analysis.compare",
+    "Explanation": "nest.analysis.explain",
+    "Fit": "nest.analysis.fit",
+    "Fits": "nest.analysis.fits",
+    "Frontier": "nest.analysis.pareto",
+    "Score": "nest.cost.verdict",
+    "Simulation": "nest.simulation.events",
+    "SolveResult": "nest.solvers.result",
+}
 
 Arguments = ParamSpec("Arguments")
 Asked = TypeVar("Asked", bound=Request)
@@ -95,13 +110,23 @@ def _asks(
             with python_errors(kind):
                 return answer(request(*args, **kwargs))
 
+        returned = answer.__annotations__["return"]
         ask.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            return_annotation=inspect.signature(answer).return_annotation
+            return_annotation=returned
         )
+        is_lazy = returned in _TYPES
+        ask.__annotations__ = {
+            "return": f"_imported({returned!r})" if is_lazy else returned
+        }
         ask.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
         return ask
 
     return decorate
+
+
+def _imported(name: str) -> Any:
+    """Return a type of answers."""
+    return getattr(import_module(_TYPES[name]), name)
 
 
 def _with_parameters(

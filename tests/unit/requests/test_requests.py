@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import pytest
@@ -134,6 +134,14 @@ def test_an_axis_is_a_setting_and_a_choice() -> None:
             assert axis.name in Choice.__struct_fields__
     settings = {*JOB_FIELDS} - {"profile", "calibration"}
     assert settings == {*Choice.__struct_fields__} - {"target"}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "load"])
+def test_type_hints_say_what_a_function_returns(name: str) -> None:
+    function = getattr(nest, name)
+    returned = get_type_hints(function)["return"]
+    text = inspect.signature(function).return_annotation
+    assert returned.__name__ == text.partition("[")[0]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
