@@ -260,6 +260,12 @@ def test_every_error_names_python_arguments() -> None:
         r"^flavor: expected to torchtitan": lambda: nest.export(
             chain, "tp=8,pp=1", to="megatron", flavor="x"
         ),
+        r"example model='llama3-8b', cluster='h100x64', vary='mem.*'$": nest.sweep,
+        r"^headroom: expected a size such as 8GB": (
+            lambda: nest.solve(chain, headroom=8)  # type: ignore[arg-type]
+        ),
+        r"^objectives: expected one of": lambda: nest.pareto(chain, "x"),
+        r"^solvers: expected one of": lambda: nest.bench("quick", solvers="x"),
         r"^points: expected prove too": lambda: nest.pareto(chain, points=(1,)),
         r"^target_loss: expected target": lambda: nest.solve(chain, target_loss=True),
         r"^solver: expected either it or search": lambda: nest.explain(
