@@ -140,11 +140,11 @@ def page_document(
     answer
         The plan to show; ``None`` if there is none.
     solvers
-        Rows of solvers or plans, see :func:`solver_rows`.
+        Rows of solvers or plans, with the text of every cell by its heading.
     context, wish
         How it came about, and what is known of the training run.
     frontier
-        Of :func:`frontier_facts`.
+        The content of the section on the frontier, with its table.
     unfinished
         Why some of it is missing; empty if nothing is.
     """
