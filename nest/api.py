@@ -90,7 +90,7 @@ def _asks(
         )
 
         @functools.wraps(answer)
-        def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        def function(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
             name = f"nest.{answer.__name__}"
             for key in kwargs:
                 if key not in signature.parameters:
@@ -111,15 +111,15 @@ def _asks(
                 return answer(request(*args, **kwargs))
 
         returned = answer.__annotations__["return"]
-        ask.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             return_annotation=returned
         )
         is_lazy = returned in _TYPES
-        ask.__annotations__ = {
+        function.__annotations__ = {
             "return": f"_imported({returned!r})" if is_lazy else returned
         }
-        ask.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
-        return ask
+        function.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
+        return function
 
     return decorate
 

@@ -203,10 +203,10 @@ def in_python(message: str, request: type[Request]) -> str:
         return names.get(match[0], match[0])
 
     def example(match: re.Match[str]) -> str:
-        words = match[2].split()
-        if not {*words[::2]} <= {*names}:
+        flags, values = match[2].split()[::2], match[2].split()[1::2]
+        if not {*flags} <= {*names}:
             return match[0]
-        pairs = zip(words[::2], words[1::2], strict=True)
+        pairs = zip(flags, values, strict=True)
         shown = (f"{names[flag]}={value!r}" for flag, value in pairs)
         return f"{match[1]} {', '.join(shown)}"
 
