@@ -87,8 +87,10 @@ def test_every_question_of_the_command_line_has_a_function() -> None:
     paths = {path for path, _ in commands()}
     top = {" ".join(path.split()[:2]) for path in paths}
     assert top == {*FUNCTIONS.values(), *NO_FUNCTION}
+    page = (Path(nest.__file__).parents[1] / "docs" / "python.md").read_text()
     for name in FUNCTIONS:
         assert getattr(nest, name) is getattr(api, name)
+        assert f"`nest.{name}(" in page
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
