@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("nest", "formulations", "baselines", "bench", "tests")
 
 #: Functions with more than 15 branches, 8 parameters and 60 statements.
-EXEMPT = {"C901": 7, "PLR0913": 3, "PLR0915": 2}
+EXEMPT = Counter({"C901": 5, "PLR0913": 3, "PLR0915": 0})
 
 
 def test_exemptions_get_fewer() -> None:
