@@ -42,7 +42,7 @@ from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices
 from nest.models.graphs import count_kinds
-from nest.models.operators import Execution, Node, Operator, Product, dependencies
+from nest.models.operators.base import Execution, Node, Operator, Product, dependencies
 
 #: Whether products and softmax of attention are operators of their own.
 Attention = Literal["unfused", "fused"]

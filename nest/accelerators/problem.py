@@ -25,7 +25,8 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Choices, Request, choose
 from nest.models.graphs import grain, graph_of, in_range, problem_of
-from nest.models.operators import Execution, timed_cost
+from nest.models.operators.base import Execution
+from nest.models.operators.timing import timed_cost
 
 #: Kind of layers, and key of a cost of it.
 Key = tuple[str, tuple[int, ...]]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
-    from nest.frameworks.settings import Settings
+    from nest.frameworks.launch import Settings
     from nest.ir.plan import Plan
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult

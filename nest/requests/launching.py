@@ -18,7 +18,7 @@ from nest.requests.values import PathText, integer
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
-    from nest.frameworks.settings import Settings
+    from nest.frameworks.launch import Settings
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.restricted import Restricted, RestrictedRequest
@@ -74,8 +74,8 @@ def export(
     With a problem that does not name its model, ``model`` does.
     """
     from nest.frameworks.export import TRACES, target_of
+    from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
-    from nest.frameworks.settings import Settings
 
     model, to = request.model, request.to
     is_trace = to in TRACES
@@ -130,9 +130,9 @@ def launch_settings(
     request: RestrictedRequest, restricted: Restricted, option_name: str
 ) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
+    from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
     from nest.frameworks.models import model_of
-    from nest.frameworks.settings import Settings
 
     problem = restricted.problem
     if restricted.target is None:

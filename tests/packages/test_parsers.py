@@ -21,11 +21,10 @@ from nest.errors import InvalidPlanError, NestError
 from nest.frameworks import megatron
 from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
-from nest.frameworks.launch import launch_of
+from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import placement_of
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of
-from nest.frameworks.settings import Settings
 from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
 from tests.exports import small_model, small_problem, uniform_plans

@@ -18,8 +18,8 @@ from nest.constraints.targets import for_target
 from nest.errors import InvalidProblemError, NestError
 from nest.frameworks import chakra
 from nest.frameworks.export import TARGETS, export, write_folder
+from nest.frameworks.launch import Settings
 from nest.frameworks.megatron import array
-from nest.frameworks.settings import Settings
 from nest.hardware import machine, read_cluster
 from nest.hardware.template import ClusterTemplate, cluster_text
 from nest.ir import Problem, Strategy, encode

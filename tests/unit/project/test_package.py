@@ -135,7 +135,7 @@ def test_dependencies_flow_one_way() -> None:
         assert not forbidden, path
         engines = imports_of(path) & {"ortools", "pulp", "highspy"}
         bounds = path == ROOT / "search" / "linear_program.py"
-        assert engines == ({"ortools"} if bounds else set()), path
+        assert engines == ({"highspy"} if bounds else set()), path
 
 
 def test_the_page_of_dependencies_has_their_bounds() -> None:
