@@ -10,7 +10,7 @@ from tests.rooms import modules, room_of, tree_of
 
 #: Public classes of one room that share a name. The list may only get shorter.
 SHARED = {
-    *("Choice", "Key", "Model", "PathModel", "Place", "Program", "Reading"),
+    *("Choice", "Key", "Model", "PathModel", "Place", "Program"),
     *("Routes", "Tables"),
 }
 
