@@ -18,6 +18,7 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -39,6 +40,7 @@ from nest.requests.settings import Request, in_python, python_errors, settings_o
 from nest.requests.values import PathText
 from nest.util.files import check_output
 from nest.util.text import closest
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
@@ -234,7 +236,11 @@ def pareto(request: frontier.ParetoRequest) -> Frontier:
     >>> points.proven, points.to_rows()[0]["devices"]
     (True, 8)
     """
-    return frontier.pareto(request)
+    request = replace(request, workers=request.workers or num_cpus())
+    request.check_proofs()
+    points = frontier.find_frontier(request, request.restricted().problem)
+    proofs = frontier.prove_points(request, points, request.on_progress)
+    return replace(points, proofs=tuple(proofs))
 
 
 @_asks(fitting.FitRequest)
@@ -248,7 +254,9 @@ def fit(request: fitting.FitRequest) -> Fit:
     >>> answer.best.num_devices, answer.proven
     (8, True)
     """
-    return fitting.fit(request)
+    request = request.limited()
+    request.check()
+    return fitting.fit_problem(request, request.restricted().problem)
 
 
 @_asks(memory.FitsRequest)
@@ -277,7 +285,11 @@ def codesign(request: accelerators.CodesignRequest) -> Codesign:
     ... )  # doctest: +SKIP
     >>> designs.to_pandas()  # doctest: +SKIP
     """
-    return accelerators.codesign(request)
+    from nest.accelerators.document import Codesign
+
+    request.check()
+    spec, limit_s = request.find_spec(), request.time_limit
+    return Codesign(accelerators.search(request, spec, time_limit_s=limit_s))
 
 
 @_asks(explaining.ScoreRequest)
@@ -290,7 +302,9 @@ def score(request: explaining.ScoreRequest) -> Score:
     >>> nest.score("llama2-7b-8", "tp=1,pp=4,r=1").feasible
     True
     """
-    return explaining.score(request)
+    from nest.cost.score import score
+
+    return score(*request.find_problem_and_plan())
 
 
 @_asks(explaining.ExplainRequest)
@@ -304,7 +318,11 @@ def explain(request: explaining.ExplainRequest) -> Explanation:
     >>> terms.to_rows()[0]["term"]
     'computation'
     """
-    return explaining.explain(request)
+    request.check()
+    request = request.limited()
+    whole, plan = request.find_problem_and_plan()
+    problem = request.restricted(whole).problem
+    return explaining.explain_plan(request, problem, plan)
 
 
 @_asks(explaining.SimulateRequest)
@@ -318,7 +336,9 @@ def simulate(request: explaining.SimulateRequest) -> Simulation:
     >>> step.to_rows()[0]["kind"]
     'forward'
     """
-    return explaining.simulate(request)
+    from nest.simulation.events import Simulation
+
+    return Simulation(*request.find_problem_and_plan())
 
 
 @_asks(explaining.TraceRequest)
@@ -332,7 +352,10 @@ def trace(request: explaining.TraceRequest) -> dict[str, Any]:
     >>> events[0]["name"]
     'process_name'
     """
-    return explaining.trace(request)
+    from nest.simulation.events import Simulation
+    from nest.simulation.trace import trace
+
+    return trace(Simulation(*request.find_problem_and_plan()))
 
 
 @_asks(explaining.CheckRequest)
@@ -350,7 +373,11 @@ def check(request: explaining.CheckRequest) -> tuple[str, ...]:
     >>> nest.check("llama2-7b-8", "tp=1,pp=4,r=1")
     ()
     """
-    return explaining.check(request)
+    from nest.cost.score import score
+
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    return () if plan is None else tuple(score(problem, plan).violations)
 
 
 @_asks(explaining.CertifyRequest)
@@ -366,7 +393,14 @@ def certify(request: explaining.CertifyRequest) -> dict[str, Any]:
     >>> proof["status"], proof["lower_bound_quanta"] > 0
     ('optimal', True)
     """
-    return explaining.certify(request)
+    from nest.certificates.certify import certify, certify_infeasible
+
+    request.check_problem_choice()
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    if plan is None:
+        return certify_infeasible(problem, None)
+    return certify(problem, plan, None)
 
 
 @_asks(launching.ExportRequest, "target")
@@ -432,7 +466,9 @@ def validate(request: measured.ValidateRequest) -> dict[str, Any]:
     >>> document["rows"]
     2
     """
-    return measured.validate(request)
+    request.check()
+    rows = request.read_rows()
+    return request.document([*request.predict(request.select(rows))], len(rows))
 
 
 @_asks(measured.CalibrateRequest)
@@ -446,4 +482,4 @@ def calibrate(request: measured.CalibrateRequest) -> CalibrationFile:
     >>> import nest
     >>> calibration = nest.calibrate("runs.csv")  # doctest: +SKIP
     """
-    return measured.calibrate(request)
+    return request.learn().file

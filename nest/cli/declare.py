@@ -69,21 +69,10 @@ def option(
 ) -> Decorator:
     """Return what adds an option to a command.
 
-    Parameters
-    ----------
-    usage
-        As the help shows it, such as ``-o --output FILE``; a flag has no
-        word for its value.
-    text
-        What it means; the default is added.
-    read
-        Turns the text of the command line into the value.
-    names
-        What the command calls it, where that is not the option itself.
-    default
-        Value if it is not given.
-    settings
-        More for :func:`click.option`.
+    ``usage`` is as the help shows it, such as ``-o --output FILE``; a flag has no word
+    for its value. The default is added to the text of the help. ``read`` turns the text
+    of the command line into the value, ``names`` are what the command calls it, where
+    that is not the option itself, and ``settings`` more for :func:`click.option`.
     """
     declared = Setting(usage, text)
     flags, metavar = declared.flags, declared.metavar

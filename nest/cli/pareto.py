@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
     "to a new or empty directory.",
-    None,
-    "folder",
 )
 @takes(
     ParetoRequest,
@@ -64,7 +62,7 @@ def pareto_command(
     steps: int | None,
     top: int | None,
     within: Fraction | None,
-    folder: str | None,
+    output: str | None,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
 
@@ -82,7 +80,7 @@ def pareto_command(
     session = _Session(request)
     request.check_proofs()
     files.check(request)
-    check_output(folder, "-o", folder=True)
+    check_output(output, "-o", folder=True)
     session.restricted = restricted = request.restricted()
     if steps is not None:
         _check_steps(
@@ -101,8 +99,8 @@ def pareto_command(
     if files.html_path is not None:
         _write_page(files.html_path, session, steps)
     _write_json(session, files, steps)
-    if folder is not None:
-        _write_plans(folder, restricted, session.frontier)
+    if output is not None:
+        _write_plans(output, restricted, session.frontier)
     if session.stop is not None:
         raise session.stop
     return int(any(x.verdict == "contradiction" for x in session.proofs))
@@ -110,13 +108,7 @@ def pareto_command(
 
 @dataclass
 class _Session:
-    """A request, and the answers as far as they are known.
-
-    Attributes
-    ----------
-    stop
-        What interrupted the search, if anything did.
-    """
+    """A request, and the answers as far as they are known."""
 
     request: ParetoRequest
     restricted: Restricted = field(init=False)
@@ -171,7 +163,6 @@ def _show(
 ) -> None:
     """Print the frontier, and what contradicts it."""
     from nest.present.frontier import contradictions, frontier_block
-    from nest.present.table import show
 
     notes = session.request.notes(session.restricted) + session.remedy_lines
     parts = frontier_block(
@@ -184,7 +175,7 @@ def _show(
         session.stopped,
         within,
     )
-    show(files.people, *parts)
+    files.show(*parts)
     for line in contradictions(session.frontier, session.request.prove, session.proofs):
         say(f"nest: {line}", err=True)
 
@@ -206,9 +197,8 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
 def _check_steps(price_usd: float | None) -> None:
     if price_usd is None:
         raise InvalidOptionError(
-            "--steps: expected a price per device and a step time in "
-            "seconds, got none; pass --price, or leave "
-            "out --steps"
+            "--steps: expected a price per device and a step time in seconds, got "
+            "none; pass --price, or leave out --steps"
         )
 
 

@@ -18,21 +18,7 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
-from nest.requests.solving import (
-    ALL,
-    Cells,
-    CompareRequest,
-    SolveRequest,
-    TargetLossRequest,
-    adopted_by,
-    check_solvers,
-    compare_restricted,
-    find_loss,
-    find_robust,
-    parse_extra,
-    solve_restricted,
-    split_solvers,
-)
+from nest.requests import solving
 from nest.requests.values import integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
@@ -105,7 +91,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     text="Names or files of problems; otherwise a model.",
 )
 @takes(
-    CompareRequest,
+    solving.CompareRequest,
     "json_path",
     "csv_path",
     without=("problem",),
@@ -113,7 +99,7 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     csv_path="Also write a row per solver and problem; '-' is standard output.",
 )
 def compare_command(
-    request: CompareRequest,
+    request: solving.CompareRequest,
     files: Files,
     texts: tuple[str, ...],
     page: Paging,
@@ -127,8 +113,8 @@ def compare_command(
     Several are a benchmark, see 'nest bench'. With --model or all solvers,
     every solver gets 60 s unless --time-limit says otherwise.
     """
-    solvers = split_solvers(str(request.solvers))
-    request = request.limited(slow=request.solvers == ALL)
+    solvers = solving.split_solvers(str(request.solvers))
+    request = request.limited(slow=request.solvers == solving.ALL)
     if not texts and not request.given_job:
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
@@ -172,9 +158,9 @@ def compare_command(
 @_MODELS
 @_LOG
 @paged
-@takes(SolveRequest, "output", "json_path", time_limit=_LIMIT)
+@takes(solving.SolveRequest, "output", "json_path", time_limit=_LIMIT)
 def solve_command(
-    request: SolveRequest,
+    request: solving.SolveRequest,
     files: Files,
     launch: bool,
     launch_dir: str | None,
@@ -190,12 +176,14 @@ def solve_command(
     """
     request = request.limited()
     request.check_problem_choice()
+    launches = bool(launch or launch_dir)
     session = _prepared(
         request,
         files,
         [request.solver],
         page=page,
-        launching=Launching(launch_dir) if launch or launch_dir else None,
+        launches=launches,
+        launch_dir=launch_dir if launches else None,
         engine=EngineOptions(**engine_files),
     )
     _run(session, _show_answer)
@@ -203,46 +191,26 @@ def solve_command(
     # Nobody can run a plan that does not fit the memory, or that no
     # framework can express.
     unfit = result.over_memory_bytes is not None or session.no_launch is not None
-    missing = result.plan is None and (
-        files.output is not None or session.launching is not None
-    )
+    missing = result.plan is None and (files.output is not None or session.launches)
     return int(result.outcome.failed or unfit or missing)
-
-
-@dataclass(frozen=True)
-class Launching:
-    """What ``--launch`` asks for: the folder for its files, if any."""
-
-    folder: str | None
 
 
 @dataclass
 class _Session:
     """A request that is checked, and the answers as they come in.
 
-    Attributes
-    ----------
-    cells
-        The options of every solver that runs.
-    settings
-        What the files of ``--launch`` need.
-    results, faster, loss, remedies, robust
-        The answers of solvers, the faster plan that may not fit, the answers
-        of ``--target-loss`` and ``--robust``, and what would make an
-        infeasible problem feasible.
-    rows
-        The labeled rows of the screen, once they are made.
-    launch_files, no_launch, models
-        The files of ``--launch``, or why there are none, and the models that
-        are written.
+    Of these ``faster`` may not fit, ``loss`` and ``robust`` answer ``--target-loss``
+    and ``--robust``, and ``remedies`` are what would make an infeasible problem
+    feasible. ``no_launch`` says why there are no files of ``--launch``.
     """
 
-    request: TargetLossRequest
+    request: solving.TargetLossRequest
     files: Files
     restricted: Restricted
-    cells: Cells
+    cells: solving.Cells
     page: Paging
-    launching: Launching | None = None
+    launches: bool = False
+    launch_dir: str | None = None
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     results: Sequence[SolveResult] = ()
@@ -258,12 +226,12 @@ class _Session:
     @property
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
-        return isinstance(self.request, SolveRequest)
+        return isinstance(self.request, solving.SolveRequest)
 
     @property
     def is_robust(self) -> bool:
         """Whether the plan with the best guaranteed step time is asked for."""
-        return isinstance(self.request, SolveRequest) and self.request.robust
+        return isinstance(self.request, solving.SolveRequest) and self.request.robust
 
     @property
     def remarks(self) -> list[str]:
@@ -279,7 +247,7 @@ class _Session:
         # The default headroom selects plans of the problem of the model.
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
-            results = [adopted_by(problem, result) for result in results]
+            results = [solving.adopted_by(problem, result) for result in results]
         target = restricted.target.name if restricted.target else None
         document = to_document(problem, self.cells, results, target)
         more = {
@@ -302,39 +270,40 @@ class _Session:
 
 
 def _prepared(
-    request: TargetLossRequest,
+    request: solving.TargetLossRequest,
     files: Files,
     solvers: list[str],
     *,
-    launching: Launching | None = None,
+    launches: bool = False,
+    launch_dir: str | None = None,
     engine: EngineOptions | None = None,
     **more: Any,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
     engine = engine or EngineOptions()
     request.check_problem_choice()
-    check_solvers(solvers, request.time_limit)
-    extra = parse_extra(request.option, solvers)
+    solving.check_solvers(solvers, request.time_limit)
+    extra = solving.parse_extra(request.option, solvers)
     files.check(request, writes={"--html": more["page"].path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
-    if launching is not None:
-        check_output(launching.folder, "--launch-dir", folder=True)
+    check_output(launch_dir, "--launch-dir", folder=True)
     restricted = request.restricted()
     request.check_questions(restricted)
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
-    if launching is not None:
+    if launches:
         from nest.requests.launching import launch_settings
 
-        option_name = "--launch-dir" if launching.folder else "--launch"
+        option_name = "--launch-dir" if launch_dir else "--launch"
         settings = launch_settings(request, restricted, option_name)
     return _Session(
         request,
         files,
         restricted,
         cells,
-        launching=launching,
+        launches=launches,
+        launch_dir=launch_dir,
         engine=engine,
         settings=settings,
         **more,
@@ -368,7 +337,10 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 
 def _answer(
-    session: _Session, cells: Cells, progress: ProgressLine, traces: Traces | None
+    session: _Session,
+    cells: solving.Cells,
+    progress: ProgressLine,
+    traces: Traces | None,
 ) -> None:
     """Run the solvers, and after them what else is asked."""
     from nest.analysis.compare import compare
@@ -379,7 +351,7 @@ def _answer(
         session.results = tuple(replace(x, options=cells[x.solver]) for x in results)
         session.write()
 
-    def run(restricted: Restricted, cells: Cells) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: solving.Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -395,12 +367,12 @@ def _answer(
         run(restricted.free or restricted, cells)
     elif session.is_single:
         ((name, options),) = cells.items()
-        session.restricted, result, session.faster = solve_restricted(
+        session.restricted, result, session.faster = solving.solve_restricted(
             restricted, name, options, run
         )
         session.results = (result,)
     else:
-        answered, _ = compare_restricted(restricted, cells, run)
+        answered, _ = solving.compare_restricted(restricted, cells, run)
         if answered.free is not None:
             _search_faster(session, cells, progress)
     session.write()
@@ -408,7 +380,7 @@ def _answer(
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
         _lose: session.request.target_loss,
         _make_robust: session.is_robust,
-        _launch: session.launching is not None,
+        _launch: session.launches,
         _write_models: session.engine.writes,
     }
     for step in (step for step, is_asked in steps.items() if is_asked):
@@ -417,7 +389,9 @@ def _answer(
         session.write()
 
 
-def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _search_faster(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Search what the best solver gains without the default headroom."""
     from nest.analysis.compare import fastest
     from nest.analysis.safe import FREE_SHARE, faster_of
@@ -435,7 +409,7 @@ def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> N
     session.faster = faster_of(best, other, free.problem)
 
 
-def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
+def _remedy(session: _Session, _: solving.Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -445,16 +419,19 @@ def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
     )
 
 
-def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _lose(session: _Session, cells: solving.Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
-    session.loss = find_loss(session.restricted, session.results, cells, progress)
+    restricted, results = session.restricted, session.results
+    session.loss = solving.find_loss(restricted, results, cells, progress)
 
 
-def _make_robust(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _make_robust(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Look for the plan with the best guaranteed step time."""
     (fastest,) = session.results
     problem = session.restricted.problem
-    session.robust = find_robust(problem, fastest, cells, progress)
+    session.robust = solving.find_robust(problem, fastest, cells, progress)
     session.results = (session.robust.answer,)
 
 
@@ -466,7 +443,6 @@ def _launch(session: _Session, *_: Any) -> None:
     if result.plan is None or result.over_memory_bytes is not None:
         return
     assert target is not None
-    assert session.launching is not None
     try:
         files = export(
             session.restricted.problem, result.plan, target.name, session.settings
@@ -474,8 +450,8 @@ def _launch(session: _Session, *_: Any) -> None:
     except NestError as error:
         session.no_launch = str(error)
         return
-    if session.launching.folder is not None:
-        write_folder(session.launching.folder, files)
+    if session.launch_dir is not None:
+        write_folder(session.launch_dir, files)
     session.launch_files = files
 
 
@@ -515,7 +491,6 @@ def _show_table(session: _Session) -> None:
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import continued, launch_text, run_text, unbroken
-    from nest.present.table import show
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -550,7 +525,7 @@ def _show_table(session: _Session) -> None:
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
     screen = compare_screen(problem, results, notes)
     texts = unbroken([continued(commands)])
-    show(session.files.people, *screen, *texts)
+    session.files.show(*screen, *texts)
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
@@ -573,7 +548,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
         *(("fits", text) for text in remedies),
         *(("guaranteed", text) for text in guaranteed),
     ]
-    if session.launching is not None:
+    if session.launches:
         rows = [row for row in rows if row[0] != "launch"]
     elif session.is_single and session.request.model is not None:
         plan, step_quanta = result.plan, result.step_quanta
@@ -603,16 +578,14 @@ def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.present.launch import launch_texts
-    from nest.present.screen import continued, screen, stage_parts
-    from nest.present.table import show
+    from nest.present.screen import continued, launch_texts, screen, stage_parts
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)
     for result in session.results:
         files, plan = session.launch_files, result.plan
         texts = [] if files is None else launch_texts(files)
-        if session.launching is None and result.step_quanta is not None:
+        if not session.launches and result.step_quanta is not None:
             output = session.files.output
             commands = commands_text(session.request, restricted, plan, output)
             texts.append(continued(commands))
@@ -623,8 +596,7 @@ def _show_answer(session: _Session) -> None:
             parts += stage_parts(problem, plan, result.score)
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
-        show(session.files.people, *parts)
+        session.files.show(*parts)
         session.files.write_plan(plan and restricted.adopt(plan))
-        folder = session.launching and session.launching.folder
-        if folder is not None and session.launch_files is None:
-            say(f"nest: {folder} not written: no plan to launch", err=True)
+        if session.launch_dir is not None and session.launch_files is None:
+            say(f"nest: {session.launch_dir} not written: no plan to launch", err=True)

@@ -27,8 +27,6 @@ def schedule(
     ----------
     operators
         A DAG, in any order.
-    cores
-        The cores.
     solver
         A keyword of :data:`nest.operator_schedule.SOLVERS`, for what bounds do
         not settle.

@@ -17,7 +17,14 @@ from rich.console import RenderableType
 from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
 from nest.present.screen import degrees, lines, title
-from nest.present.table import note_text, percent, scale_of, status_of, terminal_table
+from nest.present.table import (
+    note_text,
+    number_form,
+    percent,
+    scale_of,
+    status_of,
+    terminal_table,
+)
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
@@ -34,10 +41,6 @@ Fields = Mapping[str, Any]
 
 #: Writers of texts for people.
 _PEOPLE = frozenset({Writer.TERMINAL, Writer.PAGE})
-
-
-def _seconds(wall_s: float | None) -> str:
-    return "" if wall_s is None else f"{wall_s:.2f}"
 
 
 def answer_fields(
@@ -204,7 +207,7 @@ def all_columns(problem: Problem | None, scale: TimeScale) -> list[Column]:
         Column("proof", value=_proof, style=_style, min_width=13, writers=_PEOPLE),
         *_exact("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
         *_exact("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
-        Column("wall_s", "search, s", _seconds, right=True),
+        Column("wall_s", "search, s", number_form(".2f"), right=True),
         *_exact("cpu_s", "peak_rss_bytes", "host", "detail"),
         interval("step_time_50_ns", "step 50 %", scale.interval),
         Column("simulated_step_time_ns", "simulated", scale, writers=verbose),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError
@@ -11,7 +11,15 @@ from nest.requests.prices import PRICE_HELP, PRICE_USAGE, priced
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest, WorkersRequest, solver_limits
-from nest.requests.values import Integers, Pairs, Words, integers, names, pairs
+from nest.requests.values import (
+    Integers,
+    Pairs,
+    Words,
+    also_needed,
+    integers,
+    names,
+    pairs,
+)
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -36,9 +44,8 @@ class ParetoRequest(
     _: KW_ONLY
     devices: Integers | None = setting(
         "--devices N,…",
-        "Sizes of clusters to compare, each the first devices of the "
-        "cluster.  [default: all; also half, a quarter, … with devices or "
-        "cost]",
+        "Sizes of clusters to compare, each the first devices of the cluster.  "
+        "[default: all; also half, a quarter, … with devices or cost]",
         integers(),
         unit="devices",
     )
@@ -68,10 +75,7 @@ class ParetoRequest(
         from nest.analysis.prove import check_prover
 
         if self.points is not None and self.prove is None:
-            raise InvalidOptionError(
-                "--points: expected --prove too, got none; add it, or leave "
-                "out --points"
-            )
+            raise also_needed("--points", "--prove", "add it, or leave out --points")
         if self.prove is not None:
             check_prover(self.prove)
 
@@ -118,12 +122,3 @@ def prove_points(
     for index in numbers:
         point = frontier.points[index - 1]
         yield prove(frontier, point, request.prove, limits, on_progress)
-
-
-def pareto(request: ParetoRequest) -> Frontier:
-    """Return the frontier of a problem, with the proofs that were asked for."""
-    request = replace(request, workers=request.workers or num_cpus())
-    request.check_proofs()
-    frontier = find_frontier(request, request.restricted().problem)
-    proofs = prove_points(request, frontier, request.on_progress)
-    return replace(frontier, proofs=tuple(proofs))

@@ -23,25 +23,12 @@ _METADATA = "setting"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that a request holds.
+    """A value that a request holds, with its help, reader, default and unit.
 
-    Attributes
-    ----------
-    usage
-        The option as its help shows it, such as ``-o --output FILE``; an
-        argument such as ``[PROBLEM]``; a flag has no word for its value.
-    help
-        What the value means.
-    read
-        Turns text or a Python value into what the request holds.
-    default
-        The value if none is given.
-    unit
-        The unit of a number; empty for texts and counts without one.
-    is_multiple
-        Whether the option may come several times.
-    is_required
-        Whether there is no default.
+    ``usage`` is the option as its help shows it, such as ``-o --output FILE``, or an
+    argument such as ``[PROBLEM]``; a flag has no word for its value. ``read`` turns
+    text or a Python value into what the request holds. The unit is empty for texts and
+    counts. An option that ``is_multiple`` may come several times.
     """
 
     usage: str

@@ -1,4 +1,4 @@
-"""``solve`` and ``compare``: requests and limits of solvers."""
+"""``solve``, ``compare`` and ``report``: requests and limits of solvers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,11 @@ from msgspec import structs
 
 from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.ir.io import problem_hash
+from nest.requests import values as read
 from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, record, redeclared, setting
-from nest.requests.values import (
-    Pairs,
-    Reader,
-    Words,
-    both_given,
-    fraction,
-    integer,
-    pairs,
-    read_solver,
-    seconds,
-    shown,
-    solver_keyword,
-)
+from nest.requests.values import Pairs, Reader, Words, shown
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -65,7 +54,7 @@ class TimeLimitRequest(Request, group="Search"):
         "--time-limit S",
         "Wall-clock seconds for the run of the solver.  [default: none, 60 "
         "with --model]",
-        seconds,
+        read.seconds,
         unit="s",
     )
 
@@ -78,7 +67,7 @@ class WorkersRequest(Request, group="Search"):
         "--workers N",
         "Threads or processes per solver.  [default: all available CPUs if "
         "the solver's answer does not depend on the number, else 1]",
-        integer(1, num_cpus()),
+        read.integer(1, num_cpus()),
     )
 
 
@@ -90,7 +79,7 @@ class GapRequest(Request, group="Search"):
         "--gap F",
         "Let exact solvers stop at a plan proven to be so close to the best, "
         "such as 0.02 for 2 %.",
-        fraction,
+        read.fraction,
         default=0,
     )
 
@@ -109,7 +98,7 @@ class SolverOptionsRequest(
     option: Pairs = setting(
         "--option SOLVER.KEY=VALUE",
         "Option of one solver, see 'nest solvers'; repeatable.",
-        pairs,
+        read.pairs,
         multiple=True,
     )
 
@@ -118,7 +107,9 @@ class SolverOptionsRequest(
 class SeedRequest(Request, group="Search"):
     """The seed of random choices."""
 
-    seed: int = setting("--seed N", "Seed of random choices.", integer(0), default=0)
+    seed: int = setting(
+        "--seed N", "Seed of random choices.", read.integer(0), default=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -126,7 +117,7 @@ class OneSolverRequest(Request):
     """The solver that answers a question."""
 
     solver: str = setting(
-        "--solver NAME", "See 'nest solvers'.", read_solver, default=DEFAULT_SOLVER
+        "--solver NAME", "See 'nest solvers'.", read.read_solver, default=DEFAULT_SOLVER
     )
 
 
@@ -185,10 +176,8 @@ class TargetLossRequest(LimitedRequest):
     def check_questions(self, restricted: Restricted) -> None:
         """Refuse questions that the problem cannot answer."""
         if self.target_loss and restricted.untargeted is None:
-            raise InvalidOptionError(
-                "--target-loss: expected --target too, got none; add a target "
-                "with rules, such as --target megatron"
-            )
+            remedy = "add a target with rules, such as --target megatron"
+            raise read.also_needed("--target-loss", "--target", remedy)
 
 
 @dataclass(frozen=True)
@@ -199,7 +188,7 @@ class SolveRequest(TargetLossRequest, command="nest solve"):
         "--solver NAME|FILE",
         "See 'nest solvers'; or a file that describes a command "
         "(docs/your-planner.md).",
-        read_solver,
+        read.read_solver,
         default=DEFAULT_SOLVER,
     )
     options: SolveOptions | None = record(
@@ -222,7 +211,7 @@ class SolveRequest(TargetLossRequest, command="nest solve"):
             return
         if self.target_loss:
             other = "--target-loss, which compares the fastest plans"
-            raise both_given("--robust", other)
+            raise read.both_given("--robust", other)
         why = why_none(restricted.problem)
         if why:
             raise InvalidOptionError(
@@ -284,15 +273,32 @@ class CompareRequest(TargetLossRequest, command="nest compare"):
     solvers: Words = solvers_option()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(
+    RestrictedRequest,
+    OneSolverRequest,
+    TimeLimitRequest,
+    WorkersRequest,
+    GapRequest,
+    SeedRequest,
+    command="nest report",
+):
+    """A problem, and the plans that a page shows; or a solver finds one."""
+
+    plans: Words = setting(
+        "[PLAN]…", "Files, or settings of plans.", read.names, multiple=True
+    )
+
+    @property
+    def plan_texts(self) -> tuple[str, ...]:
+        """The plans that are settings or files."""
+        return tuple(self.plans)
+
+
 def solver_limits(request: Any, name: str) -> SolveOptions:
     """Return the options of a solver, without its own ones.
 
-    Parameters
-    ----------
-    request
-        A request with some of time limit, gap, workers, seed and repair.
-    name
-        The keyword of the solver.
+    The request has some of time limit, gap, workers, seed and repair.
     """
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import default_workers
@@ -325,7 +331,7 @@ def split_solvers(text: str) -> list[str]:
             f"--solvers: expected keywords separated by commas, got "
             f"{text!r}; see 'nest solvers'"
         )
-    names = [solver_keyword(name) for name in names]
+    names = [read.solver_keyword(name) for name in names]
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(
@@ -364,8 +370,7 @@ def parse_extra(
         if keyword not in solvers:
             raise InvalidOptionError(
                 f"--option {text}: expected one of the solvers that run "
-                f"({', '.join(solvers)}), got {keyword!r}; "
-                f"correct it or add the solver"
+                f"({', '.join(solvers)}), got {keyword!r}; correct it or add the solver"
             )
         if key in options.setdefault(keyword, {}):
             raise InvalidOptionError(

@@ -30,18 +30,10 @@ def solver_rows(
     traces: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
     missing: Iterable[str] = (),
 ) -> list[Document]:
-    """Return a row per solver, those that did not run included.
+    """Return a row per solver, those included that did not run.
 
-    Parameters
-    ----------
-    results
-        What they answered.
-    problem
-        The problem.
-    traces
-        By solver: what it had and when, as (wall_s, step quanta, bound quanta).
-    missing
-        Solvers that were asked for and did not begin.
+    ``traces`` are what each solver had and when, as (wall_s, step quanta, bound
+    quanta); ``missing`` are the solvers that did not begin.
     """
     traces = traces or {}
 

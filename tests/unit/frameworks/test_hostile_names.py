@@ -24,8 +24,8 @@ from nest.hardware import machine, read_cluster
 from nest.hardware.template import ClusterTemplate, cluster_text
 from nest.ir import Problem, Strategy, encode
 from nest.ir.io import decode_problem
-from nest.present.launch import launch_texts
 from nest.present.pages.benchmark import joint_csv, reports
+from nest.present.screen import launch_texts
 from nest.simulation.events import Simulation
 from tests.benchmarks import go, instances, make_run
 from tests.exports import small_model, small_plan, small_problem

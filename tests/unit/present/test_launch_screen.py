@@ -19,13 +19,13 @@ from nest.constraints.targets import target
 from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
-from nest.present.launch import launch_texts
 from nest.present.screen import (
     LABELS,
     answer_rows,
     continued,
     degrees,
     launch_text,
+    launch_texts,
     others_text,
     run_text,
 )

@@ -35,7 +35,7 @@ from tests.loopback import tiny_problem
 SCREEN = {
     "nothing to show": "help quiet verbose describe published promises template",
     "the answer, which nest.write writes": "json_path output csv_path folder",
-    "pictures and pages of the answer": "html_path plot_path details_path next_path",
+    "pictures and pages of the answer": "html_path plot_path details next_path",
     "the argument plan": "plan_option",
     "days and dollars: a product of the step time": "tokens prices steps",
     "a choice of the points in Frontier.points": "top within",
