@@ -423,8 +423,8 @@ class _Program:
             rooms = np.concatenate((rooms, rooms_ahead))
         none = rooms <= 0.0
         sizes[~none] /= rooms[~none, None]
-        most = np.where(none, ROUNDING, 1 + ROUNDING)
-        self.fits[rows] &= (sizes <= most[:, None]).all(axis=0)
+        max_sizes = np.where(none, ROUNDING, 1 + ROUNDING)
+        self.fits[rows] &= (sizes <= max_sizes[:, None]).all(axis=0)
         return sizes[~none]
 
     def _ahead(self, width: int) -> tuple[Floats, Floats]:

@@ -66,15 +66,15 @@ class LinearProgram:
         first = self._num_given
         self._num_given = len(self.rows)
         rows = np.array(self.rows[first:]).reshape(-1, len(self._costs))
-        places, columns = np.nonzero(rows)
+        row_numbers, columns = np.nonzero(rows)
         self._solver.addRows(
             len(rows),
             np.array(self.lower[first:]),
             np.full(len(rows), np.inf),
             len(columns),
-            np.searchsorted(places, np.arange(len(rows))).astype(np.int32),
+            np.searchsorted(row_numbers, np.arange(len(rows))).astype(np.int32),
             columns.astype(np.int32),
-            rows[places, columns],
+            rows[row_numbers, columns],
         )
 
     def solve(self) -> tuple[Floats, float]:
