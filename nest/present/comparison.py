@@ -39,9 +39,6 @@ EQUAL_MEANING = "* within the prediction error: a measurement may reverse the or
 #: The fields of one answer, as in a document.
 Fields = Mapping[str, Any]
 
-#: Writers of texts for people.
-_PEOPLE = frozenset({Writer.TERMINAL, Writer.PAGE})
-
 
 def answer_fields(
     problem: Problem, results: Iterable[SolveResult]
@@ -169,58 +166,54 @@ def all_columns(problem: Problem | None, scale: TimeScale) -> list[Column]:
         text = f"{100 * longer:.1f}" if longer else "fastest"
         return text + " *" * bool(longer and fields["equal_to_best"])
 
-    def interval(
+    def ends(
         key: str, name: str, form: Callable[[Any], str], min_width: int | None = None
     ) -> Column:
         return Column(
             key,
             name,
-            lambda ends: form(ends) if ends else "",
+            lambda pair: form(pair) if pair else "",
             value=lambda fields: (fields["intervals"] or {}).get(key),
             writers=verbose,
             min_width=min_width,
         )
 
-    def sizes(ends: Any) -> str:
-        return format_sizes(ends[0], ends[1], 1)
+    def sizes(pair: Any) -> str:
+        return format_sizes(pair[0], pair[1], 1)
 
     return [
         *_exact("problem"),
         Column("solver"),
         *_exact("seed", "outcome", "status", "limit"),
-        Column("fits", value=fits, writers=_PEOPLE),
-        Column(
-            "memory",
-            f"memory, {unit}{of_size}",
-            value=memory,
-            right=True,
-            writers=_PEOPLE,
-        ),
-        Column(
-            "step",
-            f"step time, {scale.unit} (90 %)",
-            value=step,
-            right=True,
-            writers=_PEOPLE,
-        ),
-        Column("slower", "slower, %", value=slower, right=True, writers=_PEOPLE),
-        Column("proof", value=_proof, style=_style, min_width=13, writers=_PEOPLE),
+        _text("fits", "", fits),
+        _text("memory", f"memory, {unit}{of_size}", memory, right=True),
+        _text("step", f"step time, {scale.unit} (90 %)", step, right=True),
+        _text("slower", "slower, %", slower, right=True),
+        _text("proof", "", _proof, style=_style, min_width=13),
         *_exact("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
         *_exact("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
         Column("wall_s", "search, s", number_form(".2f"), right=True),
         *_exact("cpu_s", "peak_rss_bytes", "host", "detail"),
-        interval("step_time_50_ns", "step 50 %", scale.interval),
+        ends("step_time_50_ns", "step 50 %", scale.interval),
         Column("simulated_step_time_ns", "simulated", scale, writers=verbose),
         Column("own_objective_ns", "own objective", scale, writers=verbose),
         Column("tokens_per_s", "tokens/s", _speed, _tokens_per_s, writers=verbose),
-        interval("memory_90_bytes", "memory 90 %", sizes, 8),
-        interval("memory_50_bytes", "memory 50 %", sizes, 8),
+        ends("memory_90_bytes", "memory 90 %", sizes, 8),
+        ends("memory_50_bytes", "memory 50 %", sizes, 8),
     ]
 
 
 def _exact(*keys: str) -> list[Column]:
     """Return columns of CSV files alone."""
     return [Column(key, writers=frozenset({Writer.CSV})) for key in keys]
+
+
+def _text(
+    key: str, name: str, value: Callable[[Fields], str], **settings: Any
+) -> Column:
+    """Return a column of texts for people, on terminals and pages."""
+    writers = frozenset({Writer.TERMINAL, Writer.PAGE})
+    return Column(key, name, value=value, writers=writers, **settings)
 
 
 def _speed(tokens_per_s: float | None) -> str:
