@@ -18,9 +18,12 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nest.errors import InvalidOptionError
+from nest.ir.problem import Problem
 from nest.requests import (
     accelerators,
     benchmarks,
@@ -34,8 +37,10 @@ from nest.requests import (
 from nest.requests import fits as memory
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, in_python, python_errors, settings_of
+from nest.requests.values import PathText
 from nest.util.files import check_output
 from nest.util.text import closest
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
@@ -46,10 +51,22 @@ if TYPE_CHECKING:
     from nest.analysis.pareto import Frontier
     from nest.cost.verdict import Score
     from nest.hardware.calibration import CalibrationFile
-    from nest.ir.problem import Problem
-    from nest.requests.values import PathText
     from nest.simulation.events import Simulation
     from nest.solvers.result import SolveResult
+
+#: The modules of the types of answers, which :func:`typing.get_type_hints` imports.
+_TYPES = {
+    "CalibrationFile": "nest.hardware.calibration",
+    "Codesign": "nest.accelerators.document",
+    "Comparison": "nest.analysis.compare",
+    "Explanation": "nest.analysis.explain",
+    "Fit": "nest.analysis.fit",
+    "Fits": "nest.analysis.fits",
+    "Frontier": "nest.analysis.pareto",
+    "Score": "nest.cost.verdict",
+    "Simulation": "nest.simulation.events",
+    "SolveResult": "nest.solvers.result",
+}
 
 Arguments = ParamSpec("Arguments")
 Asked = TypeVar("Asked", bound=Request)
@@ -57,20 +74,25 @@ Answer = TypeVar("Answer")
 
 
 def _asks(
-    request: Callable[Arguments, Asked],
+    request: Callable[Arguments, Asked], *without: str
 ) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
     """Turn a function of a request into one of the request's fields.
 
-    The function gets the signature of the request, its docstring a section on
-    every field, and its errors the names of Python arguments.
+    The function gets the signature of the request, but for the fields that it
+    does ``without``, its docstring a section on every field, and its errors the
+    names of Python arguments.
     """
     kind: Any = request
 
     def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
         signature = inspect.signature(kind)
+        fields = signature.parameters.values()
+        signature = signature.replace(
+            parameters=[field for field in fields if field.name not in without]
+        )
 
         @functools.wraps(answer)
-        def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        def function(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
             name = f"nest.{answer.__name__}"
             for key in kwargs:
                 if key not in signature.parameters:
@@ -90,20 +112,32 @@ def _asks(
             with python_errors(kind):
                 return answer(request(*args, **kwargs))
 
-        ask.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            return_annotation=inspect.signature(answer).return_annotation
+        returned = answer.__annotations__["return"]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            return_annotation=returned
         )
-        ask.__doc__ = _with_parameters(answer.__doc__ or "", kind)
-        return ask
+        is_lazy = returned in _TYPES
+        function.__annotations__ = {
+            "return": f"_imported({returned!r})" if is_lazy else returned
+        }
+        function.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
+        return function
 
     return decorate
 
 
-def _with_parameters(doc: str, request: type[Request]) -> str:
+def _imported(name: str) -> Any:
+    """Return a type of answers."""
+    return getattr(import_module(_TYPES[name]), name)
+
+
+def _with_parameters(
+    doc: str, request: type[Request], signature: inspect.Signature
+) -> str:
     """Return a docstring with a section on the fields of a request."""
     lines = ["Parameters", "----------"]
     settings = settings_of(request)
-    for name in inspect.signature(request).parameters:
+    for name in signature.parameters:
         declared = settings[name]
         lines.append(f"{name} [{declared.unit}]" if declared.unit else name)
         lines += textwrap.wrap(
@@ -202,7 +236,11 @@ def pareto(request: frontier.ParetoRequest) -> Frontier:
     >>> points.proven, points.to_rows()[0]["devices"]
     (True, 8)
     """
-    return frontier.find_frontier(request, request.restricted().problem)
+    request = replace(request, workers=request.workers or num_cpus())
+    request.check_proofs()
+    points = frontier.find_frontier(request, request.restricted().problem)
+    proofs = frontier.prove_points(request, points, request.on_progress)
+    return replace(points, proofs=tuple(proofs))
 
 
 @_asks(fitting.FitRequest)
@@ -365,7 +403,7 @@ def certify(request: explaining.CertifyRequest) -> dict[str, Any]:
     return certify(problem, plan, None)
 
 
-@_asks(launching.ExportRequest)
+@_asks(launching.ExportRequest, "target")
 def export(request: launching.ExportRequest) -> dict[str, str | bytes]:
     """Return the files that start a plan, by name, as ``nest export`` does.
 

@@ -35,8 +35,8 @@ class Room(NamedTuple):
     name
         What people call it.
     core
-        Whether a newcomer has to know it: the others are satellites, which
-        the core does not import.
+        Whether a newcomer has to know it. The others are satellites; below
+        floor 9 the core imports none.
     holds
         What is in it, for the page.
     modules

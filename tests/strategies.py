@@ -334,6 +334,40 @@ def _allow_runtimes(draw: Draw, job: Job) -> Job:
 # Problems
 
 
+def _draw_problem(
+    draw: Draw, job: Job, preset: str, *, graphs: bool, choosing: bool
+) -> Problem:
+    """Draw the graph and the cluster of a job."""
+    uniform = preset != "standard"
+    num_devices = pick(draw, (4, 6, 3, 2, 5, 8, 4, 7, 1))
+    num_layers = pick(draw, (3, 4, 5, 2, 6, 4))
+    keys = _draw_keys(draw, job, uniform)
+    if choosing and all(tp == 1 for tp, *_ in keys):
+        keys += [(2, 1, 1, count) for count in sorted({count for *_, count in keys})]
+    kinds = _draw_kinds(
+        draw,
+        draw(st.integers(1, min(3, num_layers))),
+        keys,
+        job,
+        expert=draw(st.booleans()) and not uniform,
+    )
+    return Problem(
+        graph=_draw_graph(draw, num_layers, kinds, by_tp=uniform),
+        cluster=Cluster(
+            num_devices=num_devices,
+            device=Device(
+                memory_bytes=PLENTY,
+                hbm_bytes_per_s=(None if uniform else pick(draw, (None, 2e9))),
+            ),
+            topology=(_draw_graph_topology if graphs else _draw_topology)(
+                draw, num_devices
+            ),
+        ),
+        job=job,
+        preset=preset,
+    )
+
+
 @st.composite
 def problems(  # noqa: PLR0913
     draw: Draw,
@@ -388,33 +422,7 @@ def problems(  # noqa: PLR0913
         job = _restrict(draw, job)
     if overlapping:
         job = _allow_runtimes(draw, job)
-    num_devices = pick(draw, (4, 6, 3, 2, 5, 8, 4, 7, 1))
-    num_layers = pick(draw, (3, 4, 5, 2, 6, 4))
-    keys = _draw_keys(draw, job, uniform)
-    if choosing and all(tp == 1 for tp, *_ in keys):
-        keys += [(2, 1, 1, count) for count in sorted({count for *_, count in keys})]
-    kinds = _draw_kinds(
-        draw,
-        draw(st.integers(1, min(3, num_layers))),
-        keys,
-        job,
-        expert=draw(st.booleans()) and not uniform,
-    )
-    problem = Problem(
-        graph=_draw_graph(draw, num_layers, kinds, by_tp=uniform),
-        cluster=Cluster(
-            num_devices=num_devices,
-            device=Device(
-                memory_bytes=PLENTY,
-                hbm_bytes_per_s=(None if uniform else pick(draw, (None, 2e9))),
-            ),
-            topology=(_draw_graph_topology if graphs else _draw_topology)(
-                draw, num_devices
-            ),
-        ),
-        job=job,
-        preset=preset,
-    )
+    problem = _draw_problem(draw, job, preset, graphs=graphs, choosing=choosing)
     if overlapping:
         # Of whole and half ns some are half of these.
         quantum_ps = pick(draw, (1000, 1000, 10_000, 3000, 7))

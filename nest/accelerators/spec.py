@@ -100,7 +100,7 @@ _REQUIRED_OF_BASE = ("tensor_cores", "rows", "columns", "vector_cores", "sram")
 _AS_COLUMNS = "columns"
 
 
-class Objective(Struct, frozen=True, kw_only=True):
+class ObjectiveSpec(Struct, frozen=True, kw_only=True):
     """How throughputs of several models become one figure.
 
     ``weights`` are whole numbers per model, 1 for one that is not named: how often it
@@ -132,7 +132,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     devices: int
     job: Request
-    objective: Objective
+    objective: ObjectiveSpec
     convention: Convention
     attention: str
     link_latency_ns: int
@@ -188,7 +188,7 @@ class _Limits(Struct, frozen=True, kw_only=True):
     price: _Bounds = _Bounds()
 
 
-class _Objective(Struct, frozen=True, kw_only=True):
+class _StatedObjective(Struct, frozen=True, kw_only=True):
     kind: str = OBJECTIVES[0]
     weights: dict[str, Any] = {}
     base: str | _Base = TPU_V4_LIKE
@@ -215,7 +215,7 @@ class _File(FileStruct, frozen=True, kw_only=True, tag="nest-codesign/1"):
     models: tuple[str, ...] = ()
     limits: _Limits = _Limits()
     job: Request = Request()
-    objective: _Objective = _Objective()
+    objective: _StatedObjective = _StatedObjective()
     latency: _Latency = _Latency()
     convention: str = CONVENTIONS[0]
     attention: str = ATTENTION[0]
@@ -504,7 +504,9 @@ def _prices(values: _Prices) -> Prices:
     return Prices(**prices)
 
 
-def _objective(values: _Objective, space: Space, models: tuple[str, ...]) -> Objective:
+def _objective(
+    values: _StatedObjective, space: Space, models: tuple[str, ...]
+) -> ObjectiveSpec:
     kind = _named("$.objective.kind", values.kind, OBJECTIVES)
     where = "$.objective.weights"
     weights = {
@@ -528,7 +530,7 @@ def _objective(values: _Objective, space: Space, models: tuple[str, ...]) -> Obj
                 f"{where}: expected models of the list, got {model!r}; correct the name"
             )
     name, base = _base(values.base, space)
-    return Objective(kind=kind, weights=weights, base_name=name, base=base)
+    return ObjectiveSpec(kind=kind, weights=weights, base_name=name, base=base)
 
 
 def _base(values: str | _Base, space: Space) -> tuple[str, Architecture]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nest.analysis.target_loss import TargetLoss
 from nest.errors import SolverNotInstalledError, UnknownNameError
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
@@ -169,11 +170,12 @@ class Comparison(Tabular):
     """The answers of several solvers to one problem, one per solver.
 
     It has a length, is iterated over, and gives an answer by its place or by the
-    keyword of its solver.
+    keyword of its solver. ``target_loss`` is what the target costs, if that was asked.
     """
 
     problem: Problem
     results: tuple[SolveResult, ...]
+    target_loss: TargetLoss | None = None
 
     def __len__(self) -> int:
         """Return how many answers there are."""

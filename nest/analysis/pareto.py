@@ -39,6 +39,8 @@ from nest.util.interrupts import Ending
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from nest.analysis.prove import Proof
+
 PS_PER_HOUR = 3600 * 10**12
 
 #: What traces a curve in a process of its own.
@@ -136,6 +138,8 @@ class Frontier(Tabular):
         memory; one plan per point.
     price_usd_per_hour
         Of a device; ``None`` if unknown.
+    proofs
+        What another solver says about points, if one was asked.
     """
 
     problem: Problem
@@ -143,6 +147,7 @@ class Frontier(Tabular):
     curves: tuple[Curve, ...]
     points: tuple[FrontierPoint, ...]
     price_usd_per_hour: float | None = None
+    proofs: tuple[Proof, ...] = ()
 
     @property
     def proven(self) -> bool:

@@ -41,9 +41,9 @@ _FILE_OPTIONS = {
 
 _PLAN_OPTION = option(
     "--plan FILE|SETTINGS",
-    "Plan instead of PLAN: a file, or settings as of --pin, such as "
-    "tp=8,pp=4,zero=1.  Then it is the fastest plan that has them, or, "
-    "if none fits, the one that needs least memory.",
+    "Plan instead of PLAN: a file, or settings such as tp=8,pp=4,zero=1.  Then "
+    "it is the fastest plan that has them, or, if none fits, the one that needs "
+    "least memory.",
     None,
     "plan_option",
 )

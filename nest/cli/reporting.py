@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nest.cli import pages
-from nest.cli.declare import option
+from nest.cli.declare import Argument, option
 from nest.cli.inputs import check_page
 from nest.cli.options import TALK, Files, takes
 from nest.cli.progress import ProgressLine
@@ -31,13 +31,18 @@ _DEFAULT = "report.html"
 
 
 @click.command("report")
-@click.argument("texts", metavar="[PROBLEM] [PLAN]…", nargs=-1)
+@click.argument(
+    "texts",
+    cls=Argument,
+    metavar="[PROBLEM] [PLAN]…",
+    nargs=-1,
+    text="Name or file of a problem, and plans as of --plan.",
+)
 @option("--html FILE", "The same as -o.", None, "html_path")
 @pages.TOKENS
 @pages.PRICE
 @option(
-    "--plan FILE|SETTINGS",
-    "A plan more: a file, or settings as of --pin, such as tp=8,pp=4,zero=1.",
+    "--plan FILE|SETTINGS", "A plan more: a file, or settings such as tp=8,pp=4,zero=1."
 )
 @takes(
     ReportRequest,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from nest.cli.declare import option
+from nest.cli.declare import Argument, option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import Paging, Traces, answered_rows, commands_text, paged
@@ -19,7 +19,7 @@ from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
 from nest.requests import solving
-from nest.requests.values import also_needed, both_given, integer
+from nest.requests.values import integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
-_LOSS = option(
-    "--target-loss",
-    "Also solve without --target, and say how much longer its best plan takes.",
-)
 _LAUNCH = option(
     "--launch",
     "Show the plan as who launches it needs it: figures, and the arguments "
@@ -46,11 +42,6 @@ _LAUNCH = option(
 _LAUNCH_DIR = option(
     "--launch-dir DIR",
     "Also write the files of 'nest export' to a new or empty directory.",
-)
-_ROBUST = option(
-    "--robust",
-    "Show the plan with the best guaranteed step time, the upper end of the "
-    "90 % interval, instead of the fastest one: a few searches.",
 )
 _MODEL_FILE = option(
     "--write-model FILE",
@@ -83,7 +74,6 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@_LOSS
 @paged
 @_JOBS
 @option(
@@ -93,7 +83,13 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     None,
     "folder",
 )
-@click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
+@click.argument(
+    "texts",
+    cls=Argument,
+    metavar="[PROBLEM]…",
+    nargs=-1,
+    text="Names or files of problems; otherwise a model.",
+)
 @takes(
     solving.CompareRequest,
     "json_path",
@@ -106,7 +102,6 @@ def compare_command(
     request: solving.CompareRequest,
     files: Files,
     texts: tuple[str, ...],
-    target_loss: bool,
     page: Paging,
     jobs: int,
     folder: str | None,
@@ -126,9 +121,9 @@ def compare_command(
     benchmark = next((name for name, is_given in options.items() if is_given), None)
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
-        wrong = "--target-loss" if target_loss else page.run_option
+        wrong = "--target-loss" if request.target_loss else page.run_option
         if wrong:
-            shows = "" if target_loss else ", whose page shows it"
+            shows = "" if request.target_loss else ", whose page shows it"
             raise InvalidOptionError(
                 f"{wrong}: expected one PROBLEM without {', '.join(options)}"
                 f"{shows}, got {got}; leave it out"
@@ -151,16 +146,14 @@ def compare_command(
         )
     if texts:
         request = replace(request, problem=texts[0])
-    session = _prepared(request, files, solvers, page=page, target_loss=target_loss)
+    session = _prepared(request, files, solvers, page=page)
     _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
 
 
 @click.command("solve")
-@_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
-@_ROBUST
 @_MODEL_FILE
 @_MODELS
 @_LOG
@@ -169,10 +162,8 @@ def compare_command(
 def solve_command(
     request: solving.SolveRequest,
     files: Files,
-    target_loss: bool,
     launch: bool,
     launch_dir: str | None,
-    robust: bool,
     page: Paging,
     **engine_files: str | None,
 ) -> int:
@@ -186,16 +177,11 @@ def solve_command(
     request = request.limited()
     request.check_problem_choice()
     launches = bool(launch or launch_dir)
-    if robust and target_loss:
-        other = "--target-loss, which compares the fastest plans"
-        raise both_given("--robust", other)
     session = _prepared(
         request,
         files,
         [request.solver],
         page=page,
-        target_loss=target_loss,
-        is_robust=robust,
         launches=launches,
         launch_dir=launch_dir if launches else None,
         engine=EngineOptions(**engine_files),
@@ -218,13 +204,11 @@ class _Session:
     feasible. ``no_launch`` says why there are no files of ``--launch``.
     """
 
-    request: solving.LimitedRequest
+    request: solving.TargetLossRequest
     files: Files
     restricted: Restricted
     cells: solving.Cells
     page: Paging
-    target_loss: bool = False
-    is_robust: bool = False
     launches: bool = False
     launch_dir: str | None = None
     settings: Settings | None = None
@@ -243,6 +227,11 @@ class _Session:
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
         return isinstance(self.request, solving.SolveRequest)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the plan with the best guaranteed step time is asked for."""
+        return isinstance(self.request, solving.SolveRequest) and self.request.robust
 
     @property
     def remarks(self) -> list[str]:
@@ -281,7 +270,7 @@ class _Session:
 
 
 def _prepared(
-    request: solving.LimitedRequest,
+    request: solving.TargetLossRequest,
     files: Files,
     solvers: list[str],
     *,
@@ -291,8 +280,6 @@ def _prepared(
     **more: Any,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
-    from nest.uncertainty.intervals import why_none
-
     engine = engine or EngineOptions()
     request.check_problem_choice()
     solving.check_solvers(solvers, request.time_limit)
@@ -302,6 +289,7 @@ def _prepared(
         engine.check(solvers[0], extra.get(solvers[0], {}))
     check_output(launch_dir, "--launch-dir", folder=True)
     restricted = request.restricted()
+    request.check_questions(restricted)
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
     if launches:
@@ -309,7 +297,7 @@ def _prepared(
 
         option_name = "--launch-dir" if launch_dir else "--launch"
         settings = launch_settings(request, restricted, option_name)
-    session = _Session(
+    return _Session(
         request,
         files,
         restricted,
@@ -320,16 +308,6 @@ def _prepared(
         settings=settings,
         **more,
     )
-    if session.target_loss and restricted.untargeted is None:
-        remedy = "add a target with rules, such as --target megatron"
-        raise also_needed("--target-loss", "--target", remedy)
-    why = why_none(restricted.problem) if session.is_robust else ""
-    if why:
-        raise InvalidOptionError(
-            f"--robust: expected a problem made from a model, whose errors "
-            f"are known, got {why}; leave --robust out"
-        )
-    return session
 
 
 def _run(session: _Session, show: Callable[[_Session], None]) -> None:
@@ -340,7 +318,8 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
     problem = session.restricted.problem
     traces = None if session.page.path is None else Traces()
     free = session.restricted.free
-    is_single = session.target_loss or session.is_robust or free is not None
+    request = session.request
+    is_single = request.target_loss or session.is_robust or free is not None
     try:
         with (
             ProgressLine(
@@ -399,7 +378,7 @@ def _answer(
     session.write()
     steps = {
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
-        _lose: session.target_loss,
+        _lose: session.request.target_loss,
         _make_robust: session.is_robust,
         _launch: session.launches,
         _write_models: session.engine.writes,
@@ -442,31 +421,17 @@ def _remedy(session: _Session, _: solving.Cells, progress: ProgressLine) -> None
 
 def _lose(session: _Session, cells: solving.Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
-    from nest.analysis.target_loss import loss_of
-    from nest.solvers.run import run_solver
-
-    untargeted = session.restricted.untargeted
-    assert untargeted is not None
-    (name, options), *_ = cells.items()
-    free = run_solver(untargeted, name, replace(options, warm_start=None), progress)
-    session.loss = loss_of(session.results, free)
+    restricted, results = session.restricted, session.results
+    session.loss = solving.find_loss(restricted, results, cells, progress)
 
 
 def _make_robust(
     session: _Session, cells: solving.Cells, progress: ProgressLine
 ) -> None:
     """Look for the plan with the best guaranteed step time."""
-    from nest.analysis.robust import robust_of
-    from nest.solvers.run import run_solver
-
-    ((name, options),) = cells.items()
     (fastest,) = session.results
-    cold = replace(options, warm_start=None)
-    session.robust = robust_of(
-        session.restricted.problem,
-        fastest,
-        lambda other: run_solver(other, name, cold, progress),
-    )
+    problem = session.restricted.problem
+    session.robust = solving.find_robust(problem, fastest, cells, progress)
     session.results = (session.robust.answer,)
 
 

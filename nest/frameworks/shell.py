@@ -92,7 +92,8 @@ def read_script(
     ------
     InvalidOptionError
         If quotes or brackets do not end, or the script is too long, too deep,
-        or expands to more than :data:`MAX_WORK` characters and words.
+        or expands to more than :data:`nest.frameworks.shell_words.MAX_WORK`
+        characters and words.
     """
     if len(text) > _MAX_SCRIPT:
         raise InvalidOptionError(

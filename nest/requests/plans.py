@@ -138,8 +138,8 @@ class PlanRequest(ProblemRequest):
 
     plan: PlanLike | None = setting(
         "[PLAN]",
-        "A plan, a file, settings as of --pin, such as tp=8,pp=4,zero=1, or "
-        "a result. Settings stand for the fastest plan that has them or, if "
+        "A file, settings such as tp=8,pp=4,zero=1, or in Python a plan or a "
+        "result.  Settings stand for the fastest plan that has them or, if "
         "none fits, for the one that needs least memory.",
         read_plan_like,
     )

@@ -201,7 +201,7 @@ class JobRequest(Request, group="Model, cluster and job"):
     )
     gradients: str | None = setting(
         "--gradients bf16|fp32",
-        "What gradients are kept in.  [default: that of --target, else bf16]",
+        "What gradients are kept in.  [default: that of the target, else bf16]",
         read.one_of(*GRADIENTS),
     )
     optimizer: str | None = setting(
@@ -412,7 +412,7 @@ class ProblemRequest(ModelRequest, command="nest problem"):
 
     problem: ProblemLike | None = setting(
         "[PROBLEM]",
-        "A problem, or the name or file of one; otherwise a model.",
+        "Name or file of a problem, or in Python a problem; otherwise a model.",
         _read_problem,
     )
     _: KW_ONLY

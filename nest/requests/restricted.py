@@ -74,6 +74,7 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
     headroom: str | None = setting(
         "--headroom SIZE",
         "Memory of every device that plans leave free, such as 8GB or 10%.",
+        str,
     )
     #: Whether plans for a model leave memory free that nobody asked for.
     SAFE: ClassVar[bool] = False

@@ -167,8 +167,8 @@ def option_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-#: An option in a message, with a value that is an example.
-_EXAMPLE = re.compile(r"(such as|for example) (--[\w-]+) ([^\s;,]+)")
+#: Options in a message, each with a value, that are an example.
+_EXAMPLE = re.compile(r"(such as|for example)((?: --[\w-]+ [^\s;]*[^\s;,])+)")
 _COMMAND = re.compile(r"'nest (\w+) --help'")
 
 
@@ -190,10 +190,17 @@ def in_python(message: str, request: type[Request]) -> str:
         return names.get(match[0], match[0])
 
     def example(match: re.Match[str]) -> str:
-        if match[2] not in names:
+        flags, values = match[2].split()[::2], match[2].split()[1::2]
+        if not {*flags} <= {*names}:
             return match[0]
-        return f"{match[1]} {names[match[2]]}={match[3]!r}"
+        pairs = zip(flags, values, strict=True)
+        shown = (f"{names[flag]}={value!r}" for flag, value in pairs)
+        return f"{match[1]} {', '.join(shown)}"
 
+    # The name of one of several, such as "solver: expected one of".
+    head, colon, rest = message.partition(":")
+    if f"{head}s" in names.values() and head not in names.values():
+        message = f"{head}s{colon}{rest}"
     message = _COMMAND.sub(r"help(nest.\1)", message)
     message = _EXAMPLE.sub(example, message)
     message = re.sub(r"(?<![\w-])--?[a-z][\w-]*", spelled, message)

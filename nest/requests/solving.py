@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import structs
@@ -19,7 +19,9 @@ from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.compare import Comparison
+    from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
+    from nest.analysis.target_loss import TargetLoss
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.plans import PlanLike
@@ -162,8 +164,24 @@ class LimitedRequest(
         }
 
 
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TargetLossRequest(LimitedRequest):
+    """Solvers on a problem, and what its target costs."""
+
+    target_loss: bool = setting(
+        "--target-loss",
+        "Also solve without --target, and say how much longer its best plan takes.",
+    )
+
+    def check_questions(self, restricted: Restricted) -> None:
+        """Refuse questions that the problem cannot answer."""
+        if self.target_loss and restricted.untargeted is None:
+            remedy = "add a target with rules, such as --target megatron"
+            raise read.also_needed("--target-loss", "--target", remedy)
+
+
 @dataclass(frozen=True)
-class SolveRequest(LimitedRequest, command="nest solve"):
+class SolveRequest(TargetLossRequest, command="nest solve"):
     """One solver on one problem."""
 
     solver: str = setting(
@@ -177,6 +195,29 @@ class SolveRequest(LimitedRequest, command="nest solve"):
         "Limits as a record, instead of the arguments for them."
     )
     on_progress: OnProgress | None = record("Called now and then.")
+    _: KW_ONLY
+    robust: bool = setting(
+        "--robust",
+        "Take the plan with the best guaranteed step time, the upper end of the "
+        "90 % interval, instead of the fastest one: a few searches.",
+    )
+
+    def check_questions(self, restricted: Restricted) -> None:
+        """Refuse questions that the problem cannot answer."""
+        from nest.uncertainty.intervals import why_none
+
+        super().check_questions(restricted)
+        if not self.robust:
+            return
+        if self.target_loss:
+            other = "--target-loss, which compares the fastest plans"
+            raise read.both_given("--robust", other)
+        why = why_none(restricted.problem)
+        if why:
+            raise InvalidOptionError(
+                f"--robust: expected a problem made from a model, whose errors "
+                f"are known, got {why}; leave --robust out"
+            )
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""
@@ -226,7 +267,7 @@ def solvers_option(default: str | None = DEFAULT_SOLVERS) -> Any:
 
 
 @dataclass(frozen=True)
-class CompareRequest(LimitedRequest, command="nest compare"):
+class CompareRequest(TargetLossRequest, command="nest compare"):
     """Several solvers on one problem."""
 
     solvers: Words = solvers_option()
@@ -402,26 +443,72 @@ def compare_restricted(
     return restricted, results
 
 
+def find_loss(
+    restricted: Restricted,
+    results: Sequence[SolveResult],
+    cells: Cells,
+    on_progress: OnProgress | None = None,
+) -> TargetLoss:
+    """Return what the target costs, by the first solver without it."""
+    from nest.analysis.target_loss import loss_of
+    from nest.solvers.run import run_solver
+
+    assert restricted.untargeted is not None
+    (name, options), *_ = cells.items()
+    cold = replace(options, warm_start=None)
+    return loss_of(results, run_solver(restricted.untargeted, name, cold, on_progress))
+
+
+def find_robust(
+    problem: Problem,
+    fastest: SolveResult,
+    cells: Cells,
+    on_progress: OnProgress | None = None,
+) -> Robust:
+    """Return the plan with the best guaranteed step time, beside the fastest."""
+    from nest.analysis.robust import robust_of
+    from nest.solvers.run import run_solver
+
+    ((name, options),) = cells.items()
+    cold = replace(options, warm_start=None)
+    return robust_of(
+        problem, fastest, lambda other: run_solver(other, name, cold, on_progress)
+    )
+
+
 def solve(request: SolveRequest) -> SolveResult:
-    """Return the answer of one solver."""
+    """Return the answer of one solver.
+
+    What else was asked is in its field ``extra``: ``robust`` and ``target_loss``.
+    """
     from nest.solvers.run import run_solver
 
     request.check_limits()
     request = request.limited()
     restricted, name = request.restricted(), request.solver
-    options = request.options
+    request.check_questions(restricted)
+    options, call = request.options, request.on_progress
     if options is None:
         options = request.limits([name], restricted.problem)[name]
+    cells = {name: options}
 
     def run(searched: Restricted, cells: Cells) -> Sequence[SolveResult]:
-        call, limits = request.on_progress, cells[name]
-        return [run_solver(searched.problem, name, limits, call, alone=True)]
+        return [run_solver(searched.problem, name, cells[name], call, alone=True)]
 
-    answered, answer, faster = solve_restricted(restricted, name, options, run)
+    more: dict[str, Faster | Robust | TargetLoss | None] = {}
+    if request.robust:  # which keeps more memory free than the default
+        answered = restricted.free or restricted
+        (answer,) = run(answered, cells)
+        robust = find_robust(answered.problem, answer, cells, call)
+        answer, more["robust"] = robust.answer, robust
+    else:
+        answered, answer, faster = solve_restricted(restricted, name, options, run)
+        more["faster"] = faster
+    if request.target_loss:
+        more["target_loss"] = find_loss(answered, [answer], cells, call)
     result = adopted(answered, answer)
-    if faster is None:
-        return result
-    return replace(result, extra={**result.extra, "faster": faster.to_json()})
+    extra = {key: x.to_json() for key, x in more.items() if x is not None}
+    return replace(result, extra={**result.extra, **extra})
 
 
 def compare(request: CompareRequest) -> Comparison:
@@ -432,9 +519,11 @@ def compare(request: CompareRequest) -> Comparison:
     names = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     restricted = request.restricted()
+    request.check_questions(restricted)
+    cells = request.limits(names, restricted.problem)
     answered, results = compare_restricted(
-        restricted,
-        request.limits(names, restricted.problem),
-        lambda searched, cells: run_solvers(searched.problem, cells),
+        restricted, cells, lambda searched, cells: run_solvers(searched.problem, cells)
     )
-    return Comparison(answered.whole, tuple(adopted(answered, x) for x in results))
+    loss = find_loss(answered, results, cells) if request.target_loss else None
+    results = [adopted(answered, x) for x in results]
+    return Comparison(answered.whole, tuple(results), loss)

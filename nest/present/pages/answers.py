@@ -14,7 +14,7 @@ from nest.present.table import scale_of
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import quanta_to_ns
-from nest.util.tables import Table
+from nest.util.tables import Table, Writer
 from nest.util.time_scale import TimeScale
 
 #: Points of a solver's curves over time; of more, so many evenly chosen ones.
@@ -77,7 +77,7 @@ def _thinned(points: Sequence[Sequence[float | None]]) -> list[Sequence[float | 
 
 def _cells(problem: Problem, scale: TimeScale, fields: Mapping[str, Any]) -> Document:
     """Return the texts of a row of the first screen, by their headings."""
-    columns = comparison.screen_columns(problem, scale)
+    columns = comparison.columns(Writer.PAGE, problem, scale)
     table = Table.of(columns, [fields])
     return dict(zip(table.headings, table.texts()[0], strict=True))
 
