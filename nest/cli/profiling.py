@@ -12,8 +12,8 @@ from nest.cli.inputs import check_distinct_files, people, write_text
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware import device_spec
+from nest.models import zoo
 from nest.models.choices import Degrees
-from nest.models.zoo import architecture
 from nest.profiles.format import DTYPE_BYTES, encode_profile
 from nest.requests.values import integer, integers, one_of
 from nest.util.files import check_output
@@ -86,7 +86,7 @@ def profile_command(
     )
 
     check_output(output, "-o")
-    shape = architecture(model)
+    shape = zoo.architecture(model)
     length = sequence_length or min(shape.max_sequence, DEFAULT_SEQUENCE_LENGTH)
     layers = layer_shapes(shape.towers, shape.head)
     if layers_text is not None:
@@ -145,7 +145,7 @@ def profile_csv_command(
 
     check_distinct_files({path: path for path in paths} | {"-o": output})
     check_output(output, "-o")
-    shape = architecture(model)
+    shape = zoo.architecture(model)
     if len(shape.towers) != 1:
         raise InvalidOptionError(
             f"--model: expected a decoder-only model, got {model}; choose "
