@@ -225,7 +225,7 @@ COMPILE := $(BIN)/uv pip compile --universal --upgrade --generate-hashes \
   --no-emit-index-url --no-annotate --quiet --custom-compile-command 'make lock'
 lock: $(STAMP)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check uv
-	$(COMPILE) pyproject.toml --extra chakra --extra dask --extra highs --extra plot \
+	$(COMPILE) pyproject.toml --extra chakra --extra dask --extra plot \
 	  --extra report --group dev --output-file requirements.lock
 	$(COMPILE) --group torch --output-file requirements-torch.lock
 	$(COMPILE) --group exports --output-file requirements-exports.lock

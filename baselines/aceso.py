@@ -87,14 +87,8 @@ TUNES: dict[str, Tune | None] = {
 class Trials:
     """The search of one number of stages.
 
-    Attributes
-    ----------
-    best
-        The best configuration so far that fits, if there is one.
-    step
-        Its step time in quanta; infinite without one.
-    ledger
-        What was tried.
+    ``best`` is the best configuration so far that fits; its step time ``step``, in
+    quanta, is infinite without one.
     """
 
     def __init__(self, view: View, start: Config, ledger: Ledger, hops: int) -> None:
@@ -175,12 +169,7 @@ class Trials:
 
         Without one the best of what they led to.
 
-        Parameters
-        ----------
-        config
-            Where to start.
-        again
-            Whether stages that were bottlenecks before count again.
+        ``again`` says whether stages that were bottlenecks before count again.
         """
         self.ledger.forget_partners()
         results = [config]
@@ -263,9 +252,8 @@ class AcesoSolver(Planner):
             "hops": (f"apply this many primitives in a row at most (default {HOPS})"),
             "stages": f"most stages (default {MOST_STAGES})",
             "tune": (
-                "after every trial choose dp and tp anew for runs of layers, "
-                "where the job allows a strategy per layer, for stages, or "
-                "none (default layers)"
+                "after every trial choose dp and tp anew for runs of layers, where the "
+                "job allows a strategy per layer, for stages, or none (default layers)"
             ),
         },
     )
@@ -282,9 +270,8 @@ class AcesoSolver(Planner):
         starts = view.starts(most_stages)
         if not starts:
             return search.answer(
-                "no balanced configuration: stages of a power of two of "
-                "devices, at most a node, that use all devices and whose "
-                "layers have costs there"
+                "no balanced configuration: stages of a power of two of devices, at "
+                "most a node, that use all devices and whose layers have costs there"
             )
         trials = [
             Trials(view, start, Ledger(effort, search.out_of_time), hops)

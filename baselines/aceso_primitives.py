@@ -18,6 +18,9 @@ from baselines.aceso_view import (
     View,
 )
 
+#: Places of :data:`~baselines.aceso_view.Degrees`.
+DP, TP = 0, 1
+
 #: Migrations of layers that one primitive strings together at most.
 MOST_MIGRATIONS = 5
 
@@ -28,20 +31,7 @@ PS_PER_NS = 1000
 
 
 class Ledger:
-    """What a search has tried, and what it may still try.
-
-    Parameters
-    ----------
-    effort
-        How many tries it has.
-    out_of_time
-        Whether the time is up.
-
-    Attributes
-    ----------
-    tried
-        Configurations tried so far.
-    """
+    """What a search has tried, and what it may still try."""
 
     def __init__(self, effort: int, out_of_time: Callable[[], bool]) -> None:
         self.effort = effort
@@ -73,16 +63,8 @@ class Ledger:
         The stage with the longest time, or if something does not fit that
         with most memory; the first of several.
 
-        Parameters
-        ----------
-        config, judged
-            The configuration.
-        step
-            Which stages of it are told apart by, besides.
-        by_time
-            Whether time counts even if something does not fit.
-        again
-            Whether those that were bottlenecks count too.
+        Stages count again with another ``step``, or with ``again``; time counts with
+        ``by_time`` even if something does not fit.
         """
         seen = self._targets.setdefault((config, step), set())
         values: Sequence[int] = judged.times
@@ -161,19 +143,18 @@ def idle_time(view: View, config: Config) -> list[float]:
 class Primitive(NamedTuple):
     """A primitive and what it changes at the bottleneck.
 
-    Attributes
-    ----------
-    name
-        What it does.
-    time, memory, comm
-        Whether time of computing, memory and losses by splitting fall (-1),
-        rise (1) or stay (0).
+    Time of computing, memory and losses by splitting fall (-1), rise (1) or stay (0).
     """
 
     name: str
     time: int
     memory: int
     comm: int
+
+    @property
+    def changes(self) -> tuple[int, int, int]:
+        """What it does to ideal time, losses and recomputation."""
+        return self.time, self.comm, self.memory
 
 
 #: The table of resources.
@@ -191,14 +172,8 @@ PRIMITIVES = (
 class Shares(NamedTuple):
     """Where the time of a stage goes; per device, in quanta.
 
-    Attributes
-    ----------
-    ideal
-        Passes as if splitting cost nothing.
-    lost
-        What splitting adds to them.
-    recomputed
-        What is computed again.
+    ``ideal`` are passes as if splitting cost nothing, ``lost`` is what splitting adds
+    to them, ``recomputed`` what is computed again.
     """
 
     ideal: float
@@ -237,33 +212,25 @@ def groups(view: View, config: Config, bottleneck: int) -> Iterator[list[Primiti
         value / total if value > 0 and total else 0.0
         for value, total in zip(fractions, sums, strict=True)
     ]
-    # What may not rise: (computing, losses, memory).
-    keep_time = fractions.ideal * len(every) > sums.ideal
-    keep_comm = fractions.lost * len(every) > sums.lost
-    keep_memory = fractions.recomputed > 0
+    # Computing, losses, memory.
+    may_not_rise = (
+        fractions.ideal * len(every) > sums.ideal,
+        fractions.lost * len(every) > sums.lost,
+        fractions.recomputed > 0,
+    )
     remaining = list(PRIMITIVES)
     done: set[float] = set()
     for index in sorted(range(3), key=lambda i: -components[i]):
         if components[index] in done:
             continue
         done.add(components[index])
-        lowered = [p for p in remaining if _lowers(p)[index] < 0]
-        first = [
-            p
-            for p in lowered
-            if not (keep_time and index != 0 and p.time > 0)
-            and not (keep_comm and index != 1 and p.comm > 0)
-            and not (keep_memory and index != 2 and p.memory > 0)
-        ]
+        lowered = [p for p in remaining if p.changes[index] < 0]
+        held = [other for other in range(3) if may_not_rise[other] and other != index]
+        first = [p for p in lowered if all(p.changes[other] <= 0 for other in held)]
         yield first
         yield [p for p in lowered if p not in first]
         remaining = [p for p in remaining if p not in lowered]
     yield remaining
-
-
-def _lowers(primitive: Primitive) -> tuple[int, int, int]:
-    """Return what it does to ideal time, losses and recomputation."""
-    return primitive.time, primitive.comm, primitive.memory
 
 
 def apply(
@@ -276,9 +243,10 @@ def apply(
     step = 1 if direction == "inc" else -1
     if what == "mbs":
         return rebatch(view, ledger, config, step)
+    which = DP if what == "dp" else TP
     if view.alike:
-        return widen(view, ledger, config, what, step)
-    return trade(view, ledger, config, bottleneck, what, step)
+        return widen(view, ledger, config, which, step)
+    return trade(view, ledger, config, bottleneck, which, step)
 
 
 # Layers
@@ -369,14 +337,14 @@ def _below(load: Load | None, goal: int, by_memory: bool) -> bool:
 
 
 def trade(
-    view: View, ledger: Ledger, config: Config, bottleneck: int, what: str, step: int
+    view: View, ledger: Ledger, config: Config, bottleneck: int, which: int, step: int
 ) -> Config | None:
     """Double or halve a degree of the bottleneck, with devices of others.
 
     The others are those that are fastest afterwards, one after another until
     the numbers match.
     """
-    if not _may_change(view, config, bottleneck, what, step):
+    if not _may_change(view, config, bottleneck, which, step):
         return None
     visited = {bottleneck}
     for _ in range(config.num_stages - 1):
@@ -385,7 +353,7 @@ def trade(
         if partner is None:
             return None
         visited.add(partner[0])
-        new = _matched(view, config, (bottleneck, what), partner, step)
+        new = _matched(view, config, (bottleneck, which), partner, step)
         if new is not None and is_legal(view, new):
             return new
     return None
@@ -394,8 +362,8 @@ def trade(
 def _matched(
     view: View,
     config: Config,
-    change: tuple[int, str],
-    partner: tuple[int, str],
+    change: tuple[int, int],
+    partner: tuple[int, int],
     step: int,
 ) -> Config | None:
     """Change two stages, and more of the kind that lacks devices."""
@@ -421,58 +389,53 @@ def _matched(
 
 def _fastest(
     view: View, config: Config, visited: set[int], step: int, limit: int | None = None
-) -> tuple[int, str] | None:
+) -> tuple[int, int] | None:
     """Return the stage and degree that is fastest once it has changed.
 
     Of those that need at most so many devices more, or free so many.
     """
-    times: dict[tuple[int, str], int] = {}
+    times: dict[tuple[int, int], int] = {}
     for stage in range(config.num_stages):
         size = view.stage_devices(config, stage)
         size = size if step > 0 else size // 2
         if stage in visited or (limit is not None and size > limit):
             continue
-        for what in ("tp", "dp"):
-            if not _may_change(view, config, stage, what, step):
+        for which in (TP, DP):
+            if not _may_change(view, config, stage, which, step):
                 continue
-            degrees = _changed(config.of(stage), what, step)
+            degrees = _changed(config.of(stage), which, step)
             load = view.stage(config, stage, degrees=degrees)
             if load is not None:
-                times[stage, what] = load.near
+                times[stage, which] = load.near
     return min(times, key=lambda change: times[change], default=None)
 
 
-def _may_change(view: View, config: Config, stage: int, what: str, step: int) -> bool:
+def _may_change(view: View, config: Config, stage: int, which: int, step: int) -> bool:
     """Whether a degree of a stage can be doubled, or halved."""
     size = view.stage_devices(config, stage)
     others = config.num_stages - 1
     if step > 0 and 2 * size > config.split.devices - others:
         return False
     degrees = config.of(stage)
-    which = _place(what)
     if step < 0 and any(each[which] % 2 for each in degrees):
         return False
     pool = view.pool(config.split)
-    return all(each in pool for each in _changed(degrees, what, step))
+    return all(each in pool for each in _changed(degrees, which, step))
 
 
-def _place(what: str) -> int:
-    return ("dp", "tp").index(what)
-
-
-def _changed(degrees: Sequence[Degrees], what: str, step: int) -> list[Degrees]:
+def _changed(degrees: Sequence[Degrees], which: int, step: int) -> list[Degrees]:
     """Return degrees doubled, or halved."""
-    changed = []
-    for dp, tp in degrees:
-        pair = [dp, tp]
-        which = _place(what)
-        pair[which] = 2 * pair[which] if step > 0 else pair[which] // 2
-        changed.append((pair[0], pair[1]))
-    return changed
+
+    def scaled(degree: int) -> int:
+        return 2 * degree if step > 0 else degree // 2
+
+    if which == DP:
+        return [(scaled(dp), tp) for dp, tp in degrees]
+    return [(dp, scaled(tp)) for dp, tp in degrees]
 
 
-def _scaled(config: Config, stage: int, what: str, step: int) -> Config:
-    return config.with_stage(stage, _changed(config.of(stage), what, step))
+def _scaled(config: Config, stage: int, which: int, step: int) -> Config:
+    return config.with_stage(stage, _changed(config.of(stage), which, step))
 
 
 def is_legal(view: View, config: Config) -> bool:
@@ -493,13 +456,13 @@ def is_legal(view: View, config: Config) -> bool:
 
 
 def widen(
-    view: View, ledger: Ledger, config: Config, what: str, step: int
+    view: View, ledger: Ledger, config: Config, which: int, step: int
 ) -> Config | None:
     """Double or halve a degree of all stages, with devices of replicas."""
     ledger.tried += 1
-    if step < 0 and config.degrees[0][_place(what)] % 2:
+    if step < 0 and config.degrees[0][which] % 2:
         return None
-    degrees = _changed(config.degrees, what, step)
+    degrees = _changed(config.degrees, which, step)
     split = view.widest(config.split.micro_batch, config.num_stages, degrees[0])
     if split is None:
         return None
@@ -569,13 +532,7 @@ def _rebatched_alike(view: View, config: Config, micro_batch: int) -> Config | N
     """Return the best degrees for all stages on as many devices each."""
     values: dict[Config, int] = {}
     size = view.stage_devices(config, 0)
-    keys = {
-        degrees
-        for split in view.splits
-        if split.micro_batch == micro_batch
-        for degrees in view.pool(split)
-    }
-    for degrees in sorted(keys, key=lambda x: (x[1], x[0])):
+    for degrees in sorted(view.degrees(micro_batch), key=lambda x: (x[TP], x[DP])):
         split = view.widest(micro_batch, config.num_stages, degrees)
         if split is None or view.devices(split, degrees) != size:
             continue
@@ -632,16 +589,13 @@ def _runs(view: View, config: Config, stage: int) -> Iterator[list[Degrees]]:
     layers = config.of(stage)
     pool = view.pool(config.split)
     for first in range(len(layers)):
-        for what in ("tp", "dp"):
+        for halved in (DP, TP):
             for run in (range(first, len(layers)), range(first, -1, -1)):
                 new = list(layers)
                 for position in run:
                     dp, tp = layers[position]
-                    halved = dp if what == "tp" else tp
-                    if halved % 2:
-                        break
-                    shifted = (dp // 2, 2 * tp) if what == "tp" else (2 * dp, tp // 2)
-                    if shifted not in pool:
+                    shifted = (dp // 2, 2 * tp) if halved == DP else (2 * dp, tp // 2)
+                    if layers[position][halved] % 2 or shifted not in pool:
                         break
                     new[position] = shifted
                 if new != list(layers):

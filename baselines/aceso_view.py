@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from baselines.common import (
@@ -38,14 +38,7 @@ PENALTY_NS_PER_BYTE = 10
 class Config(NamedTuple):
     """A configuration, recomputation apart: that follows from the memory.
 
-    Attributes
-    ----------
-    split
-        ``(R, B)``.
-    stops
-        Where the stages end in the chain, the last one at its end.
-    degrees
-        Of every layer of the chain.
+    ``stops`` says where the stages end in the chain, the last one at its end.
     """
 
     split: BatchSplit
@@ -82,11 +75,8 @@ class Config(NamedTuple):
 
         They take the degrees of the layer that they come to lie beside.
 
-        Parameters
-        ----------
-        stage, step, count
-            The stage that loses layers, 1 for the stage behind it or -1 for
-            that in front, and how many.
+        ``step`` is 1 for the stage behind, -1 for that in front; ``count`` is the
+        number of layers that ``stage`` loses.
         """
         start, stop = self.span(stage)
         stops, degrees = list(self.stops), list(self.degrees)
@@ -147,16 +137,8 @@ class Load(NamedTuple):
 class Judged(NamedTuple):
     """A configuration by the planner's own count.
 
-    Attributes
-    ----------
-    loads
-        Its stages.
-    own
-        Quanta of a micro-batch on every stage, nodes counted.
-    times
-        Quanta of a step if the stage is what holds it up.
-    fits
-        Whether every stage fits.
+    ``own`` are quanta of a micro-batch on every stage, nodes counted, ``times`` those
+    of a step if the stage is what holds it up.
     """
 
     loads: tuple[Load, ...]
@@ -206,7 +188,7 @@ class View:
         self._by_batch = {(x.replicas, x.micro_batch): x for x in self.splits}
         self.kinds = [problem.graph.layers[i].kind for i in self.order]
         self._routes = self._near_and_far()
-        self._pools: dict[BatchSplit, dict[Degrees, list[Strategy]]] = {}
+        self.pool = cache(self._pool)
         self._terms: dict[object, dict[str, LayerTerms | None]] = {}
         self._ideals: dict[tuple[BatchSplit, str], int] = {}
         self.load = lru_cache(MOST_KNOWN)(self._load)
@@ -222,26 +204,27 @@ class View:
         )
         return route(second, first), route(other, first)
 
-    # What may be chosen
-
-    def pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
+    def _pool(self, split: BatchSplit) -> dict[Degrees, list[Strategy]]:
         """Return the strategies of a split by degrees.
 
         Those of the same degrees by rising recomputation.
         """
-        if split not in self._pools:
-            self._pools[split] = {
-                (group[0].dp, group[0].tp): sorted(
-                    group, key=lambda s: RECOMPUTE.index(s.recompute)
-                )
-                for group in least_degrees(
-                    case_strategies(self.problem, split),
-                    key=lambda s: (s.tp, s.dp),
-                    rest=lambda s: (s.cp, s.ep, s.zero),
-                )
-                if group[0].tp <= self.node
-            }
-        return self._pools[split]
+        return {
+            (group[0].dp, group[0].tp): sorted(
+                group, key=lambda s: RECOMPUTE.index(s.recompute)
+            )
+            for group in least_degrees(
+                case_strategies(self.problem, split),
+                key=lambda s: (s.tp, s.dp),
+                rest=lambda s: (s.cp, s.ep, s.zero),
+            )
+            if group[0].tp <= self.node
+        }
+
+    def degrees(self, micro_batch: int) -> set[Degrees]:
+        """Return the degrees of all splits with a micro-batch."""
+        splits = [split for split in self.splits if split.micro_batch == micro_batch]
+        return set().union(*map(self.pool, splits))
 
     def devices(self, split: BatchSplit, degrees: Degrees) -> int:
         """Return the devices of a stage."""
@@ -269,8 +252,6 @@ class View:
             ):
                 return split
         return None
-
-    # What a stage takes
 
     def terms(
         self, split: BatchSplit, position: int, strategy: Strategy
@@ -333,13 +314,8 @@ class View:
     ) -> Load | None:
         """Return a stage; ``None`` if some layer has no cost.
 
-        Parameters
-        ----------
-        split, start, degrees, behind
-            ``(R, B)``, its first layer, the degrees of its layers, and the
-            number of stages behind it.
-        recompute
-            What is computed again; by default what its memory asks for.
+        ``start`` is its first layer, ``behind`` the number of stages behind it. By
+        default its memory asks for what is computed again.
         """
         ladders = []
         for position, key in enumerate(degrees, start):
@@ -473,14 +449,7 @@ class View:
     ) -> Load | None:
         """Return a stage of a configuration, as it is or changed.
 
-        Parameters
-        ----------
-        config, number
-            The configuration, and which stage.
-        dropped
-            How many layers it loses, at its end; at its start if negative.
-        degrees
-            Other degrees of its layers.
+        It loses ``dropped`` layers at its end, or at its start if that is negative.
         """
         start, _ = config.span(number)
         layers = tuple(degrees or config.of(number))
@@ -491,8 +460,6 @@ class View:
             start -= dropped
         behind = config.num_stages - 1 - number
         return self.load(config.split, start, layers, behind)
-
-    # What a configuration takes
 
     def judged(self, config: Config) -> Judged:
         """Return what :meth:`judge` says of a configuration that is a plan."""
@@ -561,8 +528,6 @@ class View:
             ],
         )
 
-    # Where searches start
-
     def starts(self, most_stages: int) -> list[Config]:
         """Return a balanced configuration per number of stages.
 
@@ -617,13 +582,7 @@ class View:
     def _start_alike(self, num_stages: int) -> Config | None:
         stops = even_stops(self.num_layers, num_stages)
         for size in sorted({split.micro_batch for split in self.splits}):
-            keys = {
-                degrees
-                for split in self.splits
-                if split.micro_batch == size
-                for degrees in self.pool(split)
-            }
-            for degrees in sorted(keys, key=lambda x: (-x[1], x[0])):
+            for degrees in sorted(self.degrees(size), key=lambda x: (-x[1], x[0])):
                 split = self.widest(size, num_stages, degrees)
                 if split is None:
                     continue

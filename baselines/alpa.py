@@ -107,9 +107,8 @@ def why_not_one_pipeline(problem: Problem) -> str | None:
         allowed = getattr(problem.job, field)
         if allowed is not None and 1 not in allowed:
             return (
-                f"$.job.{field}: expected 1 among the allowed values, as "
-                f"Alpa searches {what}, got {list(allowed)}; add 1 or "
-                f"use solver dp"
+                f"$.job.{field}: expected 1 among the allowed values, as Alpa searches "
+                f"{what}, got {list(allowed)}; add 1 or use solver dp"
             )
     return None
 

@@ -40,13 +40,9 @@ INFINITE = 2**61
 class Pipeline(NamedTuple):
     """A sequence of stages.
 
-    Attributes
-    ----------
-    total, largest
-        ``Σ t`` and ``max t`` in quanta.
-    stages
-        Per stage, in pipeline order, (first cluster, first cluster behind
-        it, position of its submesh size).
+    ``total`` and ``largest`` are ``Σ t`` and ``max t`` in quanta. ``stages`` are, in
+    pipeline order, (first cluster, first cluster behind it, position of its submesh
+    size).
     """
 
     total: int
@@ -69,7 +65,7 @@ def best_pipeline(
     cutoff: int = INFINITE,
     check_time: Callable[[], None] = lambda: None,
 ) -> Pipeline | None:
-    """Return the pipeline with the least ``T``.
+    """Return the pipeline with the least ``T``, ``None`` if none is below the cutoff.
 
     Parameters
     ----------
@@ -77,25 +73,14 @@ def best_pipeline(
         Quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1, i, k,
         m]`` is the least ``t(i, k, m, c)`` among the configurations that have room with
         ``s - 1`` stages behind; :data:`INFINITE` if there is none.
-    sizes
-        Devices of every submesh.
     num_devices
         How many devices to use, no fewer.
-    num_micro_batches
-        ``M``.
-    counts
-        Allowed numbers of stages.
     node
         Devices of a node, if no stage may sit on more nodes than it must.
     cutoff
         Pipelines whose ``T`` is not below are of no use.
     check_time
         Called before every program; what it raises ends the search.
-
-    Returns
-    -------
-    Pipeline or None
-        ``None`` if there is none below the cutoff.
     """
     counts = [count for count in counts if count <= len(times)]
     values: list[int] = np.unique(times[times < INFINITE]).tolist()

@@ -79,8 +79,6 @@ class Candidate(NamedTuple):
     ----------
     clusters
         Its clusters ``[start, stop)``.
-    size
-        Devices of the submesh.
     time
         Quanta of one micro-batch, forward and backward, with the collectives
         and the changes of layout inside the stage; without gradient sync,
@@ -88,8 +86,6 @@ class Candidate(NamedTuple):
     behind
         ``max_n_succ``: how many stages there may be behind it, -1 if it has
         no room at all.
-    strategies
-        Of every layer.
     """
 
     clusters: Span
@@ -122,14 +118,8 @@ def mesh_configurations(
 ) -> list[tuple[Strategy, ...]]:
     """Return what the layers of a stage on ``size`` devices choose from.
 
-    Parameters
-    ----------
-    usable
-        Strategies with ``cp`` 1 and one ZeRO stage and recompute choice.
-    size, node
-        Devices of the submesh, and of a node.
-    per_layer
-        Whether the layers of a stage may differ.
+    ``usable`` strategies have ``cp`` 1 and one ZeRO stage and recompute choice. Layers
+    of a stage may differ with ``per_layer``.
     """
     fitting = [s for s in usable if s.devices == size and (s.tp <= node or s.dp == 1)]
     alone: list[tuple[Strategy, ...]] = [(strategy,) for strategy in fitting]
@@ -151,16 +141,8 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield how all stages run under one mesh configuration.
 
-    Parameters
-    ----------
-    transfers, case
-        The tensors and the cost model, and replicas and micro-batch.
-    clusters
-        The clusters of the chain of layers.
-    strategies
-        The mesh configuration, of one or two layouts.
-    deadline
-        Checked before every cut; then ``OutOfTimeError`` is raised.
+    ``strategies`` are the mesh configuration, of one or two layouts. The deadline is
+    checked before every cut; then ``OutOfTimeError`` is raised.
     """
     model = transfers.model
     shapes = {s.layout: s for s in strategies}
@@ -233,14 +215,8 @@ def least_shardings(
 ) -> list[Pick]:
     """Return the pick of every layer with the least sum of quanta.
 
-    Parameters
-    ----------
-    options
-        What each may choose, by layout; at least one.
-    edges
-        (source, target, quanta if their layouts differ).
-    layouts
-        Both layouts.
+    ``options`` are what each may choose by layout, at least one; ``edges`` are (source,
+    target, quanta if their layouts differ).
     """
     import networkx
 

@@ -36,22 +36,12 @@ def cluster(
 ) -> list[Span]:
     """Return the clusters of a chain of layers.
 
-    Parameters
-    ----------
-    work
-        Computation of every layer, in any unit.
-    reads
-        For every layer the ``(producer, bytes)`` of what it reads, producers
-        by their position in the chain.
-    num_clusters
-        How many to make; where the bound leaves no such clustering the largest smaller
-        number that has one, as Alpa's search for a number of layers does. With as many
-        as there are layers, or more, every layer is a cluster.
-
-    Returns
-    -------
-    list of (start, stop)
-        In the order of the chain.
+    ``work`` is the computation of every layer, in any unit, ``reads`` for every layer
+    the ``(producer, bytes)`` of what it reads, producers by their position in the
+    chain. Where the bound leaves no such number of clusters, it is the largest smaller
+    number that has one, as Alpa's search for a number of layers does. With as many as
+    there are layers, or more, every layer is a cluster. Clusters are ``(start, stop)``,
+    in the order of the chain.
     """
     if num_clusters >= len(work):
         return [(i, i + 1) for i in range(len(work))]

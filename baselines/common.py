@@ -86,9 +86,8 @@ def why_not_whole(problem: Problem) -> str | None:
     ):
         if value != default:
             return (
-                f"$.job.{field}: expected none of the rules about whole "
-                f"plans, which the planner does not know, got {value}; use "
-                f"another solver or target"
+                f"$.job.{field}: expected none of the rules about whole plans, which "
+                f"the planner does not know, got {value}; use another solver or target"
             )
     return None
 
@@ -113,10 +112,9 @@ def why_not_contexts(problem: Problem) -> str | None:
         cps = sorted({cost.cp for cost in kind.costs})
         if cps and 1 not in cps:
             return (
-                f"$.graph.kinds: expected costs of kind {kind.name!r} at cp "
-                f"1, as the planner knows no context parallelism, got cp "
-                f"{', '.join(map(str, cps))} alone; add them or use another "
-                f"solver"
+                f"$.graph.kinds: expected costs of kind {kind.name!r} at cp 1, as the "
+                f"planner knows no context parallelism, got cp "
+                f"{', '.join(map(str, cps))} alone; add them or use another solver"
             )
     return None
 
@@ -178,48 +176,36 @@ def decided(problem: Problem) -> Problem:
     return replace(problem, job=replace(job, sequence_parallel=(split,)))
 
 
+@dataclasses.dataclass
 class Search:
     """A planner at work on one problem: its clock, options and best plan.
 
     Attributes
     ----------
-    problem, options
-        What is asked for.
-    model, order
-        The cost model, and the layers in topological order.
-    plan, own_ns
-        The best plan so far, and its value by the planner's own objective in
-        ns where it has one.
-    stopped
-        Whether time ran out.
-    notes
-        Remarks for the answer.
     by_replicas
         Whether data ranks are replicas of the pipeline alone: all stages
         have the one strategy of this problem, see :func:`alone`.
+    least_ns
+        The least value of a plan of another search, by the planner's own objective.
+    plan, own_ns
+        The best plan so far, and its value by the planner's own objective in
+        ns where it has one.
     """
 
-    def __init__(
-        self,
-        planner: str,
-        problem: Problem,
-        options: SolveOptions,
-        report: Report,
-        *,
-        by_replicas: bool = False,
-        least_ns: float = math.inf,
-    ) -> None:
-        self.deadline = Deadline(options.time_limit_s)
-        self.planner, self.problem, self.options = planner, problem, options
-        self.report = report
-        self.model = CostModel(problem)
-        self.order = chain(problem)
-        self.plan: Plan | None = None
-        self.own_ns: float | None = None
-        self.stopped = False
-        self.notes: list[str] = []
-        self.by_replicas = by_replicas
-        self._least_ns = least_ns
+    planner: str
+    problem: Problem
+    options: SolveOptions
+    report: Report
+    by_replicas: bool = False
+    least_ns: float = math.inf
+    plan: Plan | None = None
+    own_ns: float | None = None
+    stopped: bool = False
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline(self.options.time_limit_s)
+        self.model = CostModel(self.problem)
 
     def count(self, key: str, default: int) -> int:
         """Return an option that is a whole number above 0.
@@ -272,7 +258,7 @@ class Search:
         Unless one of another search is as good by its own objective.
         """
         self.plan, self.own_ns = plan, own_ns
-        if own_ns is None or own_ns < self._least_ns:
+        if own_ns is None or own_ns < self.least_ns:
             self.report(Progress(plan=plan, message=message))
 
     def answer(self, *notes: str) -> SolverOutput:

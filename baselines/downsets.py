@@ -45,21 +45,11 @@ class Stages:
 
     Parameters
     ----------
-    problem
-        Whose graph it is.
     limit
         The most closed sets; a graph with more is cut in one topological order.
 
-    Attributes
-    ----------
-    sets
-        The closed sets.
-    linear
-        Whether the graph had too many.
-    member
-        Boolean ``(stages, layers)``.
-    first
-        ``(closed sets + 1,)``: the first stage that starts at each set.
+    ``linear`` says whether the graph had too many. ``member`` ``(stages, layers)`` is
+    Boolean, ``first`` ``(closed sets + 1,)`` the first stage that starts at each set.
     """
 
     def __init__(self, problem: Problem, limit: int = MAX_CLOSED_SETS) -> None:

@@ -55,7 +55,7 @@ Deviations
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
@@ -102,14 +102,9 @@ class Parts(NamedTuple):
 class Frontier:
     """Times and bytes of which none is worse than another in both.
 
-    Attributes
-    ----------
-    values
-        Quanta and bytes, by rising quanta and falling bytes, ``(2, points)``.
-    parts
-        What the points are made of; ``None`` for what chooses nothing, and for a layer.
-    chosen
-        The layer and its configuration, if it is one.
+    ``values`` ``(2, points)`` are quanta and bytes, by rising quanta and falling bytes.
+    There are no ``parts`` of what chooses nothing, and of a layer; ``chosen`` is the
+    layer and its configuration, if it is one.
     """
 
     values: Ints
@@ -183,6 +178,11 @@ def union(frontiers: Sequence[Frontier]) -> Frontier:
     return reduce(values, Parts(tuple(frontiers), rows))
 
 
+def through(ones: Iterable[Frontier], others: Iterable[Frontier]) -> Frontier:
+    """Return the points of both added up, by what they have in common."""
+    return union([product(a, b) for a, b in zip(ones, others, strict=True)])
+
+
 #: Frontiers by the configurations of both ends.
 Table = list[list[Frontier]]
 
@@ -194,17 +194,10 @@ class StuckError(Exception):
 class Tracking:
     """A graph of frontiers that becomes smaller.
 
-    Parameters
-    ----------
-    nodes
-        Of every layer a frontier per configuration.
-    edges
-        Of every edge a table, from its source to its target.
+    ``nodes`` has a frontier per configuration of every layer, ``edges`` a table of
+    every edge, from its source to its target.
 
-    Attributes
-    ----------
-    fixed
-        Layers that the heuristic elimination chose a configuration for.
+    ``fixed`` are the layers that the heuristic elimination chose a configuration for.
     """
 
     def __init__(
@@ -222,11 +215,7 @@ class Tracking:
     def frontier(self, heuristic: int | None) -> Frontier:
         """Return the frontier of the graph.
 
-        Parameters
-        ----------
-        heuristic
-            What the heuristic elimination looks at, of
-            :data:`HEURISTICS`.
+        ``heuristic`` is one of :data:`HEURISTICS`.
 
         Raises
         ------
@@ -241,8 +230,6 @@ class Tracking:
                 self._eliminate(layer, heuristic)
         frontiers = [self._along(path) for path in self._paths()]
         return product(self._done, *frontiers)
-
-    # The graph
 
     def _around(self, layer: int) -> list[int]:
         """Return the neighbors of a layer."""
@@ -301,8 +288,6 @@ class Tracking:
                 ahead = [x for x in self._around(ahead[0]) if x not in seen]
             yield path
 
-    # Eliminations
-
     def _eliminate_node(self) -> bool:
         """Make a layer between two others an edge, if there is one."""
         sources = [source for source, _ in self.edges]
@@ -310,10 +295,8 @@ class Tracking:
         for layer in self.nodes:
             if sources.count(layer) != 1 or targets.count(layer) != 1:
                 continue
-            before, after = (
-                next(s for s, t in self.edges if t == layer),
-                next(t for s, t in self.edges if s == layer),
-            )
+            before = next(s for s, t in self.edges if t == layer)
+            after = next(t for s, t in self.edges if s == layer)
             entering = self.edges[before, layer]
             leaving = self.edges[layer, after]
             frontiers = self.nodes[layer]
@@ -322,15 +305,7 @@ class Tracking:
                 for row in entering
             ]
             table = [
-                [
-                    union(
-                        [
-                            product(piece, leaving[via][to])
-                            for via, piece in enumerate(row)
-                        ]
-                    )
-                    for to in range(len(self.nodes[after]))
-                ]
+                [through(row, column) for column in zip(*leaving, strict=True)]
                 for row in joined
             ]
             self._drop(layer)
@@ -355,9 +330,7 @@ class Tracking:
     def _absorb(self, layer: int, table: Table, added: Sequence[Frontier]) -> None:
         """Make another layer, and the edge to it, a part of a layer."""
         self.nodes[layer] = [
-            product(
-                current, union([product(a, b) for a, b in zip(row, added, strict=True)])
-            )
+            product(current, through(row, added))
             for current, row in zip(self.nodes[layer], table, strict=True)
         ]
 
@@ -373,25 +346,16 @@ class Tracking:
         self.fixed.append(layer)
         self._drop(layer)
 
-    # Linear dynamic programming
-
     def _along(self, path: Sequence[int]) -> Frontier:
         """Return the frontier of a path."""
         current = self.nodes[path[0]]
         for before, layer in pairwise(path):
             table = self._table(before, layer)
             assert table is not None
+            columns = zip(*table, strict=True)
             current = [
-                product(
-                    frontier,
-                    union(
-                        [
-                            product(piece, row[to])
-                            for piece, row in zip(current, table, strict=True)
-                        ]
-                    ),
-                )
-                for to, frontier in enumerate(self.nodes[layer])
+                product(frontier, through(current, column))
+                for frontier, column in zip(self.nodes[layer], columns, strict=True)
             ]
         return union(current)
 
@@ -540,9 +504,8 @@ def why_not_whole_stage(problem: Problem) -> str | None:
     if allowed is None or 1 in allowed:
         return None
     return (
-        f"$.job.pipeline_parallel: expected 1 among the allowed values, as "
-        f"the planner knows no pipelines, got {list(allowed)}; use another "
-        f"solver"
+        f"$.job.pipeline_parallel: expected 1 among the allowed values, as the planner "
+        f"knows no pipelines, got {list(allowed)}; use another solver"
     )
 
 

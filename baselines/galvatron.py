@@ -64,6 +64,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from baselines import galvatron_core as core
 from baselines.common import (
     Planner,
     Search,
@@ -78,20 +79,7 @@ from baselines.common import (
     why_not_contexts,
     why_not_turns,
 )
-from baselines.galvatron_core import (
-    Choice,
-    Integers,
-    Other,
-    Tables,
-    bias_s,
-    divide_by_memory,
-    divide_even,
-    hidden_s,
-    overlapped_s,
-    solve_tasks,
-    stages_of,
-    usable_mib,
-)
+from baselines.galvatron_core import Choice, Integers, Tables
 from baselines.transfers import Transfers
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
@@ -185,7 +173,7 @@ def solve_all(search: Search, problem: Problem) -> int:
                 f"predicted {choice.time_s:.6g} s",
             )
 
-        best = solve_tasks(
+        best = core.solve_tasks(
             [tables for _, tables in made],
             budget_units(problem.cluster.memory_bytes()),
             coarse=pricing.coarse,
@@ -200,16 +188,8 @@ def solve_all(search: Search, problem: Problem) -> int:
 class Task(NamedTuple):
     """One turn of the outer loops.
 
-    Attributes
-    ----------
-    case
-        Replicas and micro-batch.
-    num_stages, devices
-        Pipeline degree; devices of a stage.
-    offered
-        Strategies of the layers.
-    heads
-        Strategies of embedding and head.
+    ``devices`` are those of a stage, ``offered`` the strategies of the layers,
+    ``heads`` those of embedding and head.
     """
 
     case: BatchSplit
@@ -236,7 +216,7 @@ def memory_unit_bytes(memory_bytes: int) -> int:
 
 def budget_units(memory_bytes: int) -> int:
     """Return the units of memory that layers, embedding and head may fill."""
-    return usable_mib(memory_bytes // memory_unit_bytes(memory_bytes))
+    return core.usable_mib(memory_bytes // memory_unit_bytes(memory_bytes))
 
 
 def cut_bytes(transfers: Transfers) -> list[int]:
@@ -480,7 +460,7 @@ class Pricing:
             *((i, task.num_stages - 1) for i in heads),
         ]
 
-    def others(self, task: Task) -> tuple[Other, ...]:
+    def others(self, task: Task) -> tuple[core.Other, ...]:
         """Return the strategies of embedding and head.
 
         Time per micro-batch and memory of every stage, with the device's
@@ -497,7 +477,7 @@ class Pricing:
                 assert head_pass is not None
                 gather_s = head_pass.sync_s / 2 if head.zero == 3 else 0.0
                 times[stage] += (
-                    hidden_s(gather_s, head_pass.forward_s, OVERLAP_SLOWDOWN)
+                    core.hidden_s(gather_s, head_pass.forward_s, OVERLAP_SLOWDOWN)
                     + head_pass.backward_s
                     + head_pass.messages_s
                 )
@@ -506,7 +486,7 @@ class Pricing:
                 memory[stage] += terms.static_bytes
                 memory[stage] += counts[stage] * terms.kept_bytes
             units = (ceil_div(size, self.unit_bytes) for size in memory)
-            others.append(Other(tuple(times), tuple(units)))
+            others.append(core.Other(tuple(times), tuple(units)))
         return tuple(others)
 
     def reserve_bytes(self, task: Task, head: Strategy) -> int:
@@ -538,7 +518,7 @@ class Pricing:
         num_layers = self.last - self.first
         kinds = self.kinds[self.first : self.last]
         if task.num_stages == 1 or len(set(kinds)) == 1:
-            return stages_of(divide_even(num_layers, task.num_stages))
+            return core.stages_of(core.divide_even(num_layers, task.num_stages))
         # least tensor parallel degree, least sharded, nothing recomputed
         strategy = task.offered[0]
         in_flight = task.case.num_micro_batches
@@ -553,7 +533,7 @@ class Pricing:
         for position, stage in self.ends(task):
             others[stage] += need(position)
         layers = [need(i) for i in range(self.first, self.last)]
-        return stages_of(divide_by_memory(layers, others))
+        return core.stages_of(core.divide_by_memory(layers, others))
 
     def transfers_s(self, task: Task, stages: Sequence[tuple[int, int]]) -> np.ndarray:
         """Return every strategy's share of a point-to-point transfer.
@@ -600,7 +580,7 @@ class Pricing:
                 if before.tp != after.tp:
                     table[:, i, j] = gathers_s[max(before.tp, after.tp)]
                 else:
-                    table[:, i, j] = bias_s(
+                    table[:, i, j] = core.bias_s(
                         (before.zero == 3, before.recompute == "full"),
                         (after.zero == 3, after.recompute == "full"),
                     )
@@ -628,7 +608,7 @@ def _layer_s(times: _Pass, strategy: Strategy, sync_s: float) -> float:
     gather_s = times.sync_s / 2 if strategy.zero == 3 else 0.0
     return (
         times.forward_s
-        + overlapped_s(sync_s, times.backward_s, OVERLAP_SLOWDOWN)
+        + core.overlapped_s(sync_s, times.backward_s, OVERLAP_SLOWDOWN)
         + times.messages_s
         + gather_s
     )

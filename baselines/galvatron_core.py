@@ -58,13 +58,8 @@ ROUNDING = 1e-9
 class Other(NamedTuple):
     """One strategy for what is no layer: embedding and head.
 
-    Attributes
-    ----------
-    no_sync_s
-        Time per micro-batch on every stage. Their gradient sync counts
-        nowhere, as coded.
-    memory_units
-        Memory of every stage that no layer uses.
+    ``no_sync_s`` is the time per micro-batch on every stage (the gradient sync counts
+    nowhere, as coded), ``memory_units`` the memory of every stage that no layer uses.
     """
 
     no_sync_s: tuple[float, ...]
@@ -79,8 +74,6 @@ class Tables:
     ----------
     num_chunks
         Micro-batches per step.
-    stages
-        Ranges of layers, one per stage.
     layer_sync_s, layer_no_sync_s
         ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
         infinite where a layer cannot use a strategy, but no layer can use none.
@@ -106,16 +99,8 @@ class Tables:
 class Choice(NamedTuple):
     """What a task chose.
 
-    Attributes
-    ----------
-    time_s
-        Predicted time of a step.
-    strategies
-        Position of the strategy of every layer.
-    other
-        Position of the strategy of embedding and head.
-    used_units
-        Memory of every stage.
+    ``strategies`` and ``other`` are positions: of the strategy of every layer, and of
+    that of embedding and head. ``used_units`` is the memory of every stage.
     """
 
     time_s: float
@@ -130,9 +115,6 @@ class LayerChoice(NamedTuple):
     time_s: float
     strategies: tuple[int, ...]
     used_units: int
-
-
-# Formulas
 
 
 def usable_mib(budget_mib: int) -> int:
@@ -221,9 +203,6 @@ def bias_s(before: tuple[bool, bool], after: tuple[bool, bool]) -> float:
     return BIASES_S.get((before, after), 0.0)
 
 
-# Divisions into stages
-
-
 def divide_even(num_layers: int, num_stages: int) -> list[int]:
     """Return layers per stage, what is left over on the last one.
 
@@ -247,12 +226,8 @@ def divide_by_memory(
     than half the next layer. Then a stage that needs more than 1.3 times the average
     hands layers to the next one, and at last every stage gets a layer (§3).
 
-    Parameters
-    ----------
-    layer_memory
-        Memory of every layer, in any unit.
-    other_memory
-        Memory of every stage that no layer uses, in the same unit.
+    ``layer_memory`` is that of every layer, ``other_memory`` that of every stage that
+    no layer uses, in the same unit.
 
     Notes
     -----
@@ -298,9 +273,6 @@ def divide_by_memory(
 def stages_of(counts: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Return the ranges of layers of stages with so many layers each."""
     return tuple(ranges(np.cumsum(counts).tolist()))
-
-
-# One stage
 
 
 def solve_layers(
@@ -383,12 +355,8 @@ def solve_layers(
 def _arrive(values: Floats, transition_s: Floats) -> tuple[Floats, Marks]:
     """Return the best way to a strategy, and which it comes from.
 
-    Parameters
-    ----------
-    values
-        ``(S, W)``: times so far, for ``W`` amounts of memory.
-    transition_s
-        ``(S, S)``: from the strategy before to the next.
+    ``values`` ``(S, W)`` are times so far, for ``W`` amounts of memory,
+    ``transition_s`` ``(S, S)`` those from the strategy before to the next.
     """
     num_strategies = len(values)
     best = values[0] + transition_s[0, :, None]
@@ -433,9 +401,6 @@ def _trace(
         chosen.append(strategy)
         remaining -= int(memory_units[layer - 1, strategy])
     return LayerChoice(time_s, tuple(reversed(chosen)), budget - remaining)
-
-
-# One task
 
 
 def solve_task(
@@ -540,9 +505,6 @@ def bound_s(tables: Tables) -> float:
     )
 
 
-# All tasks
-
-
 def solve_tasks(
     tasks: Sequence[Tables],
     budget_units: int,
@@ -560,8 +522,6 @@ def solve_tasks(
     ----------
     tasks, budget_units
         The tasks in Galvatron's order, and what each stage may use.
-    coarse
-        One strategy for all layers instead of one per layer.
     stop
         Asked again and again; then the best answer so far is returned.
     report

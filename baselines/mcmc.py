@@ -112,9 +112,8 @@ class McmcSolver(Planner):
         options={
             "budget": f"stop after this many proposals (default {BUDGET})",
             "alpha": (
-                f"take a loss of d units with probability exp(-alpha d) "
-                f"(default {ALPHA['ms']:g} per ms, {ALPHA['percent']:g} per "
-                f"percent)"
+                f"take a loss of d units with probability exp(-alpha d) (default "
+                f"{ALPHA['ms']:g} per ms, {ALPHA['percent']:g} per percent)"
             ),
             "pipelines": (
                 "yes if stages work on several micro-batches at a time, else "

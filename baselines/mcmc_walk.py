@@ -37,14 +37,7 @@ MB = 10**6
 class State(NamedTuple):
     """A point of the walk.
 
-    Attributes
-    ----------
-    split
-        ``(R, B)``.
-    stops
-        Where the stages end in the chain, the last one at its end.
-    layers
-        The strategy of every layer of the chain.
+    ``stops`` says where the stages end in the chain, the last one at its end.
     """
 
     split: BatchSplit
@@ -79,10 +72,8 @@ class Terms(NamedTuple):
 class Walk:
     """States, their values and the moves between them.
 
-    Attributes
-    ----------
-    relative
-        Whether a MB that a device lacks counts as a percent of the step, not as 1 ms.
+    ``relative`` says whether a MB that a device lacks counts as a percent of the step,
+    not as 1 ms.
     """
 
     relative = False
@@ -96,7 +87,7 @@ class Walk:
         self.alike = one_strategy_per_stage(problem)
         self.splits = batch_splits(problem)
         self.capacity = problem.cluster.memory_bytes()
-        self._pools: dict[BatchSplit, list[Strategy]] = {}
+        self.pool = cache(self._pool)
         self._terms: dict[object, list[Terms | None]] = {}
         self._known_stage = lru_cache(MOST_KNOWN)(self._stage)
         self._known_costs = cache(self._has_costs)
@@ -109,16 +100,10 @@ class Walk:
             *(self._strategy, self._split, self._merge, self._batches)
         ]
 
-    # What may be chosen
-
-    def pool(self, split: BatchSplit) -> list[Strategy]:
+    def _pool(self, split: BatchSplit) -> list[Strategy]:
         """Return the strategies of a split that the walk may use."""
-        if split not in self._pools:
-            usable = case_strategies(self.problem, split)
-            if self.reduced:
-                usable = plainest(self.problem, usable)
-            self._pools[split] = usable
-        return self._pools[split]
+        usable = case_strategies(self.problem, split)
+        return plainest(self.problem, usable) if self.reduced else usable
 
     def is_legal(self, state: State) -> bool:
         """Whether a state is a plan of the problem."""
@@ -153,8 +138,6 @@ class Walk:
             [(*span, state.layers[slice(*span)]) for span in state.stages],
         )
 
-    # The start
-
     def start(self, draw: random.Random) -> State | None:
         """Return data parallelism on as many devices as possible.
 
@@ -186,7 +169,7 @@ class Walk:
     def _random_start(self, draw: random.Random) -> State | None:
         # Some layers have no cost for the least of everything.
         self.reduced = False
-        self._pools.clear()
+        self.pool.cache_clear()
         choices = drawable(self.problem, self.model)
         for _ in range(START_DRAWS if choices else 0):
             split, usable, counts = draw.choice(choices)
@@ -205,8 +188,6 @@ class Walk:
             if self.is_legal(state):
                 return state
         return None
-
-    # The objective
 
     def value(self, state: State) -> int:
         """Return the simulated time and the penalty, in quanta."""
@@ -280,8 +261,6 @@ class Walk:
             )
             self._terms[key] = [x and Terms.of(x) for x in of_layers]
         return self._terms[key]
-
-    # The moves
 
     def rewrite(self, draw: random.Random, state: State) -> State | None:
         """Return a random proposal, ``None`` if it breaks a rule."""

@@ -83,13 +83,8 @@ from nest.units import ceil_div, quanta_to_ns
 class Setup(NamedTuple):
     """One way to run the model with given ``tp`` and number of stages.
 
-    Attributes
-    ----------
-    passes_quanta
-        Forward and backward pass of a micro-batch, over all layers.
-    static_bytes, kept_bytes
-        Per device, over all layers: what is always there, and the activations
-        of a micro-batch.
+    ``passes_quanta`` are both passes of a micro-batch, bytes are per device: what is
+    always there, and the activations of a micro-batch; all are over all layers.
     """
 
     case: BatchSplit
@@ -184,8 +179,6 @@ class Rules:
         self.start, self.stop = repeated_range(problem)
         self.setup = cache(self._setup)
 
-    # Model parallelism
-
     def attempts(self) -> Iterator[tuple[frozenset[Recompute], int, int]]:
         """Yield (recomputation to choose from, ``tp``, number of stages)."""
         every = frozenset(self.problem.job.recompute)
@@ -229,8 +222,6 @@ class Rules:
         )
         distributed = self.runtime.distributed_optimizer
         return replace(plan, distributed_optimizer=distributed)
-
-    # Data parallelism
 
     def data_parallel(self, tp: int, num_stages: int) -> list[Setup]:
         """Return the setups with as many data parallel ranks as possible."""
@@ -282,8 +273,6 @@ class Rules:
         )
         inside = [ep for ep in eps if tp * ep <= self.node]
         return max(inside, default=min(eps, default=1))
-
-    # What it costs
 
     def _setup(self, case: BatchSplit, strategy: Strategy) -> Setup | None:
         """Return a setup, ``None`` if some layer has no cost."""

@@ -64,18 +64,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baselines import downsets
 from baselines.common import Planner, Search, case_strategies, front_terms
-from baselines.downsets import (
-    CLOSED_SETS_OPTION,
-    Floats,
-    Ints,
-    Stages,
-    flat_bandwidth_bytes_per_s,
-    least_degrees,
-    plan_of,
-    read_stages,
-    weight_bytes,
-)
+from baselines.downsets import Floats, Ints, Stages
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, is_uniform, stage_counts
 from nest.ir.plan import Strategy
@@ -99,12 +90,12 @@ class PhazeSolver(Planner):
         requires=("numpy",),
         objective="step time, flat network, gradient sync of the first stage",
         overruns=True,
-        options=CLOSED_SETS_OPTION,
+        options=downsets.CLOSED_SETS_OPTION,
     )
 
     def run(self, search: Search) -> SolverOutput:
         """Return the best plan by Phaze's objective."""
-        stages = read_stages(search)
+        stages = downsets.read_stages(search)
         model = search.model
         runs = batch_splits(search.problem)
         best_ns = np.inf
@@ -125,7 +116,7 @@ class PhazeSolver(Planner):
                     best_ns = partition.step_ns
                     layers = [stages.layers(x) for x in partition.stages]
                     chosen = [[setting.main]] * (len(layers) - 1)
-                    plan = plan_of(
+                    plan = downsets.plan_of(
                         search.problem,
                         case,
                         zip(layers, [*chosen, [setting.last]], strict=True),
@@ -136,18 +127,11 @@ class PhazeSolver(Planner):
         return search.answer()
 
 
-# One strategy for the model
-
-
 class Setting(NamedTuple):
     """The strategies of a run.
 
-    Attributes
-    ----------
-    plain
-        Without recomputation; ``None`` if the job does not allow that.
-    recomputing
-        With it; ``None`` if the flag is off.
+    ``plain`` is without recomputation, ``None`` if the job does not allow that;
+    ``recomputing`` is with it, ``None`` if the flag is off.
     """
 
     plain: Strategy | None
@@ -174,7 +158,7 @@ class Setting(NamedTuple):
 def settings(model: CostModel, case: BatchSplit) -> Iterator[Setting]:
     """Yield the tensor parallel degrees and flags of a case."""
     round_robin = model.rules.round_robin
-    for group in least_degrees(
+    for group in downsets.least_degrees(
         case_strategies(model.problem, case),
         key=lambda s: (s.tp, s.dp if round_robin else 0),
         rest=lambda s: (s.dp, s.cp, s.ep, s.zero),
@@ -209,22 +193,12 @@ def _may_take_turns(
     return count * setting.main.dp <= case.num_micro_batches
 
 
-# Tables
-
-
 class Tables(NamedTuple):
     """What the program adds up, for every stage.
 
-    Attributes
-    ----------
-    last_ns, inner_ns
-        ``(stages,)``: load as the last stage, and in front of others.
-    most
-        ``(stages,)``: largest ``s`` that fits its memory; 0 if none does.
-    first_ns
-        ``(stages,)``: gradient sync as the first stage.
-    num_micro_batches
-        ``m``.
+    All are ``(stages,)``: ``last_ns`` and ``inner_ns`` the load as the last stage and
+    in front of others, ``most`` the largest ``s`` that fits its memory, 0 if none does,
+    ``first_ns`` the gradient sync as the first stage.
     """
 
     last_ns: Floats
@@ -255,10 +229,10 @@ def make_tables(
         if setting.last.recompute != "none":
             # Also what it computes again.
             stored[-1] += last.working_bytes - problem.cluster.reserve_bytes()
-        weights.append(weight_bytes(model, layer, main, case.micro_batch))
+        weights.append(downsets.weight_bytes(model, layer, main, case.micro_batch))
 
     quantum_ns = problem.quantum_ps / 1000
-    bandwidth = flat_bandwidth_bytes_per_s(model)
+    bandwidth = downsets.flat_bandwidth_bytes_per_s(model)
     sizes = [size for *_, size in model.transfers.edge_bytes(main.tp)]
     samples = model.rules.samples_per_rank(main, case.micro_batch) / main.cp
     into_ns, out_ns = (
@@ -296,9 +270,6 @@ def make_tables(
     )
 
 
-# The program
-
-
 class PhazePlan(NamedTuple):
     """A plan: its step time and its stages in pipeline order."""
 
@@ -311,14 +282,7 @@ def best_stages(
 ) -> PhazePlan | None:
     """Return the best partition with a step time below a bound.
 
-    Parameters
-    ----------
-    stages, tables
-        Every stage, and what it costs.
-    counts
-        Numbers of stages to choose from, ascending.
-    upper_ns
-        The bound.
+    ``counts`` are the numbers of stages to choose from, ascending.
     """
     first_end = stages.first[1]
     values = np.full(stages.sets.count, np.inf)

@@ -73,6 +73,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from baselines import downsets
 from baselines.common import (
     Planner,
     Search,
@@ -81,22 +82,11 @@ from baselines.common import (
     one_strategy_per_stage,
     why_not_alike,
 )
-from baselines.downsets import (
-    CLOSED_SETS_OPTION,
-    Floats,
-    Ints,
-    Stages,
-    flat_bandwidth_bytes_per_s,
-    least_degrees,
-    plan_of,
-    read_stages,
-    weight_bytes,
-)
+from baselines.downsets import Floats, Ints, Stages
 from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
-from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, Deadline, OutOfTimeError, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
@@ -117,14 +107,14 @@ class PiperSolver(Planner):
         searches=frozenset({"granularity"}),
         objective="time per micro-batch in the steady state, flat network",
         overruns=True,
-        options=CLOSED_SETS_OPTION,
+        options=downsets.CLOSED_SETS_OPTION,
     )
 
     refusals = (why_not_alike,)
 
     def run(self, search: Search) -> SolverOutput:
         """Return the best plan by Piper's objective."""
-        stages = read_stages(search)
+        stages = downsets.read_stages(search)
         problem, model = search.problem, search.model
         deadline = search.deadline
         best_ns = np.inf
@@ -135,13 +125,15 @@ class PiperSolver(Planner):
         for count, case in enumerate(runs, 1):
             rounds = _rounds(model, case)
             search.say(f"case {count} of {len(runs)}")
+            any_count = problem.job.pipeline_parallel is None
+            counts = None if any_count else stage_counts(problem, case)
             try:
                 program = Program(
                     stages,
                     make_ways(model, stages, case, deadline),
                     case.devices,
                     _most_ranks(model, case),
-                    _allowed_counts(problem, case),
+                    counts,
                     deadline,
                 )
                 better = program.best(best_ns / rounds)
@@ -152,7 +144,7 @@ class PiperSolver(Planner):
                 best_ns = rounds * better.load_ns
                 layers = [stages.layers(x.stage) for x in better.stages]
                 chosen = map(Placed.strategies, better.stages, layers)
-                plan = plan_of(problem, case, zip(layers, chosen, strict=True))
+                plan = downsets.plan_of(problem, case, zip(layers, chosen, strict=True))
                 search.improve(plan, best_ns)
         if search.plan is None:
             return search.answer("no plan fits by its own memory model")
@@ -171,15 +163,6 @@ def _most_ranks(model: CostModel, case: BatchSplit) -> int:
     if model.rules.round_robin:
         return min(case.num_micro_batches, case.devices)
     return case.devices
-
-
-def _allowed_counts(problem: Problem, case: BatchSplit) -> list[int] | None:
-    if problem.job.pipeline_parallel is None:
-        return None
-    return stage_counts(problem, case)
-
-
-# The knapsack
 
 
 class Option(NamedTuple):
@@ -202,13 +185,9 @@ Options = tuple[Option, ...]
 class Chosen(NamedTuple):
     """What a knapsack chose for every stage.
 
-    Attributes
-    ----------
-    quanta
-        ``(stages,)``: computation; NEVER where nothing fits.
-    smallest
-        ``(stages, kinds)``: layers of the kind that use their smallest
-        alternative, the others their fastest.
+    ``quanta`` ``(stages,)`` is computation, NEVER where nothing fits. ``smallest``
+    ``(stages, kinds)`` are the layers of a kind that use their smallest alternative;
+    the others use their fastest.
     """
 
     quanta: Ints
@@ -232,8 +211,6 @@ def greedy(
     ----------
     counts
         ``(stages, kinds)``: layers of every kind in every stage.
-    kinds
-        The alternatives of every kind.
     inflight
         ``y``: micro-batches in flight.
     capacity
@@ -301,22 +278,10 @@ def _column(values: Iterable[int]) -> Ints:
 class Knapsacks:
     """``T`` of one tensor parallel degree, before it is turned into a load.
 
-    Parameters
-    ----------
-    counts, kinds, capacity
-        As :func:`greedy` has them.
-    most_inflight
-        The largest number in flight.
-    per_layer
-        Whether every layer chooses; else those of a stage choose alike.
-    deadline
-        Checked for every number in flight.
+    Unless ``per_layer``, the layers of a stage choose alike.
 
-    Attributes
-    ----------
-    quanta
-        ``(stages, y from 1)``: least computation with at least ``y``
-        micro-batches in flight; NEVER where nothing fits.
+    ``quanta`` ``(stages, y from 1)`` is the least computation with at least ``y``
+    micro-batches in flight; NEVER where nothing fits.
     """
 
     def __init__(
@@ -378,20 +343,13 @@ class Knapsacks:
         return by_kind
 
 
-# The ways to run a stage
-
-
 @dataclass(frozen=True)
 class Way:
     """Degrees that a stage may have, and what it takes with them.
 
-    Attributes
-    ----------
-    strategy
-        Its degrees, with any recompute.
-    load_ns
-        ``(stages, y from 1)``: rising in ``y``; infinite where it does not
-        fit, as it does beyond the last ``y``.
+    ``strategy`` has its degrees, with any recompute. ``load_ns`` ``(stages, y from 1)``
+    rises in ``y``; it is infinite where it does not fit, as it does beyond the last
+    ``y``.
     """
 
     strategy: Strategy
@@ -423,7 +381,7 @@ def make_ways(
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}
     ways = []
-    for choices in least_degrees(
+    for choices in downsets.least_degrees(
         case_strategies(model.problem, case),
         key=lambda s: (s.tp, s.dp),
         rest=lambda s: (s.cp, s.ep, s.zero),
@@ -478,7 +436,7 @@ def _kinds(
         for strategy in choices:
             terms = front_terms(model, case, layer, strategy)
             if terms is not None:
-                held = weight_bytes(model, layer, strategy, case.micro_batch)
+                held = downsets.weight_bytes(model, layer, strategy, case.micro_batch)
                 options.append(
                     Option(
                         terms.forward + terms.backward,
@@ -505,7 +463,7 @@ def _loads(
     quantum_ns = model.problem.quantum_ps / 1000
     load = quanta.astype(np.float64) * (quantum_ns / ranks)
     load[quanta == NEVER] = np.inf
-    bandwidth = flat_bandwidth_bytes_per_s(model)
+    bandwidth = downsets.flat_bandwidth_bytes_per_s(model)
     # What crosses the boundaries of a stage, both ways.
     ends = model.transfers.edge_ends(strategy.tp, case.micro_batch)
     size = stages.entering([at_target for *_, at_target in ends])
@@ -516,9 +474,6 @@ def _loads(
     sync_ns = shared / (case.num_micro_batches * bandwidth) * NS_PER_S
     load += (edges_ns + sync_ns)[:, None]
     return load
-
-
-# The program
 
 
 class Placed(NamedTuple):
@@ -553,16 +508,8 @@ class PiperPlan(NamedTuple):
 class Program:
     """The least largest load.
 
-    Parameters
-    ----------
-    stages, ways
-        Every stage, and every way to run it.
-    num_devices, most_ranks
-        Devices, and the most ``Σ d``.
-    counts
-        Allowed numbers of stages; ``None`` allows every number.
-    deadline
-        The clock.
+    ``most_ranks`` is the most ``Σ d``, ``counts`` are the allowed numbers of stages;
+    ``None`` allows every number.
     """
 
     def __init__(

@@ -47,14 +47,9 @@ class Transfers:
 
         From one as large, as far as the replica goes.
 
-        Parameters
-        ----------
-        cut
-            In front of which layer of the chain.
-        block, strategy
-            The receiver's, and of its layer next to the cut.
-        forward
-            Activations from the block in front, else gradients from the block behind.
+        ``cut`` says in front of which layer of the chain, ``strategy`` is that of the
+        receiver's layer next to it. Activations come ``forward`` from the block in
+        front, gradients from the block behind.
         """
         if forward:
             sender = block.before(min(block.devices, block.offset))
@@ -91,12 +86,8 @@ class Transfers:
     ) -> int:
         """Return the quanta of all edges inside a stage, both ways.
 
-        Parameters
-        ----------
-        start, layers
-            Its first layer in the order, and the strategies of all.
-        block, batch
-            Where it stands, and the samples of a micro-batch.
+        ``start`` is its first layer in the order, ``layers`` are the strategies of all;
+        ``block`` says where it stands, ``batch`` are the samples of a micro-batch.
         """
         stop = start + len(layers)
         return sum(

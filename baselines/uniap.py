@@ -95,12 +95,6 @@ class Program:
 
     Attributes
     ----------
-    pair
-        Which one.
-    groups
-        Ranges of the chain.
-    choices
-        The strategies.
     passes, static_bytes, kept_bytes
         By group and strategy; ``None`` where there is no cost.
     change
@@ -109,10 +103,6 @@ class Program:
     receive, send
         By group but the first, and strategy: receive of activations by the
         group if it starts a stage, of gradients by the group in front.
-    in_flight
-        Micro-batches whose activations a stage keeps.
-    capacity_bytes
-        Memory of a device.
     alike
         Whether all groups of a stage must have one strategy.
     """
@@ -161,12 +151,7 @@ class Program:
     def value(self, stops: Sequence[int], chosen: Sequence[int]) -> int | None:
         """Return the objective, ``None`` if something does not fit.
 
-        Parameters
-        ----------
-        stops
-            Groups at which the stages end.
-        chosen
-            The strategy of every group.
+        The stages end at the groups ``stops``.
         """
         total = longest = 0
         for stage, (start, stop) in enumerate(ranges(stops)):
@@ -265,9 +250,8 @@ class UniapSolver(Planner):
             if search.out_of_time():
                 break
             search.say(
-                f"{program.pair.num_stages} stages, "
-                f"{program.num_micro_batches} micro-batches, "
-                f"{num_solved} of {len(programs)} programs done"
+                f"{program.pair.num_stages} stages, {program.num_micro_batches} "
+                f"micro-batches, {num_solved} of {len(programs)} programs done"
             )
             better, finished = optimize(program, best, search, effort)
             num_solved += 1
@@ -340,24 +324,15 @@ class Builder:
         first = Block(case.replicas, case.devices, 0, pair.devices)
         second = first._replace(offset=pair.devices)
         starts = [start for start, _ in self.groups[1:]]
-        moves = {
-            forward: [
-                [
-                    self.transfers.receive(
-                        start,
-                        second if forward else first,
-                        case.micro_batch,
-                        strategy,
-                        forward=forward,
-                    )
-                    if pair.num_stages > 1
-                    else 0
-                    for strategy in choices
-                ]
-                for start in starts
-            ]
-            for forward in (True, False)
-        }
+
+        def received(start: int, strategy: Strategy, *, forward: bool) -> int:
+            if pair.num_stages == 1:
+                return 0
+            block = second if forward else first
+            return self.transfers.receive(
+                start, block, case.micro_batch, strategy, forward=forward
+            )
+
         return Program(
             pair=pair,
             groups=self.groups,
@@ -365,18 +340,9 @@ class Builder:
             passes=passes,
             static_bytes=static_bytes,
             kept_bytes=kept_bytes,
-            change=[
-                [
-                    [
-                        self._change(start, first, case, before, after)
-                        for after in choices
-                    ]
-                    for before in choices
-                ]
-                for start in starts
-            ],
-            receive=moves[True],
-            send=moves[False],
+            change=[self._changes(start, first, case, choices) for start in starts],
+            receive=[[received(x, s, forward=True) for s in choices] for x in starts],
+            send=[[received(x, s, forward=False) for s in choices] for x in starts],
             in_flight=[
                 in_flight(self.problem, case, pair.num_stages - i)
                 for i in range(pair.num_stages)
@@ -401,23 +367,19 @@ class Builder:
         passes += ceil_div(sync, case.num_micro_batches)
         return passes, static_bytes, kept_bytes
 
-    def _change(
-        self,
-        start: int,
-        block: Block,
-        case: BatchSplit,
-        before: Strategy,
-        after: Strategy,
-    ) -> int:
-        """Return the change of strategy in front of a layer of the chain."""
-        return sum(
-            sum(
-                self.transfers.change(
-                    size_bytes, block, case.micro_batch, before, after
-                )
+    def _changes(
+        self, start: int, block: Block, case: BatchSplit, choices: Sequence[Strategy]
+    ) -> list[list[int]]:
+        """Return all changes of strategy in front of a layer of the chain."""
+
+        def change(*ends: Strategy) -> int:
+            sizes = self._links.get(start, ())
+            times = (
+                self.transfers.change(x, block, case.micro_batch, *ends) for x in sizes
             )
-            for size_bytes in self._links.get(start, ())
-        )
+            return sum(map(sum, times))
+
+        return [[change(before, after) for after in choices] for before in choices]
 
     def plan(self, program: Program, solution: Solution) -> Plan:
         """Return the plan of a solution."""
@@ -458,17 +420,10 @@ def optimize(
 ) -> tuple[Solution | None, bool]:
     """Solve one program.
 
-    Parameters
-    ----------
-    program, cutoff
-        What to solve, and the value that a solution has to be below.
-    search, effort
-        Workers, seed and clock, and how much deterministic time.
+    A solution has to be below ``cutoff``; ``effort`` is how much deterministic time
+    there is.
 
-    Returns
-    -------
-    tuple
-        The best solution found, and whether there is proof of that.
+    The best solution is returned, and whether there is proof of that.
     """
     from ortools.sat.python import cp_model
 

@@ -72,9 +72,8 @@ class ZbSolver(Planner):
         schedule = problem.job.schedule
         if schedule != ANY_ORDER:
             return (
-                f"$.job.schedule: expected {ANY_ORDER!r}, as the planner "
-                f"orders passes, got {problem.job.schedule_text!r}; use "
-                f"--schedule {ANY_ORDER}"
+                f"$.job.schedule: expected {ANY_ORDER!r}, as the planner orders "
+                f"passes, got {problem.job.schedule_text!r}; use --schedule {ANY_ORDER}"
             )
         return why_not_turns(problem)
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from nest.constraints.targets import for_target
 from nest.errors import InvalidOptionError
-from nest.instances.classes import CLASSES
+from nest.instances.records import CLASSES
 from nest.ir.cluster import Cluster
 from nest.ir.graph import Graph
 from nest.ir.job import SPLIT_BACKWARD

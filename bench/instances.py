@@ -38,8 +38,7 @@ from bench.result_files import ROOT, fill, page_path, table
 from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
-from nest.instances.classes import CLASSES
-from nest.instances.records import BestKnown, Index
+from nest.instances.records import CLASSES, BestKnown, Index
 from nest.instances.update import with_document
 from nest.ir import Problem
 from nest.models import builtin

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from nest.hardware import Machine, machine  # noqa: E402
 from nest.models.choices import Degrees  # noqa: E402
-from nest.models.operators import layer_cost  # noqa: E402
+from nest.models.operators.timing import layer_cost  # noqa: E402
 from nest.models.zoo import architecture  # noqa: E402
 from nest.profiles.format import Entry, write_profile  # noqa: E402
 from nest.profiles.torch_profiler import (  # noqa: E402

@@ -20,7 +20,7 @@ from nest.ir.plan import Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
-from nest.models.operators import Dtype
+from nest.models.operators.base import Dtype
 from nest.models.zoo import architecture
 
 ROOT = Path(__file__).resolve().parent.parent

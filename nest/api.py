@@ -18,9 +18,12 @@ import inspect
 import os
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from nest.errors import InvalidOptionError
+from nest.ir.problem import Problem
 from nest.requests import (
     accelerators,
     benchmarks,
@@ -34,8 +37,10 @@ from nest.requests import (
 from nest.requests import fits as memory
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, in_python, python_errors, settings_of
+from nest.requests.values import PathText
 from nest.util.files import check_output
 from nest.util.text import closest
+from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.accelerators.document import Codesign
@@ -46,10 +51,22 @@ if TYPE_CHECKING:
     from nest.analysis.pareto import Frontier
     from nest.cost.verdict import Score
     from nest.hardware.calibration import CalibrationFile
-    from nest.ir.problem import Problem
-    from nest.requests.values import PathText
     from nest.simulation.events import Simulation
     from nest.solvers.result import SolveResult
+
+#: The modules of the types of answers, which :func:`typing.get_type_hints` imports.
+_TYPES = {
+    "CalibrationFile": "nest.hardware.calibration",
+    "Codesign": "nest.accelerators.document",
+    "Comparison": "nest.analysis.compare",
+    "Explanation": "nest.analysis.explain",
+    "Fit": "nest.analysis.fit",
+    "Fits": "nest.analysis.fits",
+    "Frontier": "nest.analysis.pareto",
+    "Score": "nest.cost.verdict",
+    "Simulation": "nest.simulation.events",
+    "SolveResult": "nest.solvers.result",
+}
 
 Arguments = ParamSpec("Arguments")
 Asked = TypeVar("Asked", bound=Request)
@@ -57,20 +74,25 @@ Answer = TypeVar("Answer")
 
 
 def _asks(
-    request: Callable[Arguments, Asked],
+    request: Callable[Arguments, Asked], *without: str
 ) -> Callable[[Callable[[Asked], Answer]], Callable[Arguments, Answer]]:
     """Turn a function of a request into one of the request's fields.
 
-    The function gets the signature of the request, its docstring a section on
-    every field, and its errors the names of Python arguments.
+    The function gets the signature of the request, but for the fields that it
+    does ``without``, its docstring a section on every field, and its errors the
+    names of Python arguments.
     """
     kind: Any = request
 
     def decorate(answer: Callable[[Asked], Answer]) -> Callable[Arguments, Answer]:
         signature = inspect.signature(kind)
+        fields = signature.parameters.values()
+        signature = signature.replace(
+            parameters=[field for field in fields if field.name not in without]
+        )
 
         @functools.wraps(answer)
-        def ask(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        def function(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
             name = f"nest.{answer.__name__}"
             for key in kwargs:
                 if key not in signature.parameters:
@@ -90,20 +112,32 @@ def _asks(
             with python_errors(kind):
                 return answer(request(*args, **kwargs))
 
-        ask.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            return_annotation=inspect.signature(answer).return_annotation
+        returned = answer.__annotations__["return"]
+        function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            return_annotation=returned
         )
-        ask.__doc__ = _with_parameters(answer.__doc__ or "", kind)
-        return ask
+        is_lazy = returned in _TYPES
+        function.__annotations__ = {
+            "return": f"_imported({returned!r})" if is_lazy else returned
+        }
+        function.__doc__ = _with_parameters(answer.__doc__ or "", kind, signature)
+        return function
 
     return decorate
 
 
-def _with_parameters(doc: str, request: type[Request]) -> str:
+def _imported(name: str) -> Any:
+    """Return a type of answers."""
+    return getattr(import_module(_TYPES[name]), name)
+
+
+def _with_parameters(
+    doc: str, request: type[Request], signature: inspect.Signature
+) -> str:
     """Return a docstring with a section on the fields of a request."""
     lines = ["Parameters", "----------"]
     settings = settings_of(request)
-    for name in inspect.signature(request).parameters:
+    for name in signature.parameters:
         declared = settings[name]
         lines.append(f"{name} [{declared.unit}]" if declared.unit else name)
         lines += textwrap.wrap(
@@ -202,7 +236,11 @@ def pareto(request: frontier.ParetoRequest) -> Frontier:
     >>> points.proven, points.to_rows()[0]["devices"]
     (True, 8)
     """
-    return frontier.pareto(request)
+    request = replace(request, workers=request.workers or num_cpus())
+    request.check_proofs()
+    points = frontier.find_frontier(request, request.restricted().problem)
+    proofs = frontier.prove_points(request, points, request.on_progress)
+    return replace(points, proofs=tuple(proofs))
 
 
 @_asks(fitting.FitRequest)
@@ -216,7 +254,9 @@ def fit(request: fitting.FitRequest) -> Fit:
     >>> answer.best.num_devices, answer.proven
     (8, True)
     """
-    return fitting.fit(request)
+    request = request.limited()
+    request.check()
+    return fitting.fit_problem(request, request.restricted().problem)
 
 
 @_asks(memory.FitsRequest)
@@ -245,7 +285,11 @@ def codesign(request: accelerators.CodesignRequest) -> Codesign:
     ... )  # doctest: +SKIP
     >>> designs.to_pandas()  # doctest: +SKIP
     """
-    return accelerators.codesign(request)
+    from nest.accelerators.document import Codesign
+
+    request.check()
+    spec, limit_s = request.find_spec(), request.time_limit
+    return Codesign(accelerators.search(request, spec, time_limit_s=limit_s))
 
 
 @_asks(explaining.ScoreRequest)
@@ -258,7 +302,9 @@ def score(request: explaining.ScoreRequest) -> Score:
     >>> nest.score("llama2-7b-8", "tp=1,pp=4,r=1").feasible
     True
     """
-    return explaining.score(request)
+    from nest.cost.score import score
+
+    return score(*request.find_problem_and_plan())
 
 
 @_asks(explaining.ExplainRequest)
@@ -272,7 +318,11 @@ def explain(request: explaining.ExplainRequest) -> Explanation:
     >>> terms.to_rows()[0]["term"]
     'computation'
     """
-    return explaining.explain(request)
+    request.check()
+    request = request.limited()
+    whole, plan = request.find_problem_and_plan()
+    problem = request.restricted(whole).problem
+    return explaining.explain_plan(request, problem, plan)
 
 
 @_asks(explaining.SimulateRequest)
@@ -286,7 +336,9 @@ def simulate(request: explaining.SimulateRequest) -> Simulation:
     >>> step.to_rows()[0]["kind"]
     'forward'
     """
-    return explaining.simulate(request)
+    from nest.simulation.events import Simulation
+
+    return Simulation(*request.find_problem_and_plan())
 
 
 @_asks(explaining.TraceRequest)
@@ -300,7 +352,10 @@ def trace(request: explaining.TraceRequest) -> dict[str, Any]:
     >>> events[0]["name"]
     'process_name'
     """
-    return explaining.trace(request)
+    from nest.simulation.events import Simulation
+    from nest.simulation.trace import trace
+
+    return trace(Simulation(*request.find_problem_and_plan()))
 
 
 @_asks(explaining.CheckRequest)
@@ -318,7 +373,11 @@ def check(request: explaining.CheckRequest) -> tuple[str, ...]:
     >>> nest.check("llama2-7b-8", "tp=1,pp=4,r=1")
     ()
     """
-    return explaining.check(request)
+    from nest.cost.score import score
+
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    return () if plan is None else tuple(score(problem, plan).violations)
 
 
 @_asks(explaining.CertifyRequest)
@@ -334,10 +393,17 @@ def certify(request: explaining.CertifyRequest) -> dict[str, Any]:
     >>> proof["status"], proof["lower_bound_quanta"] > 0
     ('optimal', True)
     """
-    return explaining.certify(request)
+    from nest.certificates.certify import certify, certify_infeasible
+
+    request.check_problem_choice()
+    problem = request.find_problem()
+    plan = request.find_plan(problem)
+    if plan is None:
+        return certify_infeasible(problem, None)
+    return certify(problem, plan, None)
 
 
-@_asks(launching.ExportRequest)
+@_asks(launching.ExportRequest, "target")
 def export(request: launching.ExportRequest) -> dict[str, str | bytes]:
     """Return the files that start a plan, by name, as ``nest export`` does.
 
@@ -400,7 +466,9 @@ def validate(request: measured.ValidateRequest) -> dict[str, Any]:
     >>> document["rows"]
     2
     """
-    return measured.validate(request)
+    request.check()
+    rows = request.read_rows()
+    return request.document([*request.predict(request.select(rows))], len(rows))
 
 
 @_asks(measured.CalibrateRequest)
@@ -414,4 +482,4 @@ def calibrate(request: measured.CalibrateRequest) -> CalibrationFile:
     >>> import nest
     >>> calibration = nest.calibrate("runs.csv")  # doctest: +SKIP
     """
-    return measured.calibrate(request)
+    return request.learn().file

@@ -29,6 +29,7 @@ from nest.errors import InvalidOptionError
 from nest.ir import Problem, problem_hash, write
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
+from tests.builders import with_job
 from tests.half_quanta import half_quanta
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed
@@ -48,8 +49,7 @@ Kind = st.SearchStrategy[Problem]
 
 
 def _sharded(problem: Problem) -> Problem:
-    job = replace(problem.job, overlap={}, distributed_optimizer=True)
-    return replace(problem, job=job)
+    return with_job(problem, overlap={}, distributed_optimizer=True)
 
 
 def _extreme(problem: Problem) -> Problem:

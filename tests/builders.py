@@ -6,7 +6,10 @@ in bytes read as times in ns.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+
+from msgspec.structs import replace
 
 from nest.ir import (
     Activations,
@@ -26,7 +29,7 @@ from nest.ir import (
     Stage,
     Strategy,
 )
-from nest.ir.cluster import Topology
+from nest.ir.cluster import DeviceRange, Topology
 
 #: One switch: 10 ns per message, 1 ns per byte.
 FLAT = (10.0, 1e9)
@@ -80,6 +83,7 @@ def make_problem(  # noqa: PLR0913
     costs: dict[str, LayerCost | tuple[LayerCost, ...]],
     *,
     edges: tuple[tuple[str, str, int], ...] = (),
+    edge: int | None = None,
     devices: int = 4,
     topology: Topology | None = None,
     memory_bytes: int = 10**9,
@@ -89,8 +93,13 @@ def make_problem(  # noqa: PLR0913
     quantum_ps: int = 1000,
     **job: Any,
 ) -> Problem:
-    """Build a problem with one layer per key, each of a kind of its own."""
+    """Build a problem with one layer per key, each of a kind of its own.
+
+    With ``edge`` they are a chain of edges with so many bytes per sample.
+    """
     job.setdefault("global_batch", 1)
+    if edge is not None:
+        edges = (*((a, b, edge) for a, b in itertools.pairwise(costs)), *edges)
     return Problem(
         graph=Graph(
             kinds=tuple(
@@ -116,6 +125,30 @@ def make_problem(  # noqa: PLR0913
         preset=preset,
         quantum_ps=quantum_ps,
     )
+
+
+def with_job(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its job."""
+    return replace(problem, job=replace(problem.job, **fields))
+
+
+def with_cluster(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its cluster."""
+    return replace(problem, cluster=replace(problem.cluster, **fields))
+
+
+def with_device(problem: Problem, **fields: Any) -> Problem:
+    """Return a problem with other fields of its device."""
+    return with_cluster(problem, device=replace(problem.cluster.device, **fields))
+
+
+def with_others(
+    problem: Problem, first: int, count: int = 1, name: str = "old", **fields: Any
+) -> Problem:
+    """Return a problem some of whose devices are of another type."""
+    device = replace(problem.cluster.device, name=name, **fields)
+    others = (DeviceRange(first=first, count=count, device=device),)
+    return with_cluster(problem, others=others)
 
 
 def two_stages(**fields: Any) -> Problem:

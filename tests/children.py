@@ -1,9 +1,10 @@
-"""Processes of tests: which there are, and waiting for what they do."""
+"""Processes of tests: which there are, what they say, and waiting for them."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,17 @@ def is_alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def python(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python with some words; return how it ended, and what it said."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
 
 
 def children() -> set[str]:

@@ -80,8 +80,7 @@ def on(model: str, step_ps: int | None) -> ModelResult:
 
 def found(point: Point, relative: float, *steps_ps: int | None) -> DesignResult:
     """Return a point with the step times of both models, or of some."""
-    models = ("gpt2", "bert-large")
-    placed = tuple(map(on, models, steps_ps))
+    placed = tuple(map(on, ("gpt2", "bert-large"), steps_ps))
     return DesignResult(point, placed, relative)
 
 

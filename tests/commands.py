@@ -159,8 +159,7 @@ def _topologies() -> Iterator[tuple[str, tuple[str, ...]]]:
             f"solve --model model.json --cluster h100x2 {_MODEL} {_SOLVED} "
             f"--topology FILE"
         )
-        lines = (*_TOPOLOGY, solved)
-        yield f"topology {name}", tuple(line + said for line in lines)
+        yield f"topology {name}", tuple(line + said for line in (*_TOPOLOGY, solved))
 
 
 COMMANDS |= dict(_topologies())

@@ -17,6 +17,7 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
+from tests.builders import with_job
 
 LAYERS = 8
 
@@ -69,11 +70,9 @@ def small_problem(
         virtual_stages=(1, 2),
         sequence_parallel=sequences,
     )
-    choices = choose(model, site, devices, request)
-    problem = build_problem(model, site, devices, choices)
+    problem = build_problem(model, site, devices, choose(model, site, devices, request))
     overlap = {"tp": 0.5, "weights": 0.8, "gradients": 0.9}
-    job = replace(problem.job, overlap=overlap, distributed_optimizer=True)
-    return replace(problem, job=job)
+    return with_job(problem, overlap=overlap, distributed_optimizer=True)
 
 
 def small_plan(

@@ -79,8 +79,7 @@ def draw(random: Random) -> Iterator[Problem]:
                 problem = alike(random, problem)
             if plan is not None and random.random() < 0.6:
                 need_bytes = memory_bytes(problem, plan)
-                lacking = random.choice((0, 0, 1))
-                problem = with_memory(problem, need_bytes - lacking)
+                problem = with_memory(problem, need_bytes - random.choice((0, 0, 1)))
             best_plan(problem)
         except (NestError, ValueError):
             continue  # too long or too large, or the plan is illegal
@@ -115,8 +114,7 @@ def alike(random: Random, problem: Problem) -> Problem:
                 ),
             )
         )
-    graph = replace(problem.graph, kinds=tuple(kinds))
-    return replace(problem, graph=graph)
+    return replace(problem, graph=replace(problem.graph, kinds=tuple(kinds)))
 
 
 def memory_bytes(problem: Problem, plan: Plan) -> int:
@@ -370,8 +368,7 @@ def places(value: Any) -> Iterator[tuple[Any, ...]]:
 def neighbors(random: Random, case: Case) -> Iterator[Problem]:
     """Yield problems that are nearly the same: memory, or one cost."""
     if case.plan is not None:
-        need_bytes = memory_bytes(case.problem, case.plan)
-        yield with_memory(case.problem, need_bytes - 1)
+        yield with_memory(case.problem, memory_bytes(case.problem, case.plan) - 1)
     costs = [x for kind in case.problem.graph.kinds for x in kind.costs]
     chosen = random.choice(costs)
     quantum_ns = case.problem.quantum_ps / 1000
@@ -381,8 +378,7 @@ def neighbors(random: Random, case: Case) -> Iterator[Problem]:
             return cost
         return replace(cost, forward_ns=cost.forward_ns + quantum_ns)
 
-    graph = with_costs(case.problem.graph, slower)
-    yield replace(case.problem, graph=graph)
+    yield replace(case.problem, graph=with_costs(case.problem.graph, slower))
 
 
 # Counts

@@ -53,8 +53,7 @@ def checked() -> Iterator[None]:
             if options.gap == 0 and output.claimed_quanta is not None:
                 assert other.claimed_quanta is not None
                 slack = self.capabilities.precision * output.claimed_quanta
-                gap = abs(other.claimed_quanta - output.claimed_quanta)
-                assert gap <= slack
+                assert abs(other.claimed_quanta - output.claimed_quanta) <= slack
         return output
 
     with pytest.MonkeyPatch.context() as patch:

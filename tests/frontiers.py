@@ -111,8 +111,7 @@ def merged(
     """Return what merging frontiers finds if no plan is known."""
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in MERGING[setting].items():
-            room = ROOMS.get(constant, layer_frontier)
-            patch.setattr(room, constant, value)
+            patch.setattr(ROOMS.get(constant, layer_frontier), constant, value)
         found = LayerFrontierSearch(
             CostModel(problem),
             closed_sets(problem.graph, together=undivided(problem)),

@@ -69,8 +69,7 @@ def limited() -> Iterator[None]:
 def made(reader: str, seed: int, number: int) -> bytes:
     """Return a broken file; always the same one."""
     kind = READERS[reader]
-    rng = Random(f"{reader} {seed} {number}")
-    return broken(rng, kind.examples(), kind.suffix)
+    return broken(Random(f"{reader} {seed} {number}"), kind.examples(), kind.suffix)
 
 
 def complaint(reader: str, data: bytes, folder: Path, line: str = READ) -> str | None:
@@ -97,8 +96,7 @@ def _chunk(
     reader: str, seed: int, first: int, count: int, current: Any, told: Any
 ) -> None:
     """Read some files, and tell how they ended."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     ends: Counter[str] = Counter()
     wrong = []
     for number in range(first, first + count):

@@ -70,8 +70,7 @@ def _commands(text: str) -> Iterator[Command]:
     if first:
         raise ValueError(f"expected a command in front of {first!r}")
     for part in rest:
-        whole = part.replace("\\\n", " ")
-        line, _, shown = whole.partition("\n")
+        line, _, shown = part.replace("\\\n", " ").partition("\n")
         code = _EXIT.search(line)
         command = _EXIT.sub("", line).strip()
         yield Command(command, int(code[1]) if code else 0, shown.rstrip().splitlines())

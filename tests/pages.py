@@ -164,11 +164,10 @@ def named(name: str) -> Document:
         ),
     )
     made = plan(hostile)
-    answer = Answer(made, score(hostile, made), name)
     return answer_document(
         "report",
         hostile,
-        answer,
+        Answer(made, score(hostile, made), name),
         context=Context(f"nest report '{name}'"),
         rows=[("fits", name), ("plan", name), ("assumed", name)],
         launch=name,

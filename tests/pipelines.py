@@ -68,8 +68,7 @@ def batch_of(model: Architecture, job: Job):
 
     torch.manual_seed(1)
     (tower,) = model.towers
-    shape = (job.samples, job.sequence_length + 1)
-    tokens = torch.randint(tower.vocabulary, shape)
+    tokens = torch.randint(tower.vocabulary, (job.samples, job.sequence_length + 1))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 

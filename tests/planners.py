@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from nest.ir import Plan, Problem
@@ -26,7 +25,7 @@ def two_layers(size_bytes: int = 0, weights: int = 0, **fields: Any) -> Problem:
             "a": make_cost(10, 20, weight_bytes=2 * weights),
             "b": make_cost(20, 40, weight_bytes=weights),
         },
-        edges=(("a", "b", size_bytes),),
+        edge=size_bytes,
         **fields,
     )
 
@@ -54,8 +53,4 @@ def chain_of(num_layers: int = 2, *, kept_bytes: int = 0, **fields: Any) -> Prob
     )
     names = "abcdefgh"[:num_layers]
     fields.setdefault("devices", 4)
-    return make_problem(
-        dict.fromkeys(names, table),
-        edges=tuple((s, t, 100) for s, t in itertools.pairwise(names)),
-        **fields,
-    )
+    return make_problem(dict.fromkeys(names, table), edge=100, **fields)

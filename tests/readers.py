@@ -278,8 +278,7 @@ def _compared() -> list[bytes]:
 
 def _update(path: Path) -> None:
     document = decode(path.read_bytes(), str(path), dict, "document", NestError)
-    known = store.read_best_known()
-    update.with_document(known, document, str(path), _proves_nothing)
+    update.with_document(store.read_best_known(), document, str(path), _proves_nothing)
 
 
 def _proves_nothing(problem: Problem, solver: str) -> Mapping[str, Any]:
@@ -372,8 +371,7 @@ def _site() -> Site:
 
 
 def _script(path: Path) -> None:
-    text = read_text(path, NestError)
-    found = read_launch(text, str(path), WORLD).reading
+    found = read_launch(read_text(path, NestError), str(path), WORLD).reading
     build(found.launch, found.model, _site())
 
 

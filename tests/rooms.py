@@ -11,9 +11,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.rows import rows
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("nest", "formulations", "baselines")
@@ -33,8 +35,8 @@ class Room(NamedTuple):
     name
         What people call it.
     core
-        Whether a newcomer has to know it: the others are satellites, which
-        the core does not import.
+        Whether a newcomer has to know it. The others are satellites; below
+        floor 9 the core imports none.
     holds
         What is in it, for the page.
     modules
@@ -46,10 +48,10 @@ class Room(NamedTuple):
     name: str
     core: bool
     holds: str
-    modules: tuple[str, ...] = ()
+    modules: Sequence[str] = ()
 
     @property
-    def prefixes(self) -> tuple[str, ...]:
+    def prefixes(self) -> Sequence[str]:
         """The modules and packages in it."""
         return self.modules or (f"nest.{self.name}",)
 
@@ -64,143 +66,7 @@ class Room(NamedTuple):
         return ", ".join(paths)
 
 
-ROOMS = (
-    Room(
-        15,
-        "door",
-        True,
-        "`import nest`, and the start of the command line",
-        ("nest", "nest.__main__"),
-    ),
-    Room(14, "cli", True, "commands, progress, screens and exit codes"),
-    Room(13, "api", True, "the Python functions, each of one request", ("nest.api",)),
-    Room(
-        12,
-        "requests",
-        True,
-        "a typed request for each question; options and Python arguments come "
-        "from its fields",
-    ),
-    Room(
-        12,
-        "present",
-        True,
-        "tables for terminals, and HTML pages (`pages`), from plain data",
-    ),
-    Room(
-        11,
-        "accelerators",
-        False,
-        "the search for the best accelerator (`nest codesign`)",
-    ),
-    Room(
-        10,
-        "operator_schedule",
-        False,
-        "the shortest schedule of a layer's operators on the cores of a chip",
-        ("nest.operator_schedule", "formulations.schedule"),
-    ),
-    Room(10, "studies", False, "questions about published planners (`nest audit`)"),
-    Room(
-        9,
-        "formulations",
-        True,
-        "brute force and the integer models, solved or written to files",
-        ("formulations",),
-    ),
-    Room(
-        9,
-        "baselines",
-        False,
-        "published planners, with their own objectives",
-        ("baselines",),
-    ),
-    Room(
-        9,
-        "benchmarks",
-        False,
-        "sets of problems, runs that can be resumed, and their statistics",
-    ),
-    Room(
-        9,
-        "conform",
-        False,
-        "tests of solvers and installations (`nest conform`, `nest doctor`)",
-    ),
-    Room(
-        8,
-        "analysis",
-        True,
-        "a module per question, such as `compare`, `pareto` and `fit`",
-    ),
-    Room(
-        8, "audits", False, "rules, exact search and importer of published cost models"
-    ),
-    Room(8, "calibration", False, "parameters of predictions, fitted to measured runs"),
-    Room(
-        7,
-        "search",
-        True,
-        "the exact search of `dp`, and frontiers: arrays, labels, bounds",
-    ),
-    Room(7, "frameworks", False, "files of training frameworks, a module per target"),
-    Room(
-        7,
-        "instances",
-        False,
-        "stored problems that never change, with their best known plans",
-    ),
-    Room(7, "profiles", False, "layer times that users measured"),
-    Room(
-        7,
-        "validation",
-        False,
-        "measured runs that others published, and predictions of them",
-    ),
-    Room(
-        6,
-        "solvers",
-        True,
-        "running a solver, the verdict on its answer, and the registry",
-    ),
-    Room(6, "models", True, "cost tables of a model on a machine"),
-    Room(
-        5,
-        "constraints",
-        True,
-        "which plans count: pins, and what frameworks can run (`targets`)",
-    ),
-    Room(5, "uncertainty", True, "errors of predictions: `intervals`, `headroom`"),
-    Room(5, "simulation", True, "the passes of every device, and traces"),
-    Room(
-        5,
-        "certificates",
-        True,
-        "proofs: `certify` writes them; the other files are `nest-check`, "
-        "which uses nothing else of nest",
-    ),
-    Room(
-        4, "cost", True, "the cost model: legality, terms, memory, schedules, the score"
-    ),
-    Room(
-        3,
-        "topology",
-        True,
-        "times of messages and collectives; formats of networks (`files`)",
-    ),
-    Room(2, "hardware", True, "devices, machines and links, from data"),
-    Room(
-        1, "ir", True, "problem and plan: frozen records, their checks, files, the hash"
-    ),
-    Room(1, "tasks", False, "independent tasks in processes or on Dask"),
-    Room(
-        0,
-        "util",
-        True,
-        "errors, units, texts, files and other tools",
-        ("nest.util", "nest.errors", "nest.units"),
-    ),
-)
+ROOMS = tuple(Room(*values) for values in rows("rooms", "rooms"))
 
 
 def room_of(module: str) -> Room:
@@ -218,7 +84,7 @@ def room_of(module: str) -> Room:
         if module == prefix or (prefix != "nest" and module.startswith(f"{prefix}."))
     ]
     if not matches:
-        raise LookupError(f"{module}: expected a room in tests/rooms.py")
+        raise LookupError(f"{module}: expected a room in tests/data/rows/rooms.yaml")
     return max(matches, key=lambda match: match[0])[1]
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 DATA = Path(__file__).parent / "data" / "rows"
@@ -21,3 +22,8 @@ def _tables(name: str) -> dict[str, list[list[Any]]]:
 def rows(name: str, table: str) -> list[list[Any]]:
     """Return a table of a file: inputs, then a value or a part of an error."""
     return _tables(name)[table]
+
+
+def named_rows(name: str, table: str) -> list[Any]:
+    """Return a table of a file whose first column names the rows."""
+    return [pytest.param(*values, id=row) for row, *values in rows(name, table)]

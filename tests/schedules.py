@@ -110,8 +110,7 @@ def passes(draw: Any, most: int = 10, channel: bool = True) -> Any:
             for ticks in (single, whole)
         )
         operators.append(operator(str(number), engine, single, whole, after, served))
-    cores = Cores(draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-    return operators, cores
+    return operators, Cores(draw(st.integers(1, 3)), draw(st.integers(1, 3)))
 
 
 def preceding(operators: Sequence[Operator]) -> dict[str, set[str]]:

@@ -33,8 +33,7 @@ def main(path: str) -> None:
     for line in Path(path).read_text().splitlines():
         used_s, _, test = line.partition(" ")
         function = test.partition("[")[0]
-        before_s = times[function].get(test, 0.0)
-        times[function][test] = max(before_s, float(used_s))
+        times[function][test] = max(times[function].get(test, 0.0), float(used_s))
     slow = {name for name in SLOW if name.partition("[")[0] not in times}
     for function, tests in times.items():
         names = {

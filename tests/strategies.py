@@ -7,7 +7,6 @@ hold some hundred bytes. Then most problems are magnified: layers take up to
 1e14 quanta, and kinds of layers may differ by six orders. Memory is drawn
 around what the plans of the problem need, so that it is the binding constraint
 of a good part of the problems and some have no plan at all.
-``python -m tests.strategies`` prints the mix.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -46,6 +45,7 @@ from nest.ir import (
 )
 from nest.ir.job import SHARED, Granularity
 from nest.ir.plan import OVERLAP
+from tests.builders import with_cluster, with_device, with_job
 from tests.graphs import random_graph
 
 #: Plans of the largest problem; more if every layer has its own strategy, or
@@ -64,6 +64,12 @@ APART = (0, 0, 0, 3, 5, 7, 9)
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
+
+def pick(draw: Draw, values: Sequence[Any]) -> Any:
+    """Draw one of some values."""
+    return draw(st.sampled_from(values))
+
+
 #: (tp, cp, ep) of one device, and others worth a try.
 _WIDTHS = ((2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 2), (3, 1, 1), (1, 2, 2))
 
@@ -75,12 +81,11 @@ def _draw_edges(draw: Draw, num_layers: int) -> set[tuple[int, int]]:
     """Draw a chain, a chain with skips, branches, or any DAG."""
     chain = set(itertools.pairwise(range(num_layers)))
     pairs = list(itertools.combinations(range(num_layers), 2))
-    shape = draw(st.sampled_from(("chain", "chain", "skips", "branches", "any")))
+    shape = pick(draw, ("chain", "chain", "skips", "branches", "any"))
     if shape == "chain":
         return chain
     if shape == "skips":
-        extra = draw(st.sets(st.sampled_from(pairs), max_size=2))
-        return chain | extra
+        return chain | draw(st.sets(st.sampled_from(pairs), max_size=2))
     if shape == "branches":
         # every layer reads one earlier layer, or starts a part of its own
         sources = [
@@ -110,7 +115,7 @@ def _draw_graph(
                 bytes_per_sample_by_tp=table,
             )
         )
-    layers = [Layer(id=name, kind=draw(st.sampled_from(kinds)).name) for name in names]
+    layers = [Layer(id=name, kind=pick(draw, kinds).name) for name in names]
     # file order need not be topological
     if draw(st.booleans()):
         layers.reverse()
@@ -132,14 +137,12 @@ def _draw_collectives(
         return ()
     return tuple(
         CollectiveCall(
-            kind=draw(
-                st.sampled_from(
-                    ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-                )
+            kind=pick(
+                draw, ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
             ),
-            axis=draw(st.sampled_from(axes)),
-            phase=draw(st.sampled_from(("forward", "backward"))),
-            size_bytes=draw(st.sampled_from((0, 3, 40, 200))),
+            axis=pick(draw, axes),
+            phase=pick(draw, ("forward", "backward")),
+            size_bytes=pick(draw, (0, 3, 40, 200)),
             count=draw(st.integers(1, 2)),
         )
         for _ in range(draw(st.integers(0, 2)))
@@ -159,9 +162,7 @@ def _draw_activations(
             working_bytes=kept // 4,
         ),
         "full": Activations(
-            recompute="full",
-            kept_bytes=kept // 6,
-            working_bytes=draw(st.sampled_from((0, kept))),
+            recompute="full", kept_bytes=kept // 6, working_bytes=pick(draw, (0, kept))
         ),
     }
     chosen = [table[name] for name in recompute]
@@ -184,16 +185,16 @@ def _draw_kinds(
     for number in range(num_kinds):
         forward = draw(st.integers(0, 300))
         backward = draw(st.integers(0, 600))
-        weights = draw(st.sampled_from((0, 20, 90, 333)))
-        experts = draw(st.sampled_from((0, 120))) if expert else 0
-        noise = draw(st.sampled_from((0.0, 0.3, 0.5)))
+        weights = pick(draw, (0, 20, 90, 333))
+        experts = pick(draw, (0, 120)) if expert else 0
+        noise = pick(draw, (0.0, 0.3, 0.5))
         costs = []
         for tp, cp, ep, samples in keys:
             if costs and draw(st.integers(0, 7)) == 0:
                 continue  # not available for this kind
             share = tp * cp
             dp = max(job.micro_batches) // samples
-            slow = draw(st.sampled_from(slower)) if slower != (1,) else 1
+            slow = pick(draw, slower) if slower != (1,) else 1
             costs.append(
                 LayerCost(
                     tp=tp,
@@ -204,7 +205,7 @@ def _draw_kinds(
                     backward_ns=slow * backward * samples / share + noise,
                     weight_bytes=weights // tp,
                     expert_weight_bytes=experts // (tp * ep),
-                    working_bytes=draw(st.sampled_from((0, 0, 30, 80))),
+                    working_bytes=pick(draw, (0, 0, 30, 80)),
                     activations=_draw_activations(draw, job.recompute, samples),
                     collectives=_draw_collectives(draw, tp, cp, ep, dp),
                 )
@@ -222,14 +223,13 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
     fan_outs = [
         draw(st.integers(1 if num_levels > 1 else 2, 3)) for _ in range(num_levels - 1)
     ]
-    below = math.prod(fan_outs)
-    fan_outs.append(-(-num_devices // below) + draw(st.integers(0, 1)))
+    fan_outs.append(-(-num_devices // math.prod(fan_outs)) + draw(st.integers(0, 1)))
     return Hierarchy(
         levels=tuple(
             Level(
                 fan_out=fan_out,
-                latency_ns=draw(st.sampled_from((0.0, 1.5, 20.0, 100.0))),
-                bandwidth_bytes_per_s=draw(st.sampled_from((4e9, 1e9, 3e8, 1e8))),
+                latency_ns=pick(draw, (0.0, 1.5, 20.0, 100.0)),
+                bandwidth_bytes_per_s=pick(draw, (4e9, 1e9, 3e8, 1e8)),
             )
             for fan_out in fan_outs
         )
@@ -238,38 +238,35 @@ def _draw_topology(draw: Draw, num_devices: int) -> Hierarchy:
 
 def _draw_graph_topology(draw: Draw, num_devices: int) -> GraphTopology:
     """Draw a graph with room for the devices, see :mod:`tests.graphs`."""
-    return random_graph(lambda values: draw(st.sampled_from(values)), num_devices)
+    return random_graph(lambda values: pick(draw, values), num_devices)
 
 
 # Jobs
 
 
 def _draw_job(draw: Draw, uniform: bool) -> Job:
-    batch = draw(st.sampled_from(((1,), (2,), (2,), (4,), (1, 2), (2, 4))))
+    batch = pick(draw, ((1,), (2,), (2,), (4,), (1, 2), (2, 4)))
     uneven = draw(st.integers(0, 3)) == 0 or uniform
-    global_batch = max(batch) * draw(st.sampled_from((1, 2, 4, 6)))
+    global_batch = max(batch) * pick(draw, (1, 2, 4, 6))
     if uneven:
         global_batch += draw(st.integers(0, 2))
-    optimizer = draw(
-        st.sampled_from(
-            (
-                Optimizer(),
-                Optimizer(name="sgd", state_bytes=0),
-                Optimizer(weight_bytes=2, gradient_bytes=4, state_bytes=3),
-            )
-        )
+    optimizer = pick(
+        draw,
+        (
+            Optimizer(),
+            Optimizer(name="sgd", state_bytes=0),
+            Optimizer(weight_bytes=2, gradient_bytes=4, state_bytes=3),
+        ),
     )
     if uniform:
         return Job(
             global_batch=global_batch,
             micro_batches=batch,
             optimizer=optimizer,
-            schedule=draw(st.sampled_from(("1f1b", "1f1b", "gpipe"))),
-            zero=draw(st.sampled_from(((0,), (0,), (0, 1), (2, 3)))),
-            recompute=draw(
-                st.sampled_from(
-                    (("full",), ("none",), ("none", "full"), ("none", "selective"))
-                )
+            schedule=pick(draw, ("1f1b", "1f1b", "gpipe")),
+            zero=pick(draw, ((0,), (0,), (0, 1), (2, 3))),
+            recompute=pick(
+                draw, (("full",), ("none",), ("none", "full"), ("none", "selective"))
             ),
             uneven_batches=uneven,
         )
@@ -277,29 +274,24 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
         global_batch=global_batch,
         micro_batches=batch,
         optimizer=optimizer,
-        schedule=draw(st.sampled_from(("1f1b", "1f1b", "gpipe"))),
-        replicas=draw(st.sampled_from((None, None, None, (1,), (1, 2)))),
-        data_parallel=draw(st.sampled_from((None, None, None, (1,), (1, 2)))),
-        zero=draw(
-            st.sampled_from(
-                ((0,), (0,), (1,), (3,), (0, 1), (2,), (0, 3), (0, 1, 2, 3))
-            )
-        ),
-        recompute=draw(
-            st.sampled_from(
-                (
-                    ("none",),
-                    ("none",),
-                    ("full",),
-                    ("none", "full"),
-                    ("none", "selective"),
-                    ("none", "selective", "full"),
-                )
-            )
+        schedule=pick(draw, ("1f1b", "1f1b", "gpipe")),
+        replicas=pick(draw, (None, None, None, (1,), (1, 2))),
+        data_parallel=pick(draw, (None, None, None, (1,), (1, 2))),
+        zero=pick(draw, ((0,), (0,), (1,), (3,), (0, 1), (2,), (0, 3), (0, 1, 2, 3))),
+        recompute=pick(
+            draw,
+            (
+                ("none",),
+                ("none",),
+                ("full",),
+                ("none", "full"),
+                ("none", "selective"),
+                ("none", "selective", "full"),
+            ),
         ),
         sequence_parallel=draw(st.booleans()),
         uneven_batches=uneven,
-        gradient_sync_overlap=draw(st.sampled_from((0.0, 0.0, 0.25, 1.0))),
+        gradient_sync_overlap=pick(draw, (0.0, 0.0, 0.25, 1.0)),
     )
 
 
@@ -308,9 +300,7 @@ def _restrict(draw: Draw, job: Job) -> Job:
     degrees = st.sampled_from((None, None, (1,), (2,), (1, 2), (1, 3)))
     return replace(
         job,
-        pipeline_parallel=draw(
-            st.sampled_from(((1,), (2,), (3,), (1, 3), (2, 3), (2, 4), None))
-        ),
+        pipeline_parallel=pick(draw, ((1,), (2,), (3,), (1, 3), (2, 3), (2, 4), None)),
         tensor_parallel=draw(degrees),
         context_parallel=draw(degrees),
         expert_parallel=draw(degrees),
@@ -335,13 +325,47 @@ def _allow_runtimes(draw: Draw, job: Job) -> Job:
     return replace(
         job,
         overlap={name: draw(fractions) for name in dict.fromkeys(names)},
-        gradient_sync_overlap=draw(st.sampled_from((0.0, 0.25, 1.0))),
-        weight_backward_fraction=draw(st.sampled_from((0.0, 0.5, 1.0, 1.0))),
+        gradient_sync_overlap=pick(draw, (0.0, 0.25, 1.0)),
+        weight_backward_fraction=pick(draw, (0.0, 0.5, 1.0, 1.0)),
         distributed_optimizer=draw(st.booleans()),
     )
 
 
 # Problems
+
+
+def _draw_problem(
+    draw: Draw, job: Job, preset: str, *, graphs: bool, choosing: bool
+) -> Problem:
+    """Draw the graph and the cluster of a job."""
+    uniform = preset != "standard"
+    num_devices = pick(draw, (4, 6, 3, 2, 5, 8, 4, 7, 1))
+    num_layers = pick(draw, (3, 4, 5, 2, 6, 4))
+    keys = _draw_keys(draw, job, uniform)
+    if choosing and all(tp == 1 for tp, *_ in keys):
+        keys += [(2, 1, 1, count) for count in sorted({count for *_, count in keys})]
+    kinds = _draw_kinds(
+        draw,
+        draw(st.integers(1, min(3, num_layers))),
+        keys,
+        job,
+        expert=draw(st.booleans()) and not uniform,
+    )
+    return Problem(
+        graph=_draw_graph(draw, num_layers, kinds, by_tp=uniform),
+        cluster=Cluster(
+            num_devices=num_devices,
+            device=Device(
+                memory_bytes=PLENTY,
+                hbm_bytes_per_s=(None if uniform else pick(draw, (None, 2e9))),
+            ),
+            topology=(_draw_graph_topology if graphs else _draw_topology)(
+                draw, num_devices
+            ),
+        ),
+        job=job,
+        preset=preset,
+    )
 
 
 @st.composite
@@ -387,52 +411,21 @@ def problems(  # noqa: PLR0913
     if preset is None and (granularity == "layer" or graphs or overlapping or choosing):
         preset = "standard"
     if preset is None:
-        preset = draw(st.sampled_from(("standard",) * 5 + ("nest-artifact",)))
+        preset = pick(draw, ("standard",) * 5 + ("nest-artifact",))
     uniform = preset != "standard"
     job = _draw_job(draw, uniform)
     if granularity == "layer":
         # some layers that recompute and some that do not
         choices = (("none", "full"), ("none", "selective"), job.recompute)
-        job = replace(
-            job, granularity=granularity, recompute=draw(st.sampled_from(choices))
-        )
+        job = replace(job, granularity=granularity, recompute=pick(draw, choices))
     if restricted:
         job = _restrict(draw, job)
     if overlapping:
         job = _allow_runtimes(draw, job)
-    num_devices = draw(st.sampled_from((4, 6, 3, 2, 5, 8, 4, 7, 1)))
-    num_layers = draw(st.sampled_from((3, 4, 5, 2, 6, 4)))
-    keys = _draw_keys(draw, job, uniform)
-    if choosing and all(tp == 1 for tp, *_ in keys):
-        samples = sorted({count for *_, count in keys})
-        keys += [(2, 1, 1, count) for count in samples]
-    kinds = _draw_kinds(
-        draw,
-        draw(st.integers(1, min(3, num_layers))),
-        keys,
-        job,
-        expert=draw(st.booleans()) and not uniform,
-    )
-    problem = Problem(
-        graph=_draw_graph(draw, num_layers, kinds, by_tp=uniform),
-        cluster=Cluster(
-            num_devices=num_devices,
-            device=Device(
-                memory_bytes=PLENTY,
-                hbm_bytes_per_s=(
-                    None if uniform else draw(st.sampled_from((None, 2e9)))
-                ),
-            ),
-            topology=(_draw_graph_topology if graphs else _draw_topology)(
-                draw, num_devices
-            ),
-        ),
-        job=job,
-        preset=preset,
-    )
+    problem = _draw_problem(draw, job, preset, graphs=graphs, choosing=choosing)
     if overlapping:
         # Of whole and half ns some are half of these.
-        quantum_ps = draw(st.sampled_from((1000, 1000, 10_000, 3000, 7)))
+        quantum_ps = pick(draw, (1000, 1000, 10_000, 3000, 7))
         problem = replace(problem, quantum_ps=quantum_ps)
     if choosing:
         problem = _with_choice(draw, problem)
@@ -443,8 +436,7 @@ def problems(  # noqa: PLR0913
         small, problem = problem, _magnified(draw, problem)
         if problem is not small:
             # Long times in a quantum of 7 ps are refused.
-            coarse = max(1000, problem.quantum_ps)
-            problem = replace(problem, quantum_ps=coarse)
+            problem = replace(problem, quantum_ps=max(1000, problem.quantum_ps))
     problem = _with_memory(draw, problem)
     return _share(draw, problem) if choosing else problem
 
@@ -452,17 +444,16 @@ def problems(  # noqa: PLR0913
 def _share(draw: Draw, problem: Problem) -> Problem:
     """Let the layers of plans perhaps share some of their strategies."""
     every = tuple(name for name in SHARED if name != "devices")
-    shared = draw(
-        st.sampled_from(
-            (
-                *((), (), (), ("sequence_parallel",)),
-                ("tp", "sequence_parallel"),
-                tuple(name for name in every if name != "sequence_parallel"),
-                every,
-            )
-        )
+    shared = pick(
+        draw,
+        (
+            *((), (), (), ("sequence_parallel",)),
+            ("tp", "sequence_parallel"),
+            tuple(name for name in every if name != "sequence_parallel"),
+            every,
+        ),
     )
-    return replace(problem, job=replace(problem.job, uniform=shared))
+    return with_job(problem, uniform=shared)
 
 
 def _with_choice(draw: Draw, problem: Problem) -> Problem:
@@ -474,7 +465,7 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
     job = problem.job
 
     def split(cost: LayerCost) -> LayerCost:
-        more = draw(st.sampled_from((-20, 0, 0, 5, 60)))
+        more = pick(draw, (-20, 0, 0, 5, 60))
         return replace(
             cost,
             sequence_parallel=True,
@@ -482,13 +473,12 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
             activations=tuple(
                 replace(x, kept_bytes=x.kept_bytes // cost.tp) for x in cost.activations
             ),
-            collectives=draw(
-                st.sampled_from(
-                    (
-                        cost.collectives,
-                        _draw_collectives(draw, cost.tp, cost.cp, cost.ep, 1),
-                    )
-                )
+            collectives=pick(
+                draw,
+                (
+                    cost.collectives,
+                    _draw_collectives(draw, cost.tp, cost.cp, cost.ep, 1),
+                ),
             ),
         )
 
@@ -506,12 +496,9 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
         )
         for kind in problem.graph.kinds
     )
-    values = draw(
-        st.sampled_from(((False, True), (False, True), (True, False), (True,)))
-    )
+    values = pick(draw, ((False, True), (False, True), (True, False), (True,)))
     job = replace(job, sequence_parallel=values)
-    graph = replace(problem.graph, kinds=kinds)
-    return replace(problem, graph=graph, job=job)
+    return replace(problem, graph=replace(problem.graph, kinds=kinds), job=job)
 
 
 def _with_hosts(draw: Draw, problem: Problem) -> Problem:
@@ -535,8 +522,7 @@ def _with_hosts(draw: Draw, problem: Problem) -> Problem:
         replace(kind, costs=tuple(map(issued, kind.costs)))
         for kind in problem.graph.kinds
     )
-    graph = replace(problem.graph, kinds=kinds)
-    return replace(problem, graph=graph)
+    return replace(problem, graph=replace(problem.graph, kinds=kinds))
 
 
 def _magnified(draw: Draw, problem: Problem) -> Problem:
@@ -545,7 +531,7 @@ def _magnified(draw: Draw, problem: Problem) -> Problem:
     Kinds of layers and the network may differ in magnitude. Times of layers
     end in any digits, in none, or in half a quantum.
     """
-    power = draw(st.sampled_from(MAGNITUDES))
+    power = pick(draw, MAGNITUDES)
     if not power:
         return problem
     graph, cluster = problem.graph, problem.cluster
@@ -554,12 +540,10 @@ def _magnified(draw: Draw, problem: Problem) -> Problem:
         least = 10 ** max(0, power - apart)
         return draw(st.integers(least, 2 * least))
 
-    slower, slower_network = factor(0), factor(draw(st.sampled_from(APART)))
-    slower_kinds = {
-        kind.name: factor(draw(st.sampled_from(APART))) for kind in graph.kinds
-    }
+    slower, slower_network = factor(0), factor(pick(draw, APART))
+    slower_kinds = {kind.name: factor(pick(draw, APART)) for kind in graph.kinds}
     larger = slower if draw(st.booleans()) else 1
-    rest = draw(st.sampled_from((None, 0.0, 0.5)))
+    rest = pick(draw, (None, 0.0, 0.5))
     graph = replace(
         graph,
         kinds=tuple(
@@ -770,7 +754,7 @@ def _shrink_space(problem: Problem) -> Problem:
 
 
 def _with_devices(problem: Problem, num_devices: int) -> Problem:
-    return replace(problem, cluster=replace(problem.cluster, num_devices=num_devices))
+    return with_cluster(problem, num_devices=num_devices)
 
 
 def _without_a_sink(problem: Problem) -> Problem:
@@ -801,7 +785,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
     choices = batch_splits(problem)
     if not choices:
         return None
-    case = draw(st.sampled_from(choices))
+    case = pick(draw, choices)
     allowed = [
         s for s in strategies(problem, case.micro_batch) if s.devices <= case.devices
     ]
@@ -809,7 +793,7 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         return None
     order = _draw_order(draw, problem)
     num_layers = len(order)
-    shared = draw(st.sampled_from(allowed)) if model.rules.one_strategy else None
+    shared = pick(draw, allowed) if model.rules.one_strategy else None
     stages: list[Stage] = []
     start, devices_left = 0, case.devices
     while start < num_layers:
@@ -825,19 +809,18 @@ def random_plan(draw: Draw, problem: Problem) -> Plan | None:
         ]
         if not fitting:
             return None
-        strategy = draw(st.sampled_from(fitting))
+        strategy = pick(draw, fitting)
         chosen = [strategy] * (end - start)
         if problem.job.granularity == "layer":
             chosen = [
-                draw(
-                    st.sampled_from(
-                        [
-                            s
-                            for s in allowed
-                            if s.devices == strategy.devices
-                            and model.available(layer, s, case.micro_batch) is None
-                        ]
-                    )
+                pick(
+                    draw,
+                    [
+                        s
+                        for s in allowed
+                        if s.devices == strategy.devices
+                        and model.available(layer, s, case.micro_batch) is None
+                    ],
                 )
                 for layer in order[start:end]
             ]
@@ -871,7 +854,7 @@ def _draw_order(draw: Draw, problem: Problem) -> list[int]:
             for node in left
             if not any(t == node and s in left for s, t, _ in edges)
         )
-        node = draw(st.sampled_from(ready))
+        node = pick(draw, ready)
         order.append(node)
         left.remove(node)
     return order
@@ -895,33 +878,26 @@ def _with_memory(draw: Draw, problem: Problem) -> Problem:
         high = _most_needed(problem)
         low = min(low, high)
         return _with_capacity(
-            problem, draw(st.sampled_from((high - 1, (low + 3 * high) // 4, low - 1)))
+            problem, pick(draw, (high - 1, (low + 3 * high) // 4, low - 1))
         )
-    capacity = draw(
-        st.sampled_from(
-            (
-                PLENTY,
-                PLENTY,
-                low,
-                low,
-                (low + high) // 2,
-                max(0, low - 1),
-                max(0, low - 1),
-                low // 3,
-            )
-        )
+    capacity = pick(
+        draw,
+        (
+            PLENTY,
+            PLENTY,
+            low,
+            low,
+            (low + high) // 2,
+            max(0, low - 1),
+            max(0, low - 1),
+            low // 3,
+        ),
     )
     return _with_capacity(problem, capacity)
 
 
 def _with_capacity(problem: Problem, capacity: int) -> Problem:
-    return replace(
-        problem,
-        cluster=replace(
-            problem.cluster,
-            device=replace(problem.cluster.device, memory_bytes=max(0, capacity)),
-        ),
-    )
+    return with_device(problem, memory_bytes=max(0, capacity))
 
 
 def _most_needed(problem: Problem) -> int:
@@ -932,9 +908,7 @@ def _most_needed(problem: Problem) -> int:
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import get_solver
 
-    coarse = replace(
-        problem, job=replace(problem.job, granularity="stage", pipeline_parallel=None)
-    )
+    coarse = with_job(problem, granularity="stage", pipeline_parallel=None)
     plan = get_solver("dp")().solve(coarse, SolveOptions()).plan
     if plan is None:
         return problem.cluster.device.memory_bytes
@@ -949,7 +923,7 @@ def with_predictions(draw: Draw, problem: Problem) -> Problem:
     graph = problem.graph
     order = graph.topological_order()
     count = min(draw(st.integers(2, 3)), len(order) - 1)
-    first, second = (draw(st.sampled_from(graph.kinds)).costs for _ in range(2))
+    first, second = (pick(draw, graph.kinds).costs for _ in range(2))
     kinds = (
         *graph.kinds,
         LayerKind(name="mtp", costs=first),
@@ -966,9 +940,8 @@ def with_long_frontier(draw: Draw, problem: Problem) -> Problem:
     """Mostly give a problem plenty of memory, and longer pipelines."""
     if draw(st.integers(0, 3)):
         problem = with_memory(problem, 2**16)
-    times = draw(st.sampled_from((1, 1, 2, 5)))
-    job = replace(problem.job, global_batch=times * problem.job.global_batch)
-    return replace(problem, job=job)
+    times = pick(draw, (1, 1, 2, 5))
+    return with_job(problem, global_batch=times * problem.job.global_batch)
 
 
 @st.composite
@@ -976,83 +949,3 @@ def problems_with_plans(draw: Draw) -> tuple[Problem, Plan | None]:
     """Draw a problem and one of its plans, which may not fit memory."""
     problem = draw(problems())
     return problem, random_plan(draw, problem)
-
-
-def _print_mix(num_examples: int) -> None:
-    """Draw problems and print what they are like."""
-    from hypothesis import HealthCheck, given, settings
-
-    from nest.solvers.base import SolveOptions, Status
-    from nest.solvers.registry import get_solver
-
-    mix: Counter[str] = Counter()
-    plans: list[int] = []
-
-    @settings(
-        max_examples=num_examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(problems())
-    def look(problem: Problem) -> None:
-        graph, job = problem.graph, problem.job
-        free = replace(
-            problem,
-            cluster=replace(
-                problem.cluster,
-                device=replace(problem.cluster.device, memory_bytes=PLENTY),
-            ),
-        )
-        brute = get_solver("brute")()
-        output = brute.solve(problem, SolveOptions())
-        unbounded = brute.solve(free, SolveOptions())
-        plans.append(output.extra["num_plans"])
-        mix["all"] += 1
-        mix[f"preset {problem.preset}"] += 1
-        mix[f"status {output.status}"] += 1
-        mix["memory binds"] += (
-            output.status is Status.OPTIMAL
-            and output.claimed_quanta != unbounded.claimed_quanta
-        )
-        mix["no plan at all"] += unbounded.status is Status.INFEASIBLE
-        if output.plan is not None:
-            plan = output.plan
-            used = [s for x in plan.stages for s in x.layer_strategies]
-            mix["optimum: stages > 1"] += len(plan.stages) > 1
-            mix["optimum: replicas > 1"] += plan.replicas > 1
-            mix["optimum: both"] += plan.replicas > 1 and len(plan.stages) > 1
-            for name in ("dp", "tp", "cp", "ep"):
-                mix[f"optimum: {name} > 1"] += any(getattr(s, name) > 1 for s in used)
-            mix["optimum: zero > 0"] += any(s.zero for s in used)
-            mix["optimum: recompute"] += any(s.recompute != "none" for s in used)
-            mix["optimum: mixed strategies"] += len(set(used)) > 1
-            mix["optimum: idle devices"] += (
-                plan.devices_used * plan.replicas < problem.cluster.num_devices
-            )
-        mix["chain"] += {(str(e.source), str(e.target)) for e in graph.edges} == set(
-            itertools.pairwise(
-                str(graph.layers[i].id) for i in graph.topological_order()
-            )
-        )
-        mix[f"levels {len(problem.cluster.topology.levels)}"] += 1
-        mix["gpipe"] += job.schedule == "gpipe"
-        mix["uneven"] += job.uneven_batches
-        mix[f"layers {len(graph.layers)}"] += 1
-        mix[f"devices {problem.cluster.num_devices}"] += 1
-
-    look()
-    for name, count in sorted(mix.items()):
-        print(f"{name:28} {count:5} {100 * count / mix['all']:5.1f} %")
-    plans.sort()
-    print(
-        f"plans: median {plans[len(plans) // 2]}, largest {plans[-1]}, "
-        f"mean {sum(plans) / len(plans):.0f}"
-    )
-
-
-if __name__ == "__main__":
-    import sys
-
-    _print_mix(int(sys.argv[1]) if len(sys.argv) > 1 else 300)

@@ -44,8 +44,6 @@ from nest.present import (
     benchmark,
     calibration,
     codesign,
-    conform,
-    doctor,
     explanation,
     fit,
     fits,
@@ -60,6 +58,7 @@ from nest.present import (
     table,
     validation,
 )
+from nest.present import checks as found_checks
 from nest.present import instances as instance_report
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.table import terminal_table
@@ -221,10 +220,9 @@ def comparison() -> Parts:
         ),
     ]
     cells = {"dp": SolveOptions(time_limit_s=60, num_workers=2)}
-    notes = ["launch: nest export"]
     repeated = repeat_texts(problem, best.problem_hash, cells)
     return [
-        *compare_screen(problem, results, notes),
+        *compare_screen(problem, results, ["launch: nest export"]),
         *at_length(lambda: compare_screen(problem, results, repeated)),
     ]
 
@@ -235,8 +233,7 @@ def answer(name: str) -> Parts:
     found = result(problem, plan)
 
     def parts() -> Parts:
-        rows = screen.answer_rows(problem, found)
-        return screen.screen(problem, rows)
+        return screen.screen(problem, screen.answer_rows(problem, found))
 
     stages = screen.stage_parts(problem, plan, score(problem, plan))
     return [*parts(), "", *at_length(parts), *stages]
@@ -247,8 +244,7 @@ def launched() -> Parts:
     problem, plan = stored(EIGHT)
     text = "export CUDA_DEVICE_MAX_CONNECTIONS=1\nARGS=(\n  --bf16\n)"
     answer = result(problem, plan)
-    wish = Wish(5e11, 2.0)
-    rows = screen.answer_rows(problem, answer, "--target megatron", wish)
+    rows = screen.answer_rows(problem, answer, "--target megatron", Wish(5e11, 2.0))
     return screen.screen(problem, rows, [text])
 
 
@@ -281,16 +277,14 @@ def scored(name: str) -> Parts:
 def simulated() -> Parts:
     """Return what ``nest simulate`` says."""
     made = Simulation(*stored(EIGHT))
-    document = simulation.simulation_document(made)
-    return simulation.simulation_block(made, document)
+    return simulation.simulation_block(made, simulation.simulation_document(made))
 
 
 def _chain(**fields: Any) -> Problem:
     """Two layers of 30 ns on two devices."""
     cost = make_cost(10, 20, kept_bytes=10)
     fields = {"global_batch": 4, "devices": 2} | fields
-    edges = (("a", "b", 10),)
-    return make_problem({"a": cost, "b": cost}, edges=edges, **fields)
+    return make_problem({"a": cost, "b": cost}, edge=10, **fields)
 
 
 def explained() -> Parts:
@@ -326,40 +320,7 @@ def fitting() -> Parts:
 
 def varied() -> Parts:
     """Return what ``nest sweep --vary`` says."""
-    row = {
-        "axis": "",
-        "value": "devices=8",
-        "note": "",
-        "step_time_ns": 2 * 10**9,
-        "step_time_90_ns": (1.8e9, 2.3e9),
-        "status": "optimal",
-        "tokens_per_s": 1000.0,
-        "speed_up": None,
-        "memory_bytes": 70 * 2**30,
-        "fits": "likely",
-        "days": 12.5,
-        "usd": None,
-        "plan": "tp=8",
-        "degrees": "TP 8 · PP 1 · DP 1 · CP 1 · ZeRO 1 · no recomputation",
-    }
-    faster = {
-        **row,
-        **{"axis": "network", "value": "2x", "step_time_ns": 19 * 10**8},
-        **{"tokens_per_s": 1052.6, "speed_up": 1.0526, "fits": "yes"},
-    }
-    same = {
-        **row,
-        **{"axis": "rails", "value": "2", "speed_up": 1.0},
-        "note": "no effect here, because one node or slice has all devices",
-    }
-    none = dict.fromkeys(row) | {
-        **{"axis": "memory", "value": "8GB", "status": "infeasible"}
-    }
-    document = {
-        **{"model": "llama2-7b", "cluster": "h100x8"},
-        "rows": [row, faster, same, none],
-    }
-    return sweep.sweep_block(document)
+    return sweep.sweep_block(document("sweep-vary"))
 
 
 def offered() -> Parts:
@@ -409,7 +370,7 @@ def conforming() -> Parts:
         Check("what is called optimal is", State.FAILED, reason),
         Check("seeds repeat", State.NOT_APPLICABLE, "it makes no choices"),
     )
-    return conform.conform_block(Report("mine", "1.2", 10.0, checks))
+    return found_checks.conform_block(Report("mine", "1.2", 10.0, checks))
 
 
 def described() -> Parts:
@@ -439,16 +400,10 @@ def priced() -> Parts:
     }
     rows = [{"bytes": 2**16, **kinds}, {"bytes": 2**30, **kinds}]
     case = SimpleNamespace(collective="all_reduce", bytes=1e9, groups=[[0, 1, 2, 3]])
-    document = {
-        "bound_ns": 1e6,
-        "best": "ring",
-        "best_ns": 1.2e6,
-        "algorithms": {"ring": 1.2e6, "recursive halving and doubling": 2e6},
-    }
     return [
         *network.bench_block("dgx:nodes=8", [[0, 1], [2, 3]], rows),
         "",
-        *network.price_block(case, document),  # type: ignore[arg-type]
+        *network.price_block(case, document("topology-price")),  # type: ignore[arg-type]
     ]
 
 
@@ -476,38 +431,12 @@ def listed() -> Parts:
 
 def examined() -> Parts:
     """Return what ``nest doctor`` says."""
-    return doctor.doctor_block(
-        [
-            Finding("Python", "ok", "3.11.7 (CPython), /usr/bin/python3"),
-            Finding(
-                "solver cpsat",
-                "missing",
-                "expected package 'ortools', got none",
-                "install it with: pip install ortools",
-            ),
-            Finding(
-                "temporary files",
-                "broken",
-                "/tmp: Read-only file system",
-                "set TMPDIR to a folder that may be written",
-            ),
-        ]
-    )
+    return found_checks.doctor_block([Finding(*found) for found in document("doctor")])
 
 
 def profiled() -> Parts:
     """Return what ``nest profile`` says."""
-    entry = SimpleNamespace(
-        kind="decoder-layer",
-        tp=8,
-        ep=1,
-        samples=4,
-        forward_ns=12_345_678,
-        backward_ns=23_456_789,
-        forward_flops=10**13,
-        backward_flops=2 * 10**13,
-        kept_bytes=2**31,
-    )
+    entry = SimpleNamespace(**document("profile"))
     with heard() as parts, patch("nest.cli.profiling.encode_profile", lambda _: b""):
         made = SimpleNamespace(entries=[entry, entry])
         profiling._write(os.devnull, made)  # type: ignore[arg-type]
@@ -548,24 +477,14 @@ def audited() -> Parts:
         limits=("Instances are those of the library.",),
         run=lambda _: findings,
     )
-    columns = [
-        Column("instance", "instance"),
-        Column("view", "blind to"),
-        Column("best_s", "best step time, s", ".4f"),
-        Column("blind_s", "of the blinded plan, s", ".4f"),
-        Column("more", "more, %", ".2f"),
-        Column("wall_s", "seconds to find it", ".1f"),
-        Column("stages", "stages", "d"),
-        Column("replicas", "replicas", "d"),
-    ]
+    columns = [Column(*fields) for fields in document("audit")["columns"]]
     name = "llama3-70b-dgx-h100x64-megatron"
-    row = (name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)
     costs = Table(
         key="costs",
         title="What blinded plans cost",
         text="A row each.",
         columns=columns,
-        rows=[row],
+        rows=[(name, "topology", 62.3283, 66.4835, 6.67, 12.5, 8, None)],
     )
     findings = Findings(
         ("Blind to topology, plans take 6.67 % more.",), (costs,), Plot("", "", "", ())

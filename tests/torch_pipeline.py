@@ -81,8 +81,7 @@ def _stage(torch: Any, num_layers: int) -> Any:
     """Return a stage of so many layers."""
     parts = []
     for _ in range(num_layers):
-        linear = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
-        parts += [linear, torch.nn.Tanh()]
+        parts += [torch.nn.Linear(WIDTH, WIDTH, dtype=torch.float64), torch.nn.Tanh()]
     return torch.nn.Sequential(*parts)
 
 

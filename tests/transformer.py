@@ -81,8 +81,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(FeedForward(shape) for _ in range(count))
 
     def forward(self, x):
-        shares = self.router(x).softmax(-1).unbind(-1)
-        found = zip(self.experts, shares, strict=False)
+        found = zip(self.experts, self.router(x).softmax(-1).unbind(-1), strict=False)
         return sum(expert(x) * share.unsqueeze(-1) for expert, share in found)
 
 
@@ -165,8 +164,7 @@ def cut(part: Transformer, tp: int, rank: int, ep: int = 1) -> Transformer:
             if last in ("wk", "wv"):
                 heads = whole.shape[0] // part.get_submodule(above).size
                 parts = min(tp, heads)
-            pieces = whole.chunk(parts, CUTS[last])
-            module.weight = _owned(pieces[rank * parts // tp])
+            module.weight = _owned(whole.chunk(parts, CUTS[last])[rank * parts // tp])
         elif last == "experts":
             del module[len(module) // ep :]
     return part

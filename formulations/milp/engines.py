@@ -29,7 +29,7 @@ DEFAULT = "PULP_CBC_CMD"
 ALIASES = {"cbc": DEFAULT, "highs": "HiGHS", "scip": "SCIP_PY"}
 
 #: What installs an engine that does not come with PuLP.
-EXTRAS = {"HiGHS": "highs", "SCIP_PY": "scip"}
+EXTRAS = {"SCIP_PY": "scip"}
 
 #: Absolute; the step time is about 2**10 in the engine's units.
 TOLERANCE = 1e-9

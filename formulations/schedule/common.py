@@ -9,32 +9,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.reduce import related
 from nest.operator_schedule.timetable import Timetable, in_order, mode_of
 
 
-class Pair(NamedTuple):
-    """Two jobs of which neither precedes the other, by their numbers."""
+def pairs(part: JobGroup) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of jobs that may have to be put in an order, either way round.
 
-    one: int
-    other: int
-
-
-def pairs(part: JobGroup) -> list[Pair]:
-    """Return the pairs of jobs that may have to be put in an order.
-
-    Of which at least one can run beside others.
+    Neither precedes the other, and at least one can run beside others.
     """
     bits = related(part.jobs)
-    return [
-        Pair(i, j)
-        for i, j in itertools.combinations(range(len(part.jobs)), 2)
-        if not bits[i] >> j & 1
-        and (part.jobs[i].single is not None or part.jobs[j].single is not None)
-    ]
+    for i, j in itertools.combinations(range(len(part.jobs)), 2):
+        alone = part.jobs[i].single is part.jobs[j].single is None
+        if not alone and not bits[i] >> j & 1:
+            yield i, j
+            yield j, i
 
 
 def short_starts(part: JobGroup, table: Timetable) -> list[int]:
@@ -74,13 +65,14 @@ def channel_ticks_of(job: Job) -> tuple[int, int]:
     return single, whole
 
 
-def crowded(part: JobGroup) -> Iterator[int]:
-    """Yield the types of cores of which there may be too few: 0, 1."""
+def crowded(part: JobGroup) -> Iterator[tuple[int, list[int]]]:
+    """Yield the types of cores, 0 or 1, that there may be too few of, and their jobs.
+
+    Jobs of a type are those that may take one of its cores, by their numbers.
+    """
     for side, count in enumerate(part.cores):
-        users = sum(
-            (job.tensor, job.vector)[side]
-            for job in part.jobs
-            if job.single is not None
-        )
-        if users > count:
-            yield side
+        users = [
+            i for i, job in enumerate(part.jobs) if job[side] and job.single is not None
+        ]
+        if len(users) > count:
+            yield side, users

@@ -23,16 +23,7 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
-    Parameters
-    ----------
-    group
-        The part.
-    table
-        A timetable to begin with.
-    bound_ticks
-        What none is shorter than.
-    how
-        Deadline, workers, seed.
+    The search begins with ``table``.
     """
     from ortools.sat.python import cp_model
 
@@ -99,12 +90,7 @@ class Variables:
         Counting is enough: intervals that are never more than so many at a
         time can be given so many numbers.
         """
-        for side in crowded(self.part):
-            users = [
-                i
-                for i, job in enumerate(self.part.jobs)
-                if job[side] and job.single is not None
-            ]
+        for side, users in crowded(self.part):
             intervals = [
                 self.model.new_optional_fixed_size_interval_var(
                     self.starts[i],
@@ -124,23 +110,22 @@ class Variables:
 
     def _add_moments(self) -> None:
         """Let no job run across the moment of one on the whole chip (S4)."""
-        for pair in pairs(self.part):
-            for i, j in (pair, pair[::-1]):
-                stops, runs = self.part.jobs[i], self.part.jobs[j]
-                if stops.whole is None or runs.single is None:
-                    continue
-                if_so = [
-                    literal
-                    for literal in (self.whole[i], self._beside(j))
-                    if not isinstance(literal, int)
-                ]
-                before = self.model.new_bool_var(f"x_{j}_{i}")
-                self.model.add(self.ends[j] <= self.starts[i]).only_enforce_if(
-                    *if_so, before
-                )
-                self.model.add(self.starts[i] <= self.starts[j]).only_enforce_if(
-                    *if_so, ~before
-                )
+        for i, j in pairs(self.part):
+            stops, runs = self.part.jobs[i], self.part.jobs[j]
+            if stops.whole is None or runs.single is None:
+                continue
+            if_so = [
+                literal
+                for literal in (self.whole[i], self._beside(j))
+                if not isinstance(literal, int)
+            ]
+            before = self.model.new_bool_var(f"x_{j}_{i}")
+            self.model.add(self.ends[j] <= self.starts[i]).only_enforce_if(
+                *if_so, before
+            )
+            self.model.add(self.starts[i] <= self.starts[j]).only_enforce_if(
+                *if_so, ~before
+            )
 
     def _add_makespan(self, wholes: tuple[int, ...]) -> None:
         """Bound the makespan by ends, by work, and by the channel (S5–S7)."""
@@ -149,7 +134,7 @@ class Variables:
         )
         for end in self.ends:
             self.model.add(end + stops <= self.makespan)
-        for side in crowded(self.part):
+        for side, _ in crowded(self.part):
             count = self.part.cores[side]
             work = sum(
                 ticks_of(job)[0] * (1 - whole)

@@ -33,16 +33,7 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable, or the best in time, and a bound.
 
-    Parameters
-    ----------
-    group
-        The part.
-    table
-        A timetable; engines are not told of it.
-    bound_ticks
-        What none is shorter than.
-    how
-        Deadline, workers, seed.
+    Engines are not told of the timetable.
 
     Raises
     ------
@@ -92,13 +83,12 @@ class Model:
         self._starts = [self._number(f"s_{i}", self._horizon) for i in count]
         self._whole = [self._mode(i) for i in count]
         self._first: dict[tuple[int, int], Any] = {}
-        for pair in pairs(group):
-            for i, j in (pair, pair[::-1]):
-                self._first[i, j] = self._choice(f"x_{i}_{j}")
+        for i, j in pairs(group):
+            self._first[i, j] = self._choice(f"x_{i}_{j}")
         self._add_order()
         self._add_moments()
-        for side in crowded(group):
-            self._add_cores(side)
+        for side, users in crowded(group):
+            self._add_cores(side, users)
         self._add_makespan()
 
     @property
@@ -154,17 +144,12 @@ class Model:
                 self._first[i, j] + self._first[j, i] >= self._whole[i] - self._whole[j]
             )
 
-    def _add_cores(self, side: int) -> None:
+    def _add_cores(self, side: int, users: list[int]) -> None:
         """Give jobs beside others a core of a type, one after another (S3).
 
         The first job that needs one takes the first core, and so on: a job
         takes none beyond its own place among them.
         """
-        users = [
-            i
-            for i, job in enumerate(self.part.jobs)
-            if job[side] and job.single is not None
-        ]
         on: dict[int, list[Any]] = {}
         for place, i in enumerate(users, 1):
             cores = min(place, self.part.cores[side])
@@ -188,7 +173,7 @@ class Model:
         )
         for i in range(len(jobs)):
             self.problem += self._starts[i] + self._ticks(i) + stops <= self._makespan
-        for side in crowded(self.part):
+        for side, _ in crowded(self.part):
             count = self.part.cores[side]
             work = lpSum(self._ticks(i) for i, job in enumerate(jobs) if job[side])
             self.problem += work + count * stops <= count * self._makespan

@@ -22,7 +22,7 @@ from nest.accelerators.architecture import CATEGORIES, PARAMETERS, Architecture
 from nest.accelerators.evaluate import best_plan, prove_point
 from nest.accelerators.objective import NO_PLAN, Objective
 from nest.accelerators.oracle import PointOracle
-from nest.accelerators.phaze import phaze_order
+from nest.accelerators.phaze import best_of, phaze_order
 from nest.accelerators.points import Point, unlisted
 from nest.accelerators.records import (
     NOTHING_MORE,
@@ -144,7 +144,8 @@ class _Study:
         deadline: Deadline,
         on_wave: Callable[[QuestionProgress], None] | None,
     ) -> None:
-        self.spec, self.oracle, self._on_wave = spec, oracle, on_wave
+        self.spec, self.oracle = spec, oracle
+        self._tell = on_wave or (lambda progress: None)
         self.architectures = oracle.architectures
         self.models = range(len(spec.models))
         self.state = State(oracle.points, len(spec.models))
@@ -155,9 +156,8 @@ class _Study:
         except OutOfTimeError:
             raise SolverError(
                 f"--time-limit: expected enough time to solve "
-                f"{spec.objective.base_name}, to which all points are "
-                f"compared, got too little, so nothing is proven; allow "
-                f"more time"
+                f"{spec.objective.base_name}, to which all points are compared, got "
+                f"too little, so nothing is proven; allow more time"
             ) from None
         self.objective = self._objective(self.models)
 
@@ -244,11 +244,8 @@ class _Study:
         )
 
     def _frontier(self) -> tuple[DesignResult, ...]:
-        tell = self._on_wave
-
         def on_counts(counts: Counter[Reason]) -> None:
-            if tell is not None:
-                tell(QuestionProgress("the frontier", counts_of(counts)))
+            self._tell(QuestionProgress("the frontier", counts_of(counts)))
 
         indices = frontier_of(
             *(self.state, self.oracle, self.objective, self.models),
@@ -367,12 +364,10 @@ class _Study:
                 (Fraction(1, step) for step in steps if step is not None), Fraction(0)
             )
 
-        looked = phaze_order(self.spec.space.points, throughput)
-        evaluated = tuple(point.index for point, _ in looked.evaluated)
-        if looked.best is None:
-            return evaluated, None
-        point, _ = looked.best
-        return evaluated, self._found(point.index)
+        evaluated = phaze_order(self.spec.space.points, throughput)
+        best = best_of(evaluated)
+        indices = tuple(point.index for point, _ in evaluated)
+        return indices, None if best is None else self._found(best.index)
 
     def _sample(
         self, seed: int, size: int
@@ -399,14 +394,11 @@ class _Study:
         """Points of the list; those added come after them."""
         return len(self.spec.space.points)
 
-    def _watch(self, question: str, models: Sequence[int]) -> OnProgress | None:
-        tell = self._on_wave
-        if tell is None:
-            return None
+    def _watch(self, question: str, models: Sequence[int]) -> OnProgress:
         relative_of = self._objective(models).relative_of
 
         def on_wave(status: QuestionStatus) -> None:
-            tell(
+            self._tell(
                 QuestionProgress(
                     question,
                     counts_of(status.counts),
@@ -528,20 +520,14 @@ def listed(points: Sequence[Point]) -> Listed:
             return architecture.core_sram_bytes
         return int(getattr(architecture, name))
 
+    architectures = [point.architecture for point in points]
+    parameters = [[value(each, name) for name in _NAMES] for each in architectures]
+    category = [each.devices_per_node for each in architectures]
+    prices = [(p.area_e6_um2, p.tdp_mw, p.price_micro_usd) for p in points]
     return Listed(
-        np.array(
-            [[value(p.architecture, name) for name in _NAMES] for p in points],
-            dtype=np.int64,
-        ),
-        np.array([p.architecture.devices_per_node for p in points], dtype=np.int64),
-        np.array(
-            [
-                [p.area_e6_um2 for p in points],
-                [p.tdp_mw for p in points],
-                [p.price_micro_usd for p in points],
-            ],
-            dtype=object,
-        ),
+        np.array(parameters, dtype=np.int64),
+        np.array(category, dtype=np.int64),
+        np.array(prices, dtype=object).T,
     )
 
 
@@ -617,7 +603,6 @@ def _check(
     rescored = score(workload.problem(architecture, entries), plan)
     if not rescored.feasible or rescored.step_quanta != solved.lower_quanta:
         raise SolverError(
-            f"{workload.name}: expected a step of {solved.lower_quanta} "
-            f"quanta on {architecture}, got {rescored.step_quanta}; please "
-            f"report it"
+            f"{workload.name}: expected a step of {solved.lower_quanta} quanta on "
+            f"{architecture}, got {rescored.step_quanta}; please report it"
         )

@@ -105,9 +105,8 @@ def describe(architecture: Architecture) -> str:
     """Return what an architecture is, in a few words for people."""
     a = architecture
     return (
-        f"{a.tensor_cores} x {a.rows}x{a.columns} tensor, {a.vector_cores} x "
-        f"{a.lanes} vector, {size_text(a.sram_bytes)} SRAM, "
-        f"{size_text(a.hbm_bytes)} HBM"
+        f"{a.tensor_cores} x {a.rows}x{a.columns} tensor, {a.vector_cores} x {a.lanes} "
+        f"vector, {size_text(a.sram_bytes)} SRAM, {size_text(a.hbm_bytes)} HBM"
     )
 
 

@@ -28,7 +28,7 @@ from nest.accelerators.records import (
     Neighbor,
     questions_of,
 )
-from nest.accelerators.spec import Spec
+from nest.accelerators.spec import KEYS, Spec
 from nest.accelerators.tasks import workload_of
 from nest.ir.views import Tabular
 from nest.util.tables import fields_csv
@@ -54,21 +54,10 @@ _UNSAID = (
     *("network_bytes_per_s", "devices_per_node", "core_buffer_bytes"),
 )
 
-#: Short names of parameters, for people.
+#: Short names of parameters, for people: their keys in a file, as words.
 NAMES = {
-    "tensor_cores": "tensor cores",
-    "rows": "rows",
-    "columns": "columns",
-    "vector_cores": "vector cores",
-    "lanes": "lanes",
-    "sram_bytes": "SRAM",
-    "core_buffer_bytes": "core buffer",
-    "hbm_bytes": "HBM",
-    "hbm_bytes_per_s": "HBM bandwidth",
-    "frequency_hz": "frequency",
-    "link_bytes_per_s": "link bandwidth",
-    "network_bytes_per_s": "network bandwidth",
-    "devices_per_node": "devices per node",
+    value.parameter: key.replace("_", " ").replace("sram", "SRAM").replace("hbm", "HBM")
+    for key, value in KEYS.items()
 }
 
 
@@ -166,12 +155,8 @@ def _point(point: Point, spec: Spec) -> Document:
 def answers_document(answers: Answers, unfinished: str = "") -> Document:
     """Return a ``nest-codesign-answers/1`` document.
 
-    Parameters
-    ----------
-    answers
-        What is known.
-    unfinished
-        Why that is not all that was asked; empty if it is, or time ran out.
+    ``unfinished`` says why that is not all that was asked; it is empty if it is, or
+    time ran out.
     """
     spec = answers.spec
     if answers.out_of_time and not unfinished:
@@ -291,17 +276,8 @@ def _baseline(each: Baseline, spec: Spec) -> Document:
     }
 
 
-# As tables
-
-
 class Codesign(Tabular):
-    """Answers about a space, as ``nest.codesign`` returns them.
-
-    Attributes
-    ----------
-    answers
-        The records.
-    """
+    """Answers about a space, as ``nest.codesign`` returns them."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers

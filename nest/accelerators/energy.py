@@ -9,6 +9,7 @@ idle ones too. Not in it: optimizer updates, collectives, links and hosts.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from nest.accelerators.architecture import Architecture
@@ -22,19 +23,7 @@ from nest.units import ceil_div
 
 
 class StepEnergy(NamedTuple):
-    """The energy of a step, of all devices together.
-
-    Attributes
-    ----------
-    operators_fj
-        Of the operators that run.
-    leakage_fj
-        Of all devices for the whole step.
-    step_ps
-        How long that is.
-    num_devices
-        Of the cluster.
-    """
+    """The energy of a step, of all devices together."""
 
     operators_fj: int
     leakage_fj: int
@@ -60,13 +49,6 @@ def step_energy(
     step_ps: int,
 ) -> StepEnergy:
     """Return the energy of a step.
-
-    Parameters
-    ----------
-    workload, architecture, process
-        The model, the point, and what it is made of.
-    plan, step_ps
-        A plan for it, and the step that it takes there.
 
     Raises
     ------
@@ -99,8 +81,7 @@ class _Passes:
     ) -> None:
         self._workload, self._chip = workload, architecture
         self._units = unit_energies(architecture, process)
-        self._numbers = {x: i for i, x in enumerate(workload.passes)}
-        self._known: dict[Pass, int] = {}
+        self.pass_fj = cache(self._pass_fj)
 
     def layer_fj(self, work: LayerWork, strategy: Strategy) -> int:
         """Return what a layer takes on a device for a micro-batch."""
@@ -112,21 +93,17 @@ class _Passes:
         return total_fj
 
     def _runs_fj(self, runs: Runs) -> int:
-        return sum(count * self._pass_fj(each) for each, count in runs)
+        return sum(count * self.pass_fj(each) for each, count in runs)
 
     def _pass_fj(self, each: Pass) -> int:
-        if each not in self._known:
-            workload, chip = self._workload, self._chip
-            operators = workload.operators(self._numbers[each], chip)
-            placed = schedule(operators, cores_of(chip)).operators
-            self._known[each] = sum(
-                energy_fj(
-                    work,
-                    chip,
-                    self._units,
-                    whole=placed[operator.name].whole,
-                    convention=workload.convention,
-                )
-                for work, operator in zip(each.works, operators, strict=True)
+        workload, chip = self._workload, self._chip
+        operators = workload.operators(workload.passes.index(each), chip)
+        placed = schedule(operators, cores_of(chip)).operators
+        return sum(
+            energy_fj(
+                *(work, chip, self._units),
+                whole=placed[operator.name].whole,
+                convention=workload.convention,
             )
-        return self._known[each]
+            for work, operator in zip(each.works, operators, strict=True)
+        )

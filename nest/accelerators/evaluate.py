@@ -34,8 +34,6 @@ class Solved(Struct, frozen=True, kw_only=True):
     lower_quanta
         No step is shorter; where no plan fits,
         :data:`~nest.accelerators.objective.NO_PLAN`.
-    exact
-        Whether it is the shortest.
     plan
         That of the shortest step, where it is known.
     splits
@@ -56,16 +54,10 @@ class Solved(Struct, frozen=True, kw_only=True):
 class WorkBound(NamedTuple):
     """The figures of a workload that :func:`work_bound` uses.
 
-    Attributes
-    ----------
-    counts
-        Layers of every kind.
-    entries
-        Of every kind, the positions of its forward passes in
-        :meth:`~nest.accelerators.workload.Workload.entries` (the backward ones
-        follow them), with degrees times, and samples.
-    splits
-        ``(P, M, B)``: devices of a replica, micro-batches, samples of one.
+    ``counts`` are the layers of every kind. ``entries`` are of every kind the positions
+    of its forward passes in :meth:`~nest.accelerators.workload.Workload.entries` (the
+    backward ones follow them), with degrees times, and samples. ``splits`` are
+    ``(P, M, B)``: devices of a replica, micro-batches, samples of one.
     """
 
     counts: tuple[int, ...]
@@ -142,18 +134,8 @@ def solve_point(
 ) -> Solved:
     """Return the least step of a model on a point, up to a target.
 
-    Parameters
-    ----------
-    workload, architecture
-        The model, and the point.
-    splits
-        Those with which a plan can be so fast; none for all there are.
-    target_quanta
-        Longer steps do not matter: a bound above it is an answer.
-    key
-        See :attr:`Solved.key`.
-    limit_s
-        Within which it must be known.
+    ``splits`` are those with which a plan can be so fast, none for all there are.
+    Longer steps than the target do not matter: a bound above it is an answer.
 
     Raises
     ------
@@ -229,8 +211,6 @@ def solve_together(
 
     Parameters
     ----------
-    workload
-        The model.
     architecture
         With as much memory, and as fast links, as any of the points.
     entries
@@ -238,10 +218,6 @@ def solve_together(
         :meth:`~nest.accelerators.workload.Workload.entries`.
     splits
         Those that are looked at; all others are ruled out. None for all.
-    target_quanta
-        Longer steps do not matter.
-    key, limit_s
-        See :func:`solve_point`.
 
     Raises
     ------
@@ -287,18 +263,8 @@ def best_plan(
     """Return the least step in quanta and its plan, as ``dp`` proves them.
 
     :data:`~nest.accelerators.objective.NO_PLAN` if no plan fits. Where every
-    plan takes longer than the target it is a bound above that, and no plan.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    target_quanta
-        Longer steps do not matter.
-    any_plan
-        Whether any plan up to the target will do.
-    limit_s
-        Within which it must be known.
+    plan takes longer than the target it is a bound above that, and no plan. With
+    ``any_plan`` any plan up to the target will do.
 
     Raises
     ------

@@ -42,7 +42,7 @@ from nest.errors import InvalidOptionError
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices
 from nest.models.graphs import count_kinds
-from nest.models.operators import Execution, Node, Operator, Product, dependencies
+from nest.models.operators.base import Execution, Node, Operator, Product, dependencies
 
 #: Whether products and softmax of attention are operators of their own.
 Attention = Literal["unfused", "fused"]
@@ -54,13 +54,9 @@ BACKWARD = "-backward"
 class Pass(NamedTuple):
     """A DAG of operators.
 
-    Attributes
-    ----------
-    works
-        The operators, each after all that it needs; names are distinct.
-    after
-        Positions of those that each needs directly, ascending, none of which
-        another one implies.
+    ``works`` are the operators, each after all that it needs, with distinct names.
+    ``after`` are the positions of those that each needs directly, ascending, none of
+    which another one implies.
     """
 
     works: tuple[OperatorWork, ...]
@@ -75,13 +71,8 @@ Runs = tuple[tuple[Pass, int], ...]
 class LayerWork(NamedTuple):
     """The passes that a graph node of a kind runs on a device under one split.
 
-    Attributes
-    ----------
-    kind, key
-        The name of a kind of layers, and the key of a cost of it
-        (:attr:`nest.ir.graph.LayerCost.key`).
-    forward, backward, repeated
-        The two passes, and what ``selective`` recomputation adds.
+    ``key`` is that of a cost of the kind (:attr:`nest.ir.graph.LayerCost.key`);
+    ``repeated`` is what ``selective`` recomputation adds to the two passes.
     """
 
     kind: str
@@ -132,9 +123,8 @@ def _check(model: Architecture, node: Node) -> None:
     for operator in node.operators:
         if not operator.products and not operator.operations:
             raise InvalidOptionError(
-                f"model: expected operators whose matrix products are known, "
-                f"got the {operator.name} of {model.name}; choose a model "
-                f"without one"
+                f"model: expected operators whose matrix products are known, got the "
+                f"{operator.name} of {model.name}; choose a model without one"
             )
 
 
@@ -146,19 +136,17 @@ def _runs(layers: Sequence[tuple[Node, int]], make: Callable[[Node], Pass]) -> R
 
 def forward_pass(node: Node) -> Pass:
     """Return the forward pass of a counted layer."""
-    return _made(
-        [_forward(operator) for operator in node.operators],
-        dependencies(node.operators),
-    )
+    return _part_of(node, range(len(node.operators)))
 
 
 def repeated_pass(node: Node) -> Pass:
     """Return what ``selective`` recomputation runs of a layer once more."""
-    chosen = [
-        position
-        for position, operator in enumerate(node.operators)
-        if operator.name in node.repeated
-    ]
+    names = [operator.name for operator in node.operators]
+    return _part_of(node, [i for i, name in enumerate(names) if name in node.repeated])
+
+
+def _part_of(node: Node, chosen: Sequence[int]) -> Pass:
+    """Return the part of the forward pass at some positions."""
     index_of = {position: index for index, position in enumerate(chosen)}
     after = dependencies(node.operators)
     return _made(

@@ -26,14 +26,9 @@ class Objective(NamedTuple):
     base. ``worst-case``: the least of these throughputs, largest where
     ``max_m T_m / base_m`` is least.
 
-    Attributes
-    ----------
-    kind
-        Which of the two.
-    weights
-        Whole numbers ``w_m``, one per model; they count for the mean alone.
-    base_quanta
-        Step times ``base_m`` of the base architecture, one per model.
+    ``weights`` are whole numbers ``w_m``, one per model, which count for the mean
+    alone; ``base_quanta`` are step times ``base_m`` of the base architecture, one per
+    model.
     """
 
     kind: Kind

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from nest.accelerators.architecture import Architecture
-from nest.accelerators.evaluate import Solved, WorkBound, bound_of, work_bound
+from nest.accelerators.evaluate import Solved, bound_of, work_bound
 from nest.accelerators.search import Group, Listed, PlacementBound, Question
 from nest.accelerators.tasks import (
     Store,
@@ -44,13 +45,9 @@ class PointOracle:
     ----------
     architectures
         The points; whoever asks may add others after them.
-    points
-        The points as arrays.
     settings
         Models: what each depends on, but for the size of nodes, which is
         that of the point.
-    store
-        What was found out before, and where it is kept.
     jobs, dask, client
         How tasks are run, see :func:`nest.tasks.parallel.answers`.
     """
@@ -70,8 +67,8 @@ class PointOracle:
         self.settings = settings
         self.store = store
         self._how = {"jobs": jobs, "dask": dask, "client": client}
-        self._least: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._bounds: dict[WorkloadSetting, WorkBound] = {}
+        self._entries = cache(self._bounded_entries)
+        self._bound_of = cache(lambda setting: bound_of(workload_of(setting)))
         self._splits: dict[tuple[int, int], tuple[int, Splits]] = {}
 
     def setting(self, point: int, model: int) -> WorkloadSetting:
@@ -85,10 +82,8 @@ class PointOracle:
 
     def bound(self, point: int, model: int) -> int:
         """Return a bound from the operators of layers, in quanta."""
-        setting = self.setting(point, model)
-        if setting not in self._bounds:
-            self._bounds[setting] = bound_of(workload_of(setting))
-        return work_bound(self._bounds[setting], self._entries(point, model))
+        of = self._bound_of(self.setting(point, model))
+        return work_bound(of, self._entries(point, model))
 
     def solve(
         self, questions: Sequence[Question], deadline: Deadline
@@ -225,14 +220,10 @@ class PointOracle:
             return -1, ()
         return self._splits[int(above[0]), model]
 
-    def _entries(self, point: int, model: int) -> tuple[int, ...]:
+    def _bounded_entries(self, point: int, model: int) -> tuple[int, ...]:
         """Return the table of bounds on schedules."""
-        key = point, model
-        if key not in self._least:
-            workload = self.workload(point, model)
-            times = workload.least(self.architectures[point])
-            self._least[key] = workload.entries(times)
-        return self._least[key]
+        workload = self.workload(point, model)
+        return workload.entries(workload.least(self.architectures[point]))
 
 
 def _settles(solved: Solved, question: Question) -> bool:

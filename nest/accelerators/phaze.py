@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -96,14 +96,8 @@ def phaze_space(
 ) -> Space:
     """Return Phaze's space.
 
-    Parameters
-    ----------
-    others
-        Values of parameters that are not in Phaze's lists, by default :data:`BESIDE`.
-    limits
-        Of other figures; an own one of the area goes instead of Phaze's.
-    prices
-        What prices are made of.
+    ``others`` are values of parameters that are not in Phaze's lists, by default
+    :data:`BESIDE`. Of ``limits`` an own one of the area goes instead of Phaze's.
     """
     axes = {**BESIDE, **(others or {}), **CORES}
     user_limits = limits or {}
@@ -132,58 +126,32 @@ def buckets(points: Sequence[Point]) -> list[list[Point]]:
 Throughput = int | float | Fraction | None
 
 
-class Looked(NamedTuple):
-    """The points that Phaze evaluates.
+#: Points with their throughputs.
+Evaluated = list[tuple[Point, Throughput]]
 
-    Attributes
-    ----------
-    evaluated
-        Points with their throughputs, in the order in which it comes to them.
-    num_buckets
-        Of how many buckets.
-    stopped
-        Whether it stopped before the last one.
-    """
 
-    evaluated: tuple[tuple[Point, Throughput], ...]
-    num_buckets: int
-    stopped: bool
-
-    @property
-    def best(self) -> tuple[Point, Throughput] | None:
-        """The first of the points with the highest throughput, if any."""
-        fitting = [pair for pair in self.evaluated if pair[1] is not None]
-        return max(fitting, key=lambda pair: pair[1] or 0, default=None)
+def best_of(evaluated: Evaluated) -> Point | None:
+    """Return the first of the points with the highest throughput, if any fits."""
+    fitting = [(point, value) for point, value in evaluated if value is not None]
+    return max(fitting, key=itemgetter(1), default=(None, 0))[0]
 
 
 def phaze_order(
     points: Sequence[Point], throughput_of: Callable[[Point], Throughput]
-) -> Looked:
+) -> Evaluated:
     """Look at points as Phaze does until it stops.
 
-    Parameters
-    ----------
-    points
-        Those of a space, in the order of the list.
-    throughput_of
-        Asked for each point that Phaze comes to.
+    ``points`` are those of a space, in the order of the list. What is returned is in
+    the order in which Phaze comes to it.
     """
-    evaluated: list[tuple[Point, Throughput]] = []
-    best: list[Throughput] = []
-    every = buckets(points)
-    for bucket in every:
+    evaluated: Evaluated = []
+    best: list[int | float | Fraction] = []
+    for bucket in buckets(points):
         throughputs = [(point, throughput_of(point)) for point in bucket]
         evaluated += throughputs
         best.append(max(-1 if value is None else value for _, value in throughputs))
-        if _converged(best):
+        last = best[-HYSTERESIS:]
+        falls = all(later <= earlier for earlier, later in pairwise(last))
+        if falls and len(last) == HYSTERESIS:
             break
-    stopped = len(best) < len(every)
-    return Looked(tuple(evaluated), len(best), stopped)
-
-
-def _converged(best: Sequence[Throughput]) -> bool:
-    """Whether the best of the last buckets do not grow; a tie does not."""
-    last = [-1 if value is None else value for value in best[-HYSTERESIS:]]
-    return len(last) == HYSTERESIS and all(
-        later <= earlier for earlier, later in pairwise(last)
-    )
+    return evaluated

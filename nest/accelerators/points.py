@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import islice, product
 from math import prod
 from operator import itemgetter
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from msgspec.structs import astuple
 
@@ -31,14 +31,7 @@ MAX_POINTS = 2**20
 class Point(Struct, frozen=True):
     """One architecture of the list.
 
-    Attributes
-    ----------
-    index
-        Position among the points that are kept.
-    architecture
-        The point.
-    area_e6_um2, tdp_mw, price_micro_usd
-        Its area, power and price.
+    ``index`` is its position among the points that are kept.
     """
 
     index: int
@@ -92,22 +85,15 @@ class Space(Struct, frozen=True, kw_only=True):
     lanes_are_columns: bool = False
 
 
-class Excused(Protocol):
-    """Whether a limit does not count for a point."""
-
-    def __call__(self, cut: str, architecture: Architecture) -> bool:
-        """Whether a point passes a limit whatever its figure is."""
+#: Whether a limit, by its name, does not count for a point, whatever its figure is.
+Excused = Callable[[str, Architecture], bool]
 
 
 class Figure(NamedTuple):
     """A figure that limits bound, with its unit for messages.
 
-    Attributes
-    ----------
-    name, of
-        Key of the limit; the figure.
-    unit, in_unit
-        What it is printed in, and how much of that is one of what is counted.
+    ``name`` is the key of the limit, ``of`` the figure. It is printed in ``unit``;
+    ``in_unit`` of what is counted make one of that.
     """
 
     name: str
@@ -185,17 +171,9 @@ def within(
 
     Parameters
     ----------
-    architectures
-        The list, each once.
     limits
         Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW), ``power_density``
         (µW/mm²) and ``price`` (millionths of a dollar); compared as integers.
-    process, prices
-        What figures are made of.
-    excused
-        Which points a limit is not for.
-    lanes_are_columns
-        See :class:`Space`.
 
     Raises
     ------
@@ -246,16 +224,14 @@ def check_points(architectures: tuple[Architecture, ...]) -> None:
         raise InvalidProblemError(
             "$.space: expected at least one point, got none; list some"
         )
-    if len(set(architectures)) < len(architectures):
-        seen: dict[Architecture, int] = {}
-        for index, architecture in enumerate(architectures):
-            if architecture in seen:
-                raise InvalidProblemError(
-                    f"$.space: expected each point once, got point {index} "
-                    f"({describe(architecture)}) as point "
-                    f"{seen[architecture]} too; remove one"
-                )
-            seen[architecture] = index
+    seen: dict[Architecture, int] = {}
+    for index, architecture in enumerate(architectures):
+        first = seen.setdefault(architecture, index)
+        if first != index:
+            raise InvalidProblemError(
+                f"$.space: expected each point once, got point {index} "
+                f"({describe(architecture)}) as point {first} too; remove one"
+            )
 
 
 def figures(
@@ -335,17 +311,15 @@ def _explain(
         highest, largest = max(amounts, key=itemgetter(0))
         if limit.most is not None and limit.most < lowest:
             raise InvalidProblemError(
-                f"$.limits.{figure.name}.most: expected at least "
-                f"{figure.say(lowest)}, the {figure.of} of the smallest point "
-                f"({describe(smallest)}), got {figure.say(limit.most)}; "
-                f"raise the limit"
+                f"$.limits.{figure.name}.most: expected at least {figure.say(lowest)}, "
+                f"the {figure.of} of the smallest point ({describe(smallest)}), got "
+                f"{figure.say(limit.most)}; raise the limit"
             )
         if limit.least is not None and limit.least > highest:
             raise InvalidProblemError(
                 f"$.limits.{figure.name}.least: expected at most "
                 f"{figure.say(highest)}, the {figure.of} of the largest point "
-                f"({describe(largest)}), got {figure.say(limit.least)}; "
-                f"lower the limit"
+                f"({describe(largest)}), got {figure.say(limit.least)}; lower the limit"
             )
     if not limits:
         raise InvalidProblemError(

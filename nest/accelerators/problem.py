@@ -25,7 +25,8 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Choices, Request, choose
 from nest.models.graphs import grain, graph_of, in_range, problem_of
-from nest.models.operators import Execution, timed_cost
+from nest.models.operators.base import Execution
+from nest.models.operators.timing import timed_cost
 
 #: Kind of layers, and key of a cost of it.
 Key = tuple[str, tuple[int, ...]]
@@ -41,24 +42,15 @@ UNSTATED = 1
 DTYPES = ("bf16", "fp16")
 
 
-class PassTimes(NamedTuple):
-    """Times of a layer in ps: both passes, and what ``selective`` adds."""
-
-    forward_ps: int
-    backward_ps: int
-    extra_ps: int
+#: Times of a layer in ps: both passes, and what ``selective`` adds.
+PassTimes = tuple[int, int, int]
 
 
 class Base(NamedTuple):
     """The problem that all architectures with nodes of one size share.
 
-    Attributes
-    ----------
-    problem
-        The problem with all times 0, on a device that is not one.
-    choices
-        What was chosen for it, as :func:`nest.accelerators.layers.layer_works`
-        takes them.
+    The problem has all times 0, on a device that is not one. ``choices`` were chosen
+    for it, as :func:`nest.accelerators.layers.layer_works` takes them.
     """
 
     problem: Problem
@@ -79,15 +71,9 @@ def base_problem(
 
     Parameters
     ----------
-    model, num_devices, devices_per_node
-        What is trained on what.
     request
         What the user chooses; the rest is as for any machine with nodes of
         that size, see docs/models.md.
-    execution
-        How operators are run.
-    link_latency_ns, network_latency_ns
-        One message between devices of a node, and between nodes.
 
     Raises
     ------
@@ -154,7 +140,7 @@ def base_problem(
 
 def with_times(
     problem: Problem,
-    times: Mapping[Key, tuple[int, int, int]],
+    times: Mapping[Key, PassTimes],
     architecture: Architecture,
     quantum_ps: int | None = None,
 ) -> Problem:
@@ -196,7 +182,7 @@ def with_times(
         return replace(made, quantum_ps=quantum_ps)
 
 
-def _timed(cost: LayerCost, times: tuple[int, int, int]) -> LayerCost:
+def _timed(cost: LayerCost, times: PassTimes) -> LayerCost:
     """Return a cost with times in ps."""
     forward_ps, backward_ps, extra_ps = times
 

@@ -21,20 +21,10 @@ from nest.util.stored import read_stored
 class Chip(Struct, frozen=True, kw_only=True):
     """A chip as published.
 
-    Attributes
-    ----------
-    name
-        What it goes by.
-    arrays, shape, frequency_mhz
-        Arrays of multiply-accumulates, what one computes in a cycle, and
-        their clock. Rows and columns; for a GPU, whose units are no systolic
-        arrays, M, N and K of a product.
-    dtype, published_tflops
-        What the peak is of; the least and the most that are printed.
-    die, power, sram, memory
-        As published.
-    sources
-        Where this is from.
+    It has arrays of multiply-accumulates, what one computes in a cycle, and their
+    clock. A shape is rows and columns; for a GPU, whose units are no systolic arrays,
+    M, N and K of a product. The peak is of ``dtype``; the least and the most are given
+    that are printed.
     """
 
     name: str
@@ -66,14 +56,8 @@ class Chip(Struct, frozen=True, kw_only=True):
 class Block(NamedTuple):
     """A block of a die.
 
-    Attributes
-    ----------
-    name
-        What is in it.
-    published_mm2, modelled_mm2
-        Its area.
-    fitted
-        What of the constants is fitted to this block; empty if nothing is.
+    ``fitted`` says which of the constants are fitted to this block; it is empty if none
+    is.
     """
 
     name: str
@@ -140,17 +124,18 @@ def ga100_blocks() -> list[Block]:
     }
     rest = sum(modeled.values())
     modeled["other"] = Fraction(rest) * areas.other_ppm / 10**6
-    return _with_whole(
-        [
-            Block(
-                name,
-                float(gpu.published_mm2[name]),
-                float(Fraction(area) / MM2),
-                gpu.fitted.get(name, ""),
-            )
-            for name, area in modeled.items()
-        ]
-    )
+    blocks = [
+        Block(
+            name,
+            float(gpu.published_mm2[name]),
+            float(Fraction(area) / MM2),
+            gpu.fitted.get(name, ""),
+        )
+        for name, area in modeled.items()
+    ]
+    published_mm2 = sum(block.published_mm2 for block in blocks)
+    modelled_mm2 = sum(block.modelled_mm2 for block in blocks)
+    return [*blocks, Block("total", published_mm2, modelled_mm2)]
 
 
 def _core_e6_um2(gpu: _Gpu) -> Fraction:
@@ -208,9 +193,3 @@ def tpu_v4i_blocks() -> list[Block]:
         )
         for name, area in modeled.items()
     ]
-
-
-def _with_whole(blocks: list[Block]) -> list[Block]:
-    published = sum(block.published_mm2 for block in blocks)
-    modeled = sum(block.modelled_mm2 for block in blocks)
-    return [*blocks, Block("total", published, modeled)]

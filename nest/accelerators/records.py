@@ -44,14 +44,7 @@ NOTHING_MORE = ExtraAnalyses()
 class ModelResult(NamedTuple):
     """The result of one model on one accelerator design.
 
-    Attributes
-    ----------
-    model
-        Its name.
-    step_ps
-        The least step time; ``None`` if no plan fits.
-    plan
-        A plan that takes it.
+    ``step_ps`` is the least step time, ``None`` if no plan fits.
     """
 
     model: str
@@ -71,14 +64,8 @@ def questions_of(models: Sequence[T]) -> list[tuple[T, ...]]:
 class DesignResult(NamedTuple):
     """A point with its step times.
 
-    Attributes
-    ----------
-    point
-        The point; its index is -1 if it is not in the list.
-    on
-        Every model on it.
-    relative
-        Its throughput relative to the base, 0 where a model fits no plan.
+    Its index is -1 if it is not in the list. ``relative`` is its throughput relative to
+    the base, 0 where a model fits no plan.
     """
 
     point: Point
@@ -107,18 +94,10 @@ class Counts(NamedTuple):
 class Best(NamedTuple):
     """The best point for some models.
 
-    Attributes
-    ----------
-    models
-        Their names.
-    found
-        The point, the best one known if the search was stopped; ``None`` if
-        none fits them all, or none is known.
-    counts
-        What settled the points of the list.
-    most_relative
-        No point has a larger throughput relative to the base; ``None`` if
-        nothing is known. That of the point itself once it is proven best.
+    ``found`` is the best point known if the search was stopped; ``None`` if none fits
+    them all, or none is known. No point has a larger throughput relative to the base
+    than ``most_relative``, ``None`` if nothing is known; it is that of the point itself
+    once it is proven best.
     """
 
     models: tuple[str, ...]
@@ -135,15 +114,9 @@ class Best(NamedTuple):
 class QuestionProgress(NamedTuple):
     """The progress of a question.
 
-    Attributes
-    ----------
-    question
-        What is asked: names of models, ``the frontier``, ``sample SEED``.
-    counts
-        What settled how many points so far.
-    relative, most_relative
-        Throughput of the best point known relative to the base, and what no point has
-        more than; ``None`` if nothing is known, or the question is another one.
+    A question is names of models, ``the frontier`` or ``sample SEED``. ``relative`` is
+    the throughput of the best point known relative to the base, and none has more than
+    ``most_relative``; ``None`` if nothing is known, or the question is another one.
     """
 
     question: str
@@ -155,14 +128,7 @@ class QuestionProgress(NamedTuple):
 class Neighbor(NamedTuple):
     """The best point with the next listed value of one parameter.
 
-    Attributes
-    ----------
-    parameter, value
-        What is another.
-    listed
-        Whether it is in the list and within the limits.
-    found
-        Its step times.
+    ``listed`` says whether it is in the list and within the limits.
     """
 
     parameter: str
@@ -179,15 +145,8 @@ class Contribution(NamedTuple):
     six orders of replacing them, of the logarithm of what it multiplies the throughput
     by (Shapley value); they multiply to the whole.
 
-    Attributes
-    ----------
-    model
-        Its name.
-    step_ps
-        Of the eight, by ``(architecture, schedule, placement)``; ``None``
-        where no plan fits or was found.
-    factors
-        Of architecture, schedule and placement; ``None`` if one of the eight is.
+    ``step_ps`` are the eight by ``(architecture, schedule, placement)``, ``None`` where
+    no plan fits or was found; then there are no ``factors``.
     """
 
     model: str
@@ -204,8 +163,6 @@ class Baseline(NamedTuple):
         ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
     evaluated
         Points that it looked at, in its order.
-    best
-        The best of them.
     regret
         How much more throughput the best known point of the list has, as a fraction.
     most_regret
@@ -224,8 +181,6 @@ class Answers(NamedTuple):
 
     Attributes
     ----------
-    spec
-        What was asked.
     base
         The base, on which every model has a throughput of 1.
     best
@@ -236,8 +191,6 @@ class Answers(NamedTuple):
     solved, stored
         Questions about placements that were answered, and that were found in
         the directory.
-    out_of_time
-        Whether time ran out before all was answered.
     """
 
     spec: Spec

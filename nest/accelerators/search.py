@@ -62,15 +62,8 @@ class Question(NamedTuple):
 class PlacementBound(NamedTuple):
     """The answer to a question.
 
-    Attributes
-    ----------
-    point, model
-        As asked.
-    lower_quanta
-        A lower bound on the step time, above the target unless it is exact;
-        :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
-    exact
-        Whether it is the step time.
+    ``lower_quanta`` is a lower bound on the step time, above the target unless it is
+    exact; :data:`~nest.accelerators.objective.NO_PLAN` where no plan fits.
     """
 
     point: int
@@ -80,17 +73,7 @@ class PlacementBound(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Points of one category, with a limit on their step time.
-
-    Attributes
-    ----------
-    points
-        Some of them.
-    model
-        Of which model.
-    target_quanta
-        The longest step that matters.
-    """
+    """Points of one category, with a limit on their step time."""
 
     points: tuple[int, ...]
     model: int
@@ -126,15 +109,9 @@ class Oracle(Protocol):
 class Listed(NamedTuple):
     """The points of a space as arrays.
 
-    Attributes
-    ----------
-    parameters
-        ``(points, parameters)``: more of any slows nothing.
-    category
-        Points are compared with those of the same category only.
-    prices
-        ``(prices, points)`` of whole numbers, of which less is better: the
-        area comes first.
+    More of any of ``parameters`` ``(points, parameters)`` slows nothing, among points
+    of the same ``category``. Less is better of ``prices`` ``(prices, points)``, which
+    are whole numbers: the area comes first.
     """
 
     parameters: Ints
@@ -171,15 +148,7 @@ class Listed(NamedTuple):
 
 
 class State:
-    """The knowledge of every point: bounds, exact step times, reasons.
-
-    Parameters
-    ----------
-    points
-        The space.
-    num_models
-        Models whose step times are known or bounded.
-    """
+    """The knowledge of every point: bounds, exact step times, reasons."""
 
     def __init__(self, points: Listed, num_models: int) -> None:
         self.points = points
@@ -219,9 +188,8 @@ class State:
         if answer.exact:
             if answer.lower_quanta < self.lower[model, point]:
                 raise SolverError(
-                    f"point {point}: a step of {answer.lower_quanta} quanta "
-                    f"is below its bound {self.lower[model, point]}; please "
-                    f"report this space"
+                    f"point {point}: a step of {answer.lower_quanta} quanta is below "
+                    f"its bound {self.lower[model, point]}; please report this space"
                 )
             self.exact[model, point] = True
 
@@ -254,17 +222,9 @@ Cut = Callable[[Whole, Flags], tuple[Flags, Whole]]
 class QuestionStatus(NamedTuple):
     """The state of a question.
 
-    Attributes
-    ----------
-    counts
-        What settled how many points.
-    best
-        The best point of which everything is known; of several the smallest,
-        then the first. ``None`` if there is none.
-    cost
-        That of the best point.
-    bound
-        No point has a smaller cost.
+    ``best`` is the best point of which everything is known, of several the smallest,
+    then the first; ``None`` if there is none. No point has a smaller cost than
+    ``bound``.
     """
 
     counts: Counter[Reason]
@@ -286,21 +246,8 @@ OnProgress = Callable[[QuestionStatus], None]
 class _Settling:
     """A question: which points of some can be asked for.
 
-    Attributes
-    ----------
-    state
-        What is known; :meth:`run` adds to it.
-    oracle
-        Who knows step times.
-    objective, models
-        What is to be least, of the step times of which models.
-    among
-        The points that can be asked for.
-    deadline
-        When it must end.
-    cut
-        Which points cannot be asked for, of lower bounds on the costs and of which of
-        them are exact; and for every point the largest cost with which it can.
+    Of lower bounds on the costs and of which of them are exact, ``cut`` says which
+    points cannot be asked for, and for every point the largest cost with which it can.
     """
 
     state: State
@@ -445,15 +392,7 @@ def best_points(
 ) -> QuestionStatus:
     """Find the best point; of several the smallest, then the first.
 
-    Parameters
-    ----------
-    state, oracle, objective, models, deadline
-        What is known of the points, who knows more, what is to be least,
-        of the step times of which models, and when it must end.
-    on_wave
-        Called with what is known after every wave of answers.
-    among
-        Which points are meant, by default all.
+    ``among`` says which points are meant, by default all.
 
     Raises
     ------

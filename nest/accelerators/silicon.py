@@ -74,15 +74,8 @@ class Areas(Struct, frozen=True, kw_only=True):
 class Energies(Struct, frozen=True, kw_only=True):
     """Energies of one operation of each component, in fJ.
 
-    Attributes
-    ----------
-    mac_fj, lane_fj
-        A multiply-accumulate; a lane for a cycle.
-    sram_fj_per_byte
-        An access to a buffer, by its size as for areas; a larger buffer is
-        made of the largest, of which one is accessed.
-    hbm_fj_per_byte
-        An access to memory.
+    ``lane_fj`` is that of a lane for a cycle. Those of a buffer are by its size as for
+    areas; a larger buffer is made of the largest, of which one is accessed.
     """
 
     mac_fj: Count
@@ -94,16 +87,8 @@ class Energies(Struct, frozen=True, kw_only=True):
 class Technology(Struct, frozen=True, kw_only=True):
     """Constants of a process.
 
-    Attributes
-    ----------
-    name
-        What it goes by.
-    areas, energies
-        Of what there is on a die.
-    leakage_uw_per_mm2
-        Power that is there without any work.
-    sources
-        Where the constants are from, by their names.
+    Leakage is power that is there without any work. ``sources`` say where the constants
+    are from, by their names.
     """
 
     name: str
@@ -116,17 +101,7 @@ class Technology(Struct, frozen=True, kw_only=True):
 class UnitEnergies(NamedTuple):
     """Energy of one of each thing that an architecture does, in fJ.
 
-    Attributes
-    ----------
-    mac_fj
-        A multiply-accumulate of an array.
-    lane_fj
-        A lane for one cycle.
-    core_sram_fj_per_byte, vector_sram_fj_per_byte, sram_fj_per_byte
-        An access to the buffer of a tensor core, of a vector core, and to the
-        shared one.
-    hbm_fj_per_byte
-        An access to memory.
+    Buffers are those of a tensor core, of a vector core, and the shared one.
     """
 
     mac_fj: int
@@ -263,13 +238,6 @@ def tdp_mw(
     reads two words and writes one. Memory moves all it can, and each byte is written to
     a buffer and read there. Buffers are the dearer of a core's own and the shared one.
     Leakage comes on top; what links to other devices take is not in it.
-
-    Parameters
-    ----------
-    architecture, process
-        What draws it.
-    die_e6_um2
-        Area of the die, if it is known.
     """
     a, unit = architecture, unit_energies(architecture, process)
     core = max(unit.core_sram_fj_per_byte, unit.sram_fj_per_byte)

@@ -16,15 +16,7 @@ from msgspec.structs import replace
 
 from nest.accelerators import phaze
 from nest.accelerators.architecture import PARAMETERS, Architecture
-from nest.accelerators.points import (
-    FIGURES,
-    Figure,
-    Limit,
-    Point,
-    Space,
-    listed,
-    within,
-)
+from nest.accelerators.points import FIGURES, Figure, Limit, Space, listed, within
 from nest.accelerators.silicon import Prices, Technology, technology
 from nest.accelerators.systolic import CONVENTIONS, Convention
 from nest.errors import InvalidProblemError, UnknownNameError
@@ -51,8 +43,6 @@ from nest.util.quantities import (
 
 N = TypeVar("N", bound=str)
 
-__all__ = ["Limit", "Objective", "Point", "Space", "Spec", "read_spec"]
-
 #: Spaces that need no lists.
 BUILT_IN = ("phaze",)
 
@@ -76,15 +66,7 @@ PROCESS = "7nm"
 
 
 class Key(NamedTuple):
-    """A key of the file, and the parameter that it sets.
-
-    Attributes
-    ----------
-    parameter
-        Field of an architecture.
-    kind
-        What it is of; ``None`` for a count.
-    """
+    """The parameter that a key of the file sets; a count has no kind."""
 
     parameter: str
     kind: Kind | None = None
@@ -118,18 +100,11 @@ _REQUIRED_OF_BASE = ("tensor_cores", "rows", "columns", "vector_cores", "sram")
 _AS_COLUMNS = "columns"
 
 
-class Objective(Struct, frozen=True, kw_only=True):
+class ObjectiveSpec(Struct, frozen=True, kw_only=True):
     """How throughputs of several models become one figure.
 
-    Attributes
-    ----------
-    kind
-        Of the throughputs relative to those of the base: the geometric mean,
-        the mean, or the least.
-    weights
-        Whole numbers per model, 1 for one that is not named: how often it counts.
-    base_name, base
-        The architecture that throughputs are relative to.
+    ``weights`` are whole numbers per model, 1 for one that is not named: how often it
+    counts.
     """
 
     kind: str
@@ -143,31 +118,21 @@ class Spec(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    space
-        The points.
     models
         What ``--model`` takes: names, or paths of ``config.json``; none if
         the command line says them.
-    devices
-        Devices in all.
     job
         What all problems ask for, of 4,096 samples by default.
-    objective
-        What several models are compared by.
     convention, attention
         How arrays are timed, see :mod:`nest.accelerators.systolic`; of
         :data:`ATTENTION`.
-    link_latency_ns, network_latency_ns
-        Of a message inside a node, and between nodes.
-    process, prices
-        Constants of area, energy and power; of the price.
     """
 
     space: Space
     models: tuple[str, ...]
     devices: int
     job: Request
-    objective: Objective
+    objective: ObjectiveSpec
     convention: Convention
     attention: str
     link_latency_ns: int
@@ -223,7 +188,7 @@ class _Limits(Struct, frozen=True, kw_only=True):
     price: _Bounds = _Bounds()
 
 
-class _Objective(Struct, frozen=True, kw_only=True):
+class _StatedObjective(Struct, frozen=True, kw_only=True):
     kind: str = OBJECTIVES[0]
     weights: dict[str, Any] = {}
     base: str | _Base = TPU_V4_LIKE
@@ -250,7 +215,7 @@ class _File(FileStruct, frozen=True, kw_only=True, tag="nest-codesign/1"):
     models: tuple[str, ...] = ()
     limits: _Limits = _Limits()
     job: Request = Request()
-    objective: _Objective = _Objective()
+    objective: _StatedObjective = _StatedObjective()
     latency: _Latency = _Latency()
     convention: str = CONVENTIONS[0]
     attention: str = ATTENTION[0]
@@ -261,10 +226,7 @@ class _File(FileStruct, frozen=True, kw_only=True, tag="nest-codesign/1"):
 def read_spec(path: str | Path) -> Spec:
     """Read SPEC.yaml.
 
-    Parameters
-    ----------
-    path
-        A file in YAML, or in JSON if its name does not end so.
+    The file is in YAML, or in JSON if its name does not end so.
 
     Raises
     ------
@@ -306,10 +268,6 @@ def _spec(file: _File) -> Spec:
     job = file.job
     if job.global_batch is None:
         job = replace(job, global_batch=GLOBAL_BATCH)
-    with _at("$.latency.link"):
-        link_ns = read_whole(file.latency.link, TIME, 0)
-    with _at("$.latency.network"):
-        network_ns = read_whole(file.latency.network, TIME, 0)
     return Spec(
         space=space,
         models=models,
@@ -318,8 +276,8 @@ def _spec(file: _File) -> Spec:
         objective=_objective(file.objective, space, models),
         convention=_named("$.convention", file.convention, CONVENTIONS),
         attention=_named("$.attention", file.attention, ATTENTION),
-        link_latency_ns=link_ns,
-        network_latency_ns=network_ns,
+        link_latency_ns=_whole("$.latency.link", file.latency.link, TIME, 0),
+        network_latency_ns=_whole("$.latency.network", file.latency.network, TIME, 0),
         process=process,
         prices=prices,
     )
@@ -362,10 +320,12 @@ def _count(where: str, value: object, minimum: int = 1) -> int:
 
 def _value(where: str, key: str, value: object) -> int:
     kind = KEYS[key].kind
-    if kind is None:
-        return _count(where, value)
+    return _count(where, value) if kind is None else _whole(where, value, kind)
+
+
+def _whole(where: str, value: object, kind: Kind, minimum: int = 1) -> int:
     with _at(where):
-        return read_whole(value, kind)
+        return read_whole(value, kind, minimum)
 
 
 def _values(where: str, key: str, values: object) -> tuple[int, ...]:
@@ -495,19 +455,18 @@ def _limits(values: _Limits) -> dict[str, Limit]:
 
 def _limit(figure: Figure, kind: Kind, bounds: _Bounds) -> Limit:
     where = f"$.limits.{figure.name}"
-    lower = upper = None
-    if bounds.least is not None:
-        with _at(f"{where}.least"):
-            lower = ceil(read_quantity(bounds.least, kind))
-    if bounds.most is not None:
-        with _at(f"{where}.most"):
-            upper = floor(read_quantity(bounds.most, kind))
-    if lower is not None and upper is not None and lower > upper:
+    ends = {}
+    for end, rounded in (("least", ceil), ("most", floor)):
+        value = getattr(bounds, end)
+        if value is not None:
+            with _at(f"{where}.{end}"):
+                ends[end] = rounded(read_quantity(value, kind))
+    if len(ends) == 2 and ends["least"] > ends["most"]:
         raise InvalidProblemError(
             f"{where}: expected 'least' to be at most 'most', got "
-            f"{figure.say(lower)} and {figure.say(upper)}; change one"
+            f"{figure.say(ends['least'])} and {figure.say(ends['most'])}; change one"
         )
-    return Limit(least=lower, most=upper)
+    return Limit(**ends)
 
 
 # What is asked
@@ -539,14 +498,15 @@ def _prices(values: _Prices) -> Prices:
     ):
         value = getattr(values, key)
         if value is not None:
-            with _at(f"$.prices.{key}"):
-                prices[field] = read_whole(value, kind, minimum)
+            prices[field] = _whole(f"$.prices.{key}", value, kind, minimum)
     if values.clustering is not None:
         prices["clustering"] = _count("$.prices.clustering", values.clustering)
     return Prices(**prices)
 
 
-def _objective(values: _Objective, space: Space, models: tuple[str, ...]) -> Objective:
+def _objective(
+    values: _StatedObjective, space: Space, models: tuple[str, ...]
+) -> ObjectiveSpec:
     kind = _named("$.objective.kind", values.kind, OBJECTIVES)
     where = "$.objective.weights"
     weights = {
@@ -570,7 +530,7 @@ def _objective(values: _Objective, space: Space, models: tuple[str, ...]) -> Obj
                 f"{where}: expected models of the list, got {model!r}; correct the name"
             )
     name, base = _base(values.base, space)
-    return Objective(kind=kind, weights=weights, base_name=name, base=base)
+    return ObjectiveSpec(kind=kind, weights=weights, base_name=name, base=base)
 
 
 def _base(values: str | _Base, space: Space) -> tuple[str, Architecture]:

@@ -27,7 +27,7 @@ from nest.ir.io import decode, encode, read_bytes
 from nest.models.architectures import Architecture as Model
 from nest.models.choices import Request
 from nest.solvers.base import OutOfTimeError
-from nest.tasks.folder import taken
+from nest.tasks.folder import not_writable, taken
 from nest.util.files import half_written, write_atomically
 from nest.util.versions import nest_version
 
@@ -38,18 +38,8 @@ MANIFEST = "codesign.json"
 class WorkloadSetting(Struct, frozen=True, kw_only=True):
     """All that the step time of a model depends on except the architecture.
 
-    Attributes
-    ----------
-    model
-        The model, not its name alone: a file may have become another one.
-    num_devices, devices_per_node
-        The cluster.
-    job
-        What its problem asks for.
-    convention, attention
-        Of arrays, and of attention, see :class:`~nest.accelerators.spec.Spec`.
-    link_latency_ns, network_latency_ns
-        Of a message inside a node, and between nodes.
+    It has the model, not its name alone: a file may have become another one. For
+    ``convention`` and ``attention`` see :class:`~nest.accelerators.spec.Spec`.
     """
 
     model: Model
@@ -71,8 +61,6 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
 
     Attributes
     ----------
-    setting, architecture
-        The model and all around it; the point.
     target_quanta
         The longest step that matters.
     entries
@@ -80,10 +68,6 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         the architecture has; empty for one point, which has its own.
     splits
         The ``(R, B)`` with which a plan can be so fast; none for all.
-    version
-        Of the project.
-    limit_s
-        Within which it must be known.
     """
 
     setting: WorkloadSetting
@@ -105,12 +89,8 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
         """
         question = (self.target_quanta, self.splits) if self.entries else None
         # All fields, in their order; what is encoded leaves out defaults.
-        about = repr(
-            (
-                *(self.setting, self.architecture, self.entries),
-                *(question, self.version),
-            )
-        )
+        fields = self.setting, self.architecture, self.entries, question, self.version
+        about = repr(fields)
         return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
@@ -160,9 +140,8 @@ def run_task(task: Task) -> bytes:
 def died(task: Task, text: str) -> bytes:
     """Refuse to go on without a task that ended its process."""
     raise NestError(
-        f"{task.setting.model.name} on point {task.architecture}: expected an "
-        f"answer, got none as {text}; what is finished is kept, go on with "
-        f"--resume"
+        f"{task.setting.model.name} on point {task.architecture}: expected an answer, "
+        f"got none as {text}; what is finished is kept, go on with --resume"
     )
 
 
@@ -175,10 +154,7 @@ class Manifest(FileStruct, frozen=True, kw_only=True, tag="nest-codesign-run/1")
 class Store:
     """Results of tasks, in memory and in a directory if there is one.
 
-    Parameters
-    ----------
-    path
-        The directory, see :func:`open_store`; ``None`` keeps nothing.
+    ``path`` is the directory, see :func:`open_store`; ``None`` keeps nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -223,12 +199,8 @@ class Store:
 def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     """Open the directory of a search, for nobody else at the same time.
 
-    Parameters
-    ----------
-    folder
-        The directory; made if there is none. ``None`` keeps answers in memory alone.
-    resume
-        Whether a search that began there may go on.
+    ``folder`` is made if there is none; ``None`` keeps answers in memory alone. With
+    ``resume`` a search that began there may go on.
 
     Raises
     ------
@@ -244,10 +216,7 @@ def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     try:
         (path / "points").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NestError(
-            f"-o {path}: expected a directory that can be written, got "
-            f"{error.strerror or error}; choose another path"
-        ) from None
+        raise not_writable(path, error) from None
     with taken(path):
         manifest = Manifest(version=nest_version())
         write_atomically(path / MANIFEST, encode(manifest), durable=True)

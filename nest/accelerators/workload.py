@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nest.accelerators.architecture import Architecture
 from nest.accelerators.layers import LayerWork, Pass, Runs
 from nest.accelerators.operators import OperatorWork, Timed, timed
-from nest.accelerators.problem import PassTimes, with_times
+from nest.accelerators.problem import with_times
 from nest.accelerators.systolic import Convention
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Plan, Stage, Strategy
@@ -38,16 +38,8 @@ Times = Mapping[int, int]
 class Workload:
     """The operators that the layers of a model run, under every split.
 
-    Parameters
-    ----------
-    name
-        Of the model.
-    base
-        Its problem without times, see :func:`nest.accelerators.problem.base_problem`.
-    works
-        See :func:`nest.accelerators.layers.layer_works`.
-    convention
-        Of systolic arrays.
+    For ``base`` see :func:`nest.accelerators.problem.base_problem`, for ``works``
+    :func:`nest.accelerators.layers.layer_works`.
     """
 
     def __init__(
@@ -77,11 +69,7 @@ class Workload:
 
     def least(self, architecture: Architecture) -> dict[int, int]:
         """Return what no schedule of each pass is shorter than, in ps."""
-        cores = cores_of(architecture)
-        return {
-            index: bounds(self.operators(index, architecture), cores)[0]
-            for index in range(len(self.passes))
-        }
+        return {i: least for i, (least, _) in enumerate(self._bounds(architecture))}
 
     def quick(self, architecture: Architecture) -> tuple[dict[int, int], set[int]]:
         """Return bounds in ps, and which of them are the makespan.
@@ -106,14 +94,7 @@ class Workload:
     ) -> dict[int, int]:
         """Return the makespan of the shortest schedule of passes, in ps.
 
-        Parameters
-        ----------
-        architecture
-            The point.
-        deadline
-            When they must be known.
-        numbers
-            Which passes are meant; by default all.
+        ``numbers`` says which passes are meant, by default all.
 
         Raises
         ------
@@ -135,11 +116,12 @@ class Workload:
 
         Each operator the faster way.
         """
+        return {i: most for i, (_, most) in enumerate(self._bounds(architecture))}
+
+    def _bounds(self, architecture: Architecture) -> list[tuple[int, int]]:
         cores = cores_of(architecture)
-        return {
-            index: bounds(self.operators(index, architecture), cores)[1]
-            for index in range(len(self.passes))
-        }
+        indices = range(len(self.passes))
+        return [bounds(self.operators(i, architecture), cores) for i in indices]
 
     def works_of(self, plan: Plan) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
         """Yield what every layer of a plan runs: stage, strategy and work.
@@ -176,16 +158,10 @@ class Workload:
 
     def problem(self, architecture: Architecture, entries: Sequence[int]) -> Problem:
         """Return the problem of a point whose passes take some times."""
-        times = iter(entries)
-        return with_times(
-            self.base,
-            {
-                key: PassTimes(*(QUANTUM_PS * next(times) for _ in range(3)))
-                for key in self.works
-            },
-            architecture,
-            QUANTUM_PS,
-        )
+        times_ps = iter([QUANTUM_PS * entry for entry in entries])
+        triples = zip(times_ps, times_ps, times_ps, strict=True)
+        times = dict(zip(self.works, triples, strict=True))
+        return with_times(self.base, times, architecture, QUANTUM_PS)
 
     def entries(self, times: Times) -> tuple[int, ...]:
         """Return the times of a table in quanta, entry by entry.

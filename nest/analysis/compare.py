@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nest.analysis.target_loss import TargetLoss
 from nest.errors import SolverNotInstalledError, UnknownNameError
 from nest.ir.io import problem_hash
 from nest.ir.problem import Problem
@@ -41,28 +42,13 @@ def compare(
 ) -> list[SolveResult]:
     """Run solvers on one problem, each alone on the machine.
 
-    The results are held against each other: a proof that another solver's
-    plan refutes turns into a mismatch.
+    Solvers come in the order of the results, with options of their own or with the same
+    ones; by default each gets its number of workers, see
+    :func:`~nest.solvers.registry.default_workers`. A proof that another solver's plan
+    refutes turns into a mismatch.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    solvers
-        Keywords, in the order of the results; with options of their own,
-        or with those below.
-    options
-        The same for all; by default each gets its number of workers, see
-        :func:`~nest.solvers.registry.default_workers`.
-    on_cell, on_progress
-        Called with the results so far after every cell, and while a cell runs.
-    on_report
-        Called with every report of every solver, unchecked.
-
-    Returns
-    -------
-    list of SolveResult
-        One per solver.
+    ``on_cell`` gets the results so far after every cell, ``on_progress`` a sign of life
+    while a cell runs, and ``on_report`` every report of every solver, unchecked.
 
     Raises
     ------
@@ -181,21 +167,15 @@ def fastest(results: Iterable[SolveResult]) -> SolveResult | None:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """The answers of several solvers to one problem.
+    """The answers of several solvers to one problem, one per solver.
 
-    It has a length, is iterated over, and gives an answer by its place or by
-    the keyword of its solver.
-
-    Attributes
-    ----------
-    problem
-        The problem.
-    results
-        One per solver.
+    It has a length, is iterated over, and gives an answer by its place or by the
+    keyword of its solver. ``target_loss`` is what the target costs, if that was asked.
     """
 
     problem: Problem
     results: tuple[SolveResult, ...]
+    target_loss: TargetLoss | None = None
 
     def __len__(self) -> int:
         """Return how many answers there are."""

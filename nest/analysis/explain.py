@@ -41,16 +41,9 @@ from nest.util.versions import provenance
 
 
 class Relaxation(NamedTuple):
-    """A problem with one constraint less.
+    """A problem with one constraint less, by the name of what is relaxed.
 
-    Attributes
-    ----------
-    name
-        What is relaxed.
-    problem
-        The relaxed problem.
-    num_steps
-        How many steps of the problem one step of this one replaces.
+    One of its steps replaces ``num_steps`` of those of the original problem.
     """
 
     name: str
@@ -82,14 +75,8 @@ class Relaxed:
 class Preferred:
     """The best plan under settings that somebody prefers.
 
-    Attributes
-    ----------
-    text
-        The settings, as on the command line.
-    result
-        What the solver says.
-    terms
-        The terms of the plan's step time; ``None`` without a plan.
+    ``text`` has the settings as on the command line; without a plan there are no
+    ``terms`` of a step time.
     """
 
     text: str
@@ -260,20 +247,11 @@ def explain(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> Explanation:
-    """Explain a plan.
+    """Explain a legal plan, which may need too much memory.
 
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it; it may need too much memory.
-    prefer
-        Settings to compare with, as for :func:`~nest.constraints.pins.restrict`.
-    search
-        Whether to solve anything: without, only terms and neighbors.
-    solver, options
-        Who solves, and its limits; the problems share the time limit.
-    on_progress
-        Called while it solves.
+    All searches share the time limit of ``options``. Without ``search`` there are only
+    the terms and the neighbors, and nothing is solved. ``prefer`` are settings to
+    compare with, as for :func:`~nest.constraints.pins.restrict`.
 
     Raises
     ------

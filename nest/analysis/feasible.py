@@ -9,7 +9,7 @@ exact solver, as :mod:`nest.analysis.fit` asks for a target that every plan keep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -52,16 +52,10 @@ MOST_TIMES = 64
 class LeastMemory:
     """How little memory per device some plan needs.
 
-    Attributes
-    ----------
-    refuted_bytes
-        With so much, proven, no plan fits.
-    memory_bytes, plan
-        The least known to do, and a plan for it; ``None`` if none is known.
-    impossible
-        Whether it is proven that there is no plan, whatever the memory.
-    possible
-        Whether there is a plan with more memory, if nothing else was asked.
+    With ``refuted_bytes`` no plan fits, which is proven. ``memory_bytes`` are the least
+    known to do, for a plan. ``impossible`` is whether it is proven that there is no
+    plan, whatever the memory; ``possible`` whether there is one with more, if nothing
+    else was asked.
     """
 
     refuted_bytes: int
@@ -223,18 +217,12 @@ def remedies(
     solver: str = "dp",
     on_progress: OnProgress | None = None,
 ) -> Remedies:
-    """Find out what would make an infeasible problem feasible.
+    """Find out what would make a problem without a plan feasible.
 
-    Parameters
-    ----------
-    problem
-        A problem without a plan.
-    time_limit_s
-        For all questions together.
-    solver, on_progress
-        Who answers what :mod:`nest.search.least` cannot; called meanwhile.
+    All questions share the time limit. The solver answers what :mod:`nest.search.least`
+    cannot.
     """
-    clock = Deadline(time_limit_s)
+    search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     own = problem.cluster.memory_bytes()
     refuted, num_devices = problem.cluster.num_devices, None
     why = why_no_split(problem)
@@ -245,15 +233,14 @@ def remedies(
         limit_s = time_limit_s if _covers(problem) else time_limit_s / 2
         memory = least_memory(problem, own, limit_s, solver, on_progress)
     else:
-        unlimited = with_memory(problem, most_memory_bytes(problem))
-        half = Deadline(time_limit_s / 2)
-        trial = _ask(unlimited, half, solver, on_progress)
+        half = replace(search, clock=Deadline(time_limit_s / 2))
+        trial = half.any_plan(with_memory(problem, most_memory_bytes(problem)))
         said = "open" if trial is None else trial.answer
         memory = LeastMemory(own, impossible=said == "no", possible=said == "yes")
     if Remedies(problem, memory, None, refuted).fits:
         return Remedies(problem, memory, None, refuted)
     for wider in larger(problem):
-        answer = _fits(wider, clock, solver, on_progress)
+        answer = search.fits(wider)
         if answer == "open":
             break
         if answer == "yes":
@@ -282,27 +269,20 @@ def least_memory(
 ) -> LeastMemory:
     """Return how little memory per device some plan needs.
 
-    To the byte if there is time, and some plan that needs no more.
-
-    Parameters
-    ----------
-    problem
-        A problem whose devices are of one type.
-    refuted_bytes
-        So much is known not to do.
-    time_limit_s, solver, on_progress
-        As of :func:`remedies`.
+    To the byte if there is time, and some plan that needs no more. The devices are of
+    one type, and ``refuted_bytes`` are known not to do. The rest is as of
+    :func:`remedies`.
     """
-    clock = Deadline(time_limit_s)
+    search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     if _covers(problem):
-        return _leanest(problem, refuted_bytes, clock, solver, on_progress)
+        return search.least_memory(problem, refuted_bytes)
     start = None
     plain = _plain(problem)
     if plain is not None and _covers(plain):
         # Some of the plans, whose least one is found soon.
-        first = Deadline(time_limit_s / 2)
-        start = _leanest(plain, refuted_bytes, first, solver, on_progress)
-    return _closed(problem, refuted_bytes, start, clock, solver, on_progress)
+        first = replace(search, clock=Deadline(time_limit_s / 2))
+        start = first.least_memory(plain, refuted_bytes)
+    return search.closed(problem, refuted_bytes, start)
 
 
 def _plain(problem: Problem) -> Problem | None:
@@ -322,119 +302,102 @@ def _covers(problem: Problem) -> bool:
     return covers(problem)
 
 
-def _leanest(
-    problem: Problem,
-    refuted_bytes: int,
-    clock: Deadline,
-    solver: str,
-    on_progress: OnProgress | None,
-) -> LeastMemory:
-    """Return the least memory of a problem that the search covers."""
-    unlimited = with_memory(problem, most_memory_bytes(problem))
-    found = _search(unlimited, clock, solver, on_progress)
-    low, least = max(found.refuted_bytes, refuted_bytes), found.memory_bytes
-    if least is not None:
-        low = min(low, least - 1)
-    elif found.impossible:
-        low = refuted_bytes
-    return LeastMemory(low, least, found.plan, found.impossible)
+@dataclass(frozen=True)
+class _FitSearch:
+    """The search for plans that fit: until when, by whom, and who is told."""
 
+    clock: Deadline
+    solver: str
+    on_progress: OnProgress | None
 
-def _search(
-    problem: Problem,
-    clock: Deadline,
-    solver: str,
-    on_progress: OnProgress | None,
-    enough_bytes: int | None = None,
-) -> MemoryBounds:
-    """Search for the leanest plan within the memory that there is."""
-    from nest.search.least import MemoryBounds, least_memory
-
-    def say(text: str) -> None:
-        if on_progress is not None:
-            running = Running(solver, elapsed_s=clock.elapsed_s, message=text)
-            on_progress(running)
-
-    try:
-        return least_memory(problem, clock, say, enough_bytes)
-    except NestError:
-        # A graph with too many closed sets.
-        return MemoryBounds(problem.cluster.reserve_bytes() - 1)
-
-
-def _closed(
-    problem: Problem,
-    low: int,
-    start: LeastMemory | None,
-    clock: Deadline,
-    solver: str,
-    on_progress: OnProgress | None = None,
-) -> LeastMemory:
-    """Close the interval around the least memory while there is time.
-
-    From what is known of some plans, if anything.
-    """
-    best, plan = None, None
-    if start is not None:
-        best, plan = start.memory_bytes, start.plan
-    at_edge = best is not None
-    if best is None:
+    def least_memory(self, problem: Problem, refuted_bytes: int) -> LeastMemory:
+        """Return the least memory of a problem that the search covers."""
         unlimited = with_memory(problem, most_memory_bytes(problem))
-        first = _ask(unlimited, clock, solver, on_progress)
-        if first is None or first.answer != "yes":
-            impossible = first is not None and first.answer == "no"
-            return LeastMemory(low, impossible=impossible)
-        best, plan = _needs(first)
-    found = False
-    while low + 1 < best:
-        middle = (low + best) // 2
-        if not found:
-            # What any plan needs may be far from what the best one does.
-            middle = min(middle, max(2 * low, 1))
-        if at_edge:
-            middle = best - 1
-        trial = _ask(with_memory(problem, middle), clock, solver, on_progress)
-        if trial is None or trial.answer == "open":
-            break
-        if trial.answer == "yes":
-            (best, plan), found = _needs(trial), True
-        else:
-            low = middle
-        # A byte below a plan found settles it where nothing is in between.
-        near = best - low <= best // NEAR
-        at_edge = near and not at_edge
-    return LeastMemory(low, best, plan)
+        found = self.leanest(unlimited)
+        low, least = max(found.refuted_bytes, refuted_bytes), found.memory_bytes
+        if least is not None:
+            low = min(low, least - 1)
+        elif found.impossible:
+            low = refuted_bytes
+        return LeastMemory(low, least, found.plan, found.impossible)
+
+    def leanest(
+        self, problem: Problem, enough_bytes: int | None = None
+    ) -> MemoryBounds:
+        """Search for the leanest plan within the memory that there is."""
+        from nest.search.least import MemoryBounds, least_memory
+
+        def say(text: str) -> None:
+            if self.on_progress is not None:
+                elapsed_s = self.clock.elapsed_s
+                self.on_progress(Running(self.solver, elapsed_s, message=text))
+
+        try:
+            return least_memory(problem, self.clock, say, enough_bytes)
+        except NestError:
+            # A graph with too many closed sets.
+            return MemoryBounds(problem.cluster.reserve_bytes() - 1)
+
+    def closed(
+        self, problem: Problem, low: int, start: LeastMemory | None
+    ) -> LeastMemory:
+        """Close the interval around the least memory while there is time.
+
+        From what is known of some plans, if anything.
+        """
+        best, plan = None, None
+        if start is not None:
+            best, plan = start.memory_bytes, start.plan
+        at_edge = best is not None
+        if best is None:
+            first = self.any_plan(with_memory(problem, most_memory_bytes(problem)))
+            if first is None or first.answer != "yes":
+                impossible = first is not None and first.answer == "no"
+                return LeastMemory(low, impossible=impossible)
+            best, plan = _needs(first)
+        found = False
+        while low + 1 < best:
+            middle = (low + best) // 2
+            if not found:
+                # What any plan needs may be far from what the best one does.
+                middle = min(middle, max(2 * low, 1))
+            if at_edge:
+                middle = best - 1
+            trial = self.any_plan(with_memory(problem, middle))
+            if trial is None or trial.answer == "open":
+                break
+            if trial.answer == "yes":
+                (best, plan), found = _needs(trial), True
+            else:
+                low = middle
+            # A byte below a plan found settles it where nothing is in between.
+            near = best - low <= best // NEAR
+            at_edge = near and not at_edge
+        return LeastMemory(low, best, plan)
+
+    def fits(self, problem: Problem) -> Decision:
+        """Return whether some plan fits, as far as there is time."""
+        if _covers(problem):
+            found = self.leanest(problem, problem.cluster.memory_bytes())
+            if found.plan is not None:
+                return "yes"
+            return "no" if found.impossible else "open"
+        trial = self.any_plan(problem)
+        return "open" if trial is None else trial.answer
+
+    def any_plan(self, problem: Problem) -> Trial | None:
+        """Ask for any plan; ``None`` if there is no time left."""
+        left_s = self.clock.remaining_s
+        if not left_s:
+            return None
+        options = SolveOptions(time_limit_s=left_s)
+        return Asker(self.solver, options, self.on_progress)(problem, MAX_TOTAL)
 
 
 def _needs(trial: Trial) -> tuple[int, Plan]:
     """Return what the plan of an answer needs, and the plan."""
     assert trial.result.plan is not None
     return shrunk(trial).memory_bytes, trial.result.plan
-
-
-def _fits(
-    problem: Problem, clock: Deadline, solver: str, on_progress: OnProgress | None
-) -> Decision:
-    """Return whether some plan fits, as far as there is time."""
-    if _covers(problem):
-        own = problem.cluster.memory_bytes()
-        found = _search(problem, clock, solver, on_progress, own)
-        if found.plan is not None:
-            return "yes"
-        return "no" if found.impossible else "open"
-    trial = _ask(problem, clock, solver, on_progress)
-    return "open" if trial is None else trial.answer
-
-
-def _ask(
-    problem: Problem, clock: Deadline, solver: str, on_progress: OnProgress | None
-) -> Trial | None:
-    """Ask for any plan; ``None`` if there is no time left."""
-    left_s = clock.remaining_s
-    if not left_s:
-        return None
-    ask = Asker(solver, SolveOptions(time_limit_s=left_s), on_progress)
-    return ask(problem, MAX_TOTAL)
 
 
 def larger(problem: Problem) -> Iterator[Problem]:

@@ -50,15 +50,7 @@ _AT_MOST = "at_most_quanta"
 
 @dataclass(frozen=True)
 class StepTimeLimit:
-    """How long a step may take.
-
-    Attributes
-    ----------
-    quanta
-        At most, in quanta.
-    text
-        For people, as it was asked for.
-    """
+    """How long a step may take, in quanta, and what was asked for, as text."""
 
     quanta: int
     text: str
@@ -66,16 +58,9 @@ class StepTimeLimit:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate and what is known about it.
+    """One candidate: the problem with its cluster, and what a solver says.
 
-    Attributes
-    ----------
-    problem
-        The problem with the candidate's cluster.
-    answer
-        Whether some plan keeps the target.
-    result
-        What the solver said.
+    ``answer`` is whether some plan keeps the target.
     """
 
     problem: Problem
@@ -344,18 +329,9 @@ def fewest_devices(
 ) -> Fit:
     """Find the fewest devices that keep a target.
 
-    Parameters
-    ----------
-    problem
-        The problem on its whole cluster, the first devices of which are used.
-    target
-        How long a step may take.
-    counts
-        Candidates; by default :func:`device_counts`.
-    solver, options
-        Who answers, and its limits; the time limit is that of the question.
-    on_progress
-        Called while a candidate is examined.
+    The first devices of the problem's cluster are used. Candidates are ``counts``, by
+    default :func:`device_counts`. The time limit of ``options`` is that of the
+    question.
 
     Raises
     ------

@@ -83,20 +83,11 @@ _REMEDIES_S = 20.0
 
 @dataclass(frozen=True)
 class StageMemory:
-    """The memory of the ranks of a pipeline stage; all have the same.
+    """The memory of the ranks of a pipeline stage, by kind; all have the same.
 
-    Attributes
-    ----------
-    stage
-        Number of the stage from 1; of an interleaved plan its pipeline rank.
-    ranks
-        First rank and end, in every replica.
-    bytes_by_kind, device_bytes
-        Bytes of weights, gradients and so on, and of a device.
-    memory_50_bytes, memory_90_bytes
-        Prediction intervals; ``None`` if the errors are not known.
-    fits
-        Whether the ranks have enough memory, and how sure that is.
+    Stages are numbered from 1; of an interleaved plan they are its pipeline ranks.
+    ``ranks`` are the first rank and the end, in every replica. Prediction intervals are
+    ``None`` if the errors are not known.
     """
 
     stage: int
@@ -147,19 +138,12 @@ class SettingChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A plan that fits, one or two settings away.
+    """A plan that fits, one or two settings away, and a problem that allows it.
 
-    Attributes
-    ----------
-    names, settings
-        The settings that change, and all values that differ then.
-    problem
-        A problem that allows the changed plan.
-    cost
-        Device time of a step, step time times devices, as a fraction more
-        than that of the plan; negative for less.
-    added, removed
-        Lines of the framework's files that differ; empty without a framework.
+    ``names`` are the settings that change, and ``settings`` all values that differ
+    then. The cost is the device time of a step (step time times devices) as a fraction
+    more than that of the plan, negative for less. ``added`` and ``removed`` are lines
+    of the framework's files that differ.
     """
 
     names: tuple[str, ...]
@@ -315,21 +299,10 @@ def fits(
 ) -> Fits:
     """Return whether a plan fits, and what would make it fit.
 
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it; it may need too much memory.
-    target
-        The framework that shall run the plan: changes that it cannot express
-        are left out, unless it cannot express the plan either.
-    cut
-        Gives the layers of plans with other numbers of stages; none by default.
-    lines
-        Gives the lines of the framework's files; none by default.
-    notes
-        For :attr:`Fits.notes`.
-    on_progress
-        Called while nest searches for any plan that fits.
+    The plan is legal, but may need too much memory. ``target`` is the framework that
+    shall run it: changes that it cannot express are left out, unless it cannot express
+    the plan either. ``cut`` gives the layers of plans with other numbers of stages,
+    ``lines`` those of the framework's files; by default there are none.
 
     Raises
     ------

@@ -49,16 +49,9 @@ _FACTORS: tuple[Factors, ...] = (
 
 
 class Move(NamedTuple):
-    """A change, and a plan that it leads to.
+    """A change, and a plan that it leads to, or why there is none.
 
-    Attributes
-    ----------
-    name
-        For people; moves of one name are alternatives.
-    detail
-        Which of them this is.
-    plan
-        The plan, or why there is none.
+    Moves of one name are alternatives; ``detail`` tells them apart.
     """
 
     name: str
@@ -68,18 +61,9 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Neighbor:
-    """The best plan that a move leads to, and what it is worth.
+    """The best plan that a move leads to, and whether it fits memory.
 
-    Attributes
-    ----------
-    name, detail
-        The move.
-    verdict
-        Whether the plan fits memory, or is none.
-    plan, score
-        The plan and its score; ``None`` if it is illegal.
-    reason
-        Why it is illegal; empty otherwise.
+    An illegal plan has no score; ``reason`` is why it is illegal, and empty otherwise.
     """
 
     name: str
@@ -100,19 +84,9 @@ class Neighbor:
 def neighbors(
     problem: Problem, plan: Plan, model: CostModel | None = None
 ) -> list[Neighbor]:
-    """Price every move from a plan.
+    """Price every move from a legal plan, in a fixed order.
 
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it.
-    model
-        The problem's cost model, if the caller has one already.
-
-    Returns
-    -------
-    list of Neighbor
-        One per move, in a fixed order; moves that change nothing are left out.
+    Moves that change nothing are left out.
     """
     model = model or CostModel(problem)
     found = []

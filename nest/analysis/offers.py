@@ -35,16 +35,10 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan and its devices may take.
+    """What a plan and its devices may take; ``None`` is no limit.
 
-    Attributes
-    ----------
-    target
-        How long a step may take; ``None`` for any time.
-    hourly_usd
-        What the devices may cost per hour.
-    run_usd, tokens
-        What a run over so many tokens may cost; both or none.
+    ``hourly_usd`` is what the devices may cost per hour, and ``run_usd`` what a run
+    over so many tokens may cost.
     """
 
     target: StepTimeLimit | None = None
@@ -97,9 +91,8 @@ def with_prices(problem: Problem, prices: Mapping[str, float]) -> Problem:
     for device in cluster.types:
         if device.price_usd_per_hour is None:
             raise InvalidOptionError(
-                f"--price: expected a price of every type, got none of "
-                f"{device.name}; add --price {device.name}=USD or its "
-                f"price_usd_per_hour in the file"
+                f"--price: expected a price of every type, got none of {device.name}; "
+                f"add --price {device.name}=USD or its price_usd_per_hour in the file"
             )
     if problem.time_unit != "s" or get_rules(problem.preset).steady_state:
         raise InvalidOptionError(
@@ -130,12 +123,7 @@ def candidates(
 ) -> list[Problem]:
     """Return the problem on every number of devices of each type.
 
-    Parameters
-    ----------
-    problem
-        On all devices that there are.
-    quotas
-        At most so many of the types named.
+    At most on ``quotas`` devices of the types that these name.
 
     Raises
     ------
@@ -178,20 +166,9 @@ def best_offer(
 ) -> Fit:
     """Find the devices with the fastest or the cheapest plan within limits.
 
-    Of plans that are as fast the cheapest, of those that cost as much the fastest.
-
-    Parameters
-    ----------
-    problem
-        On all devices that there are, with their prices, see :func:`with_prices`.
-    wish
-        What is best.
-    limits, quotas
-        What plans and devices may take.
-    solver, options
-        Who answers, and its limits; the time limit is that of the question.
-    on_progress
-        Called while a candidate is examined.
+    Of plans that are as fast the cheapest, of those that cost as much the fastest. The
+    problem has all devices that there are, with their prices (:func:`with_prices`). The
+    time limit of ``options`` is that of the question.
 
     Raises
     ------

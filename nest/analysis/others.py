@@ -12,13 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from nest.analysis.neighbors import (
-    HALF,
-    Neighbor,
-    settings_moves,
-    with_factors,
-    with_strategies,
-)
+from nest.analysis import neighbors
 from nest.constraints.targets import Framework, stated_schedules
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
@@ -48,7 +42,7 @@ class Others:
     """
 
     half: Score | None
-    changes: tuple[Neighbor, ...]
+    changes: tuple[neighbors.Neighbor, ...]
     complete: bool
 
 
@@ -82,7 +76,7 @@ def others_of(problem: Problem, plan: Plan, search_s: float) -> Others:
                 continue
             scores += [verdict] * verdict.feasible
     model, changes = CostModel(problem), []
-    for change in settings_moves(problem, plan, model):
+    for change in neighbors.settings_moves(problem, plan, model):
         changes += [change] * (change.verdict == "fits")
         if clock.passed:
             break
@@ -145,9 +139,9 @@ def _halved(plan: Plan, recompute: Collection[Recompute]) -> Iterator[Plan]:
     """
     for names in (("replicas",), ("dp",), ("dp", "micro_batch")):
         try:
-            base = with_factors(plan, dict.fromkeys(names, HALF))
+            base = neighbors.with_factors(plan, dict.fromkeys(names, neighbors.HALF))
         except ValueError:  # an odd number of them
             continue
         yield base
         for choice in recompute:
-            yield with_strategies(base, partial(replace, recompute=choice))
+            yield neighbors.with_strategies(base, partial(replace, recompute=choice))

@@ -50,14 +50,9 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user states about the training run.
+    """What a user states about the training run: its tokens, and a price.
 
-    Attributes
-    ----------
-    tokens
-        Of the whole run; ``None`` if it is not known.
-    price_usd_per_hour
-        Of a device; ``None`` is what the problem says.
+    The price is that of a device and hour; ``None`` stands for what the problem says.
     """
 
     tokens: float | None = None
@@ -66,18 +61,10 @@ class Wish:
 
 @dataclass(frozen=True)
 class Answer:
-    """A plan that a page shows, and whose it is.
+    """A plan that a page shows, and the solver or file that it comes from.
 
-    Attributes
-    ----------
-    plan, score
-        The plan, and its score for the problem of the page.
-    name
-        Of the solver, or of the file.
-    status
-        What is proven of it; empty if nobody claims anything.
-    lower_bound_ns
-        What every plan takes at least; ``None`` if that is not known.
+    ``status`` is what is proven of it, empty if nobody claims anything. No plan takes
+    less than ``lower_bound_ns``, if that is known.
     """
 
     plan: Plan
@@ -89,23 +76,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Context:
-    """How a page came about.
+    """How a page came about: its command, and the settings of the answer.
 
-    Attributes
-    ----------
-    command
-        The command line that repeats it.
-    defaults
-        Settings that nobody chose: their options.
-    asked
-        Settings that somebody chose, beside those of a problem's file.
-    more
-        Settings that no problem has: name, meaning and value of each.
-    limits
-        What solvers ran under, by what it is called.
-    target, untargeted
-        The option that names a framework, and the problem as it would be
-        without it; settings that differ were not chosen but are its own.
+    ``defaults`` are settings that nobody chose, with their options; ``asked`` are those
+    that somebody chose, in addition to those of a problem's file; ``more`` are settings
+    that no problem has: name, meaning and value. Solvers ran under ``limits``, by name.
+    ``target`` is the option that names a framework, and ``untargeted`` the problem
+    without it: settings that differ there were not chosen but belong to the framework.
     """
 
     command: str = ""
@@ -130,23 +107,9 @@ def page_document(
 ) -> Document:
     """Return the ``nest-page/1`` document of one problem.
 
-    Parameters
-    ----------
-    kind
-        What was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
-        ``several`` problems.
-    problem
-        The problem that plans are for, restrictions included.
-    answer
-        The plan to show; ``None`` if there is none.
-    solvers
-        Rows of solvers or plans, see :func:`solver_rows`.
-    context, wish
-        How it came about, and what is known of the training run.
-    frontier
-        Of :func:`frontier_facts`.
-    unfinished
-        Why some of it is missing; empty if nothing is.
+    ``kind`` is what was asked: ``solve``, ``compare``, ``pareto``, ``report``, or
+    ``several`` problems. Restrictions are part of the problem. ``solvers`` are rows of
+    solvers or plans, and ``unfinished`` is why some of it is missing.
     """
     context, wish = context or Context(), wish or Wish()
     document: Document = {

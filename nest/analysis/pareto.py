@@ -39,6 +39,8 @@ from nest.util.interrupts import Ending
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from nest.analysis.prove import Proof
+
 PS_PER_HOUR = 3600 * 10**12
 
 #: What traces a curve in a process of its own.
@@ -88,19 +90,11 @@ OBJECTIVES: dict[str, Callable[[FrontierPoint], int]] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Step time against memory on one cluster.
+    """Step time against memory on a cluster of some size, and how long it took.
 
-    Attributes
-    ----------
-    devices, problem
-        Size of the cluster, and the problem on it.
-    points
-        By ascending memory, hence descending step time; empty if nothing
-        fits, or nothing was found in time.
-    gaps
-        What is not proven; empty unless the time limit passed.
-    wall_s
-        How long it took.
+    Points come by ascending memory, hence descending step time; there are none if
+    nothing fits, or nothing was found in time. Gaps are what is not proven; there are
+    none unless the time limit passed.
     """
 
     devices: int
@@ -144,6 +138,8 @@ class Frontier(Tabular):
         memory; one plan per point.
     price_usd_per_hour
         Of a device; ``None`` if unknown.
+    proofs
+        What another solver says about points, if one was asked.
     """
 
     problem: Problem
@@ -151,6 +147,7 @@ class Frontier(Tabular):
     curves: tuple[Curve, ...]
     points: tuple[FrontierPoint, ...]
     price_usd_per_hour: float | None = None
+    proofs: tuple[Proof, ...] = ()
 
     @property
     def proven(self) -> bool:
@@ -337,16 +334,14 @@ def known_price(
     if no_seconds:
         if "cost" in objectives:
             raise InvalidOptionError(
-                f"objective cost: expected the time of a step in seconds, "
-                f"got one in {problem.time_unit!r} under preset "
-                f"{problem.preset!r}; leave cost out"
+                f"objective cost: expected the time of a step in seconds, got one in "
+                f"{problem.time_unit!r} under preset {problem.preset!r}; leave cost out"
             )
         return None
     if price is None and "cost" in objectives:
         raise InvalidOptionError(
             "objective cost: expected a price per device, got none in "
-            "$.cluster.device.price_usd_per_hour; pass "
-            "--price"
+            "$.cluster.device.price_usd_per_hour; pass --price"
         )
     return price
 
@@ -530,11 +525,10 @@ def _checked_curve(traced: _Traced) -> Curve:
         if not found.feasible or claimed != (step, memory_bytes) or not ordered:
             reason = "".join(f"; {text}" for text in found.violations[:1])
             raise SolverError(
-                f"frontier of {size} devices: expected a feasible plan of "
-                f"{claimed[0]} quanta with {claimed[1]} bytes, faster and "
-                f"larger than the one before it, got one that the shared "
-                f"cost model puts at {step} quanta with "
-                f"{memory_bytes} bytes{reason}; this is a bug of the search, "
+                f"frontier of {size} devices: expected a feasible plan of {claimed[0]} "
+                f"quanta with {claimed[1]} bytes, faster and larger than the one "
+                f"before it, got one that the shared cost model puts at {step} quanta "
+                f"with {memory_bytes} bytes{reason}; this is a bug of the search, "
                 f"please report it"
             )
         points.append(

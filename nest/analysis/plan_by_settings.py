@@ -33,15 +33,7 @@ SOLVER = "dp"
 
 
 class Filled(NamedTuple):
-    """A plan that has all settings that were named.
-
-    Attributes
-    ----------
-    plan
-        The plan.
-    how
-        What it is among those that have them, for people.
-    """
+    """A plan with all settings that were named, and what it is among such."""
 
     plan: Plan
     how: str
@@ -53,18 +45,9 @@ def plan_by_settings(
     option: str = "--plan",
     on_progress: OnProgress | None = None,
 ) -> Filled:
-    """Return the plan that settings stand for.
+    """Return the plan that settings such as ``tp=8,pp=4`` stand for.
 
-    Parameters
-    ----------
-    problem
-        The problem; what its job does not allow no plan has.
-    text
-        Settings as of ``--pin``: ``tp=8,pp=4``.
-    option
-        Where they come from, for messages.
-    on_progress
-        Called meanwhile.
+    ``option`` names them in messages. What the job does not allow no plan has.
 
     Raises
     ------

@@ -30,20 +30,13 @@ PointVerdict = Literal["proven", "open", "better", "contradiction"]
 class Proof:
     """What another exact solver says about a point.
 
-    Attributes
-    ----------
-    point
-        The point.
-    within
-        The answer with as much memory as the point needs: nothing may be faster.
-    below
-        The answer with one byte less: nothing may be as fast. ``None`` if
-        that is less than the reserve, which no plan can use.
-    verdict
-        ``proven`` if both are shown; ``contradiction`` if an answer is impossible;
-        ``better`` if a plan beats a point that is not proven; else ``open``.
-    detail
-        Why, on one line.
+    ``within`` is its answer with as much memory as the point needs, where nothing may
+    be faster; ``below`` the one with a byte less, where nothing may be as fast. There
+    is no such answer if that is less than the reserve, which no plan can use.
+
+    The verdict is ``proven`` if both are shown, ``contradiction`` if an answer is
+    impossible, ``better`` if a plan beats a point that is not proven, and else
+    ``open``.
     """
 
     point: FrontierPoint
@@ -86,17 +79,10 @@ def prove(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
 ) -> Proof:
-    """Let another exact solver examine a point.
+    """Let another exact solver examine a point of a frontier.
 
-    Parameters
-    ----------
-    found, point
-        The frontier, and one of its points.
-    solver, options
-        Who, and its limits for each of the two runs. It starts from the
-        plans known, if it can.
-    on_progress
-        Called while it runs.
+    It runs twice, each time under the limits of ``options``, and starts from the plans
+    that are known, if it can.
 
     Raises
     ------

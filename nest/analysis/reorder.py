@@ -29,14 +29,9 @@ from nest.topology.protocol import ParallelGroups
 
 @dataclass(frozen=True)
 class Reordered:
-    """A plan in another order of the devices.
+    """A problem in another order of the devices, and step times of its plan.
 
-    Attributes
-    ----------
-    problem
-        The problem in the new order; the old one where none is faster.
-    before_quanta, after_quanta
-        Step times of the plan.
+    The order is the old one where no other is faster.
     """
 
     problem: Problem
@@ -51,13 +46,6 @@ class Reordered:
 
 def reorder(problem: Problem, plan: Plan) -> Reordered:
     """Look for an order of the devices in which a plan is faster.
-
-    Parameters
-    ----------
-    problem
-        A problem on a graph.
-    plan
-        A plan of it.
 
     Raises
     ------

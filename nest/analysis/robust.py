@@ -59,15 +59,8 @@ Search = Callable[[Problem], SolveResult]
 class Candidate:
     """A plan with its figures under the problem.
 
-    Attributes
-    ----------
-    plan, score
-        The plan and its score.
-    intervals
-        Its intervals.
-    memory_kept
-        Whether the upper end of its 90 % interval of memory fits; ``None``
-        where the problem states its head-room itself.
+    ``memory_kept`` is whether the upper end of its 90 % interval of memory fits;
+    ``None`` where the problem states its head-room itself.
     """
 
     plan: Plan
@@ -91,22 +84,11 @@ class Candidate:
 class Robust:
     """The fastest plan and the one with the best guaranteed step time.
 
-    Attributes
-    ----------
-    fastest
-        What the solver says of the problem.
-    answer
-        The plan with the best guaranteed step time as an answer to it.
-    best, first
-        That plan, and the fastest one, with their figures; ``None`` without a plan.
-    kept
-        The fastest plan that keeps its memory, if that is another one.
-    candidates
-        How many different plans were compared.
-    searches
-        How many problems were searched for them.
-    bound_ns
-        No plan's guaranteed step time is below; ``None`` without a bound.
+    ``fastest`` is what the solver says of the problem, ``answer`` the other plan as an
+    answer to it. ``best`` and ``first`` are that plan and the fastest one with their
+    figures, and ``kept`` is the fastest plan that keeps its memory, if that is another
+    one. ``candidates`` different plans of ``searches`` problems were compared. No
+    plan's guaranteed step time is below ``bound_ns``.
     """
 
     fastest: SolveResult
@@ -175,17 +157,8 @@ def robust_of(
 ) -> Robust:
     """Return the plan with the best guaranteed step time that is found.
 
-    Parameters
-    ----------
-    problem
-        A problem whose errors are known, see
-        :func:`nest.uncertainty.intervals.why_none`.
-    fastest
-        What a solver says of it.
-    search
-        That solver.
-    numbers
-        How far predictions are off; as stored by default.
+    The errors of the problem are known (:func:`nest.uncertainty.intervals.why_none`);
+    ``fastest`` is what the solver ``search`` says of it.
 
     Returns
     -------

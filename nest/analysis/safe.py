@@ -73,14 +73,7 @@ def solve_safely(
 ) -> SafeAnswer:
     """Return the best plan that leaves a margin, and what is faster.
 
-    Parameters
-    ----------
-    problem, free
-        The problem with and without the margin.
-    search
-        A solver.
-    limit_s
-        Seconds for both searches together; ``None`` for no limit.
+    ``free`` is the problem without the margin; both searches share ``limit_s`` seconds.
     """
     clock = Deadline(limit_s)
     part_s = None if limit_s is None else FREE_SHARE * limit_s

@@ -58,15 +58,7 @@ class TargetLoss(NamedTuple):
 
 
 def loss_of(results: Sequence[SolveResult], free: SolveResult) -> TargetLoss:
-    """Return the loss of the best of some results.
-
-    Parameters
-    ----------
-    results
-        Of the target's problem.
-    free
-        Of the same problem without the target.
-    """
+    """Return how much the best of a target's results loses to a free result."""
     best = min(
         (r for r in results if r.step_quanta is not None),
         key=lambda r: (r.step_quanta, r.status != "optimal"),

@@ -36,18 +36,9 @@ def import_file(
 
     Parameters
     ----------
-    path
-        The file.
-    file_type
-        What it must hold.
     make_problem
         Called with its contents and the problem's name, the stem of the
         path; raises ``ValueError`` if the contents make no problem.
-
-    Returns
-    -------
-    Problem
-        What ``make_problem`` returned.
 
     Raises
     ------
@@ -84,12 +75,7 @@ def check_ids(
 ) -> None:
     """Check the ids of the nodes of a graph, and the ends of its edges.
 
-    Parameters
-    ----------
-    ids, ends
-        Of the nodes, and of source and target of the edges.
-    part
-        Where inside ``nodes`` and ``edges`` they are, such as ``.1``.
+    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``.
 
     Raises
     ------
@@ -130,8 +116,6 @@ def make_graph(
     tables
         The costs of every layer. Layers with equal ones are of one kind,
         named after the first of them.
-    edges
-        Between those ids.
 
     Returns
     -------

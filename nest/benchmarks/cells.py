@@ -16,16 +16,8 @@ from nest.solvers.base import SolveOptions
 class BenchCell(Struct, frozen=True, kw_only=True):
     """One cell: a problem, a solver, and all that its answer depends on.
 
-    Attributes
-    ----------
-    problem_hash, solver
-        Who solves what.
-    seed, time_limit_s, gap, num_workers, repair, extra
-        As in :class:`~nest.solvers.base.SolveOptions`.
-    planner
-        Of a planner that is a command, what the registry has of it.
-    version
-        Of the project.
+    Options are as in :class:`~nest.solvers.base.SolveOptions`; ``planner`` is what the
+    registry has of a planner that is a command.
     """
 
     problem_hash: str
@@ -63,14 +55,8 @@ class BenchCell(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, kw_only=True):
     """A problem of a run.
 
-    Attributes
-    ----------
-    name, hash, source
-        What it is called, which it is, and where it was found.
-    best_quanta
-        The step time of the best plan known before the run.
-    axes
-        Where it stands in the grid of a sweep.
+    ``best_quanta`` is the step time of the best plan known before the run, ``axes``
+    says where it stands in the grid of a sweep.
     """
 
     name: str
@@ -85,12 +71,8 @@ class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1
 
     Attributes
     ----------
-    title
-        What reports are headed with.
     problems, solvers, seeds
         There is a cell for each of their combinations.
-    time_limit_s, gap, repair
-        Options that all cells share.
     workers, extra
         Workers and own options by solver.
     planners
@@ -149,14 +131,8 @@ class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1
 class TracePoint(Struct, frozen=True, kw_only=True):
     """What a solver had after so many seconds.
 
-    Attributes
-    ----------
-    wall_s
-        Seconds since it was called.
-    step_quanta
-        Step time of its best plan so far, by the shared cost model.
-    bound_quanta
-        Its greatest lower bound so far.
+    It has the step time of its best plan so far, by the shared cost model, and its
+    greatest lower bound so far.
     """
 
     wall_s: float
@@ -167,16 +143,8 @@ class TracePoint(Struct, frozen=True, kw_only=True):
 class Finished(FileStruct, frozen=True, kw_only=True, tag="nest-bench-cell/1"):
     """A finished cell: its answer, how it came about, and where.
 
-    Attributes
-    ----------
-    key, cell
-        Which one it is.
-    result
-        The cell of a ``nest-compare/1`` document.
-    trace
-        Plans and bounds over time; the last point is the answer.
-    machine
-        Where it ran.
+    ``result`` is the cell of a ``nest-compare/1`` document, ``trace`` plans and bounds
+    over time; the last point is the answer.
     """
 
     key: str

@@ -80,9 +80,8 @@ def shared_cpus(workers: int, dask: str | None) -> str | None:
     if threads <= cpus:
         return None
     return (
-        f"--dask {dask}: {threads} threads share {cpus} "
-        f"CPU{'s' if cpus > 1 else ''}, so measured times are too long, and "
-        f"time limits cut off earlier"
+        f"--dask {dask}: {threads} threads share {cpus} CPU{'s' if cpus > 1 else ''}, "
+        f"so measured times are too long, and time limits cut off earlier"
     )
 
 
@@ -95,16 +94,8 @@ def run_missing(
 ) -> None:
     """Run what is not finished, and store it.
 
-    Parameters
-    ----------
-    folder
-        The run.
-    jobs
-        Cells that run at the same time, each in processes of its own.
-    dask
-        Address of a scheduler, or how many local workers to start.
-    on_finished
-        Called after every cell.
+    Cells run in processes of their own, ``jobs`` at the same time, or on ``dask``, the
+    address of a scheduler or a number of local workers to start.
 
     Raises
     ------
@@ -123,16 +114,10 @@ def run_missing(
     ]
     if not works:
         return
-    least_s: dict[str, float] = {}
-    for work in works:
-        limit_s = work.cell.time_limit_s
-        least_s[work.cell.solver] = min(
-            math.inf if limit_s is None else limit_s,
-            least_s.get(work.cell.solver, math.inf),
-        )
+    limit_s = math.inf if folder.run.time_limit_s is None else folder.run.time_limit_s
     broken = {
         name: why
-        for name, limit_s in least_s.items()
+        for name in dict.fromkeys(work.cell.solver for work in works)
         if (why := _import_trouble(name, limit_s))
     }
 

@@ -25,16 +25,8 @@ from nest.util.versions import machine, nest_version
 class CellTask:
     """A cell with all that a process elsewhere needs to run it.
 
-    Attributes
-    ----------
-    cell
-        The cell.
-    problem
-        Its problem in JSON.
-    target
-        Its solver as ``"module:Class"``.
-    at_once
-        Cells that run at the same time on the machine, as far as is known.
+    ``problem`` is in JSON, ``target`` is its solver as ``"module:Class"``, ``at_once``
+    the number of cells that run at the same time on the machine, as far as is known.
     """
 
     cell: BenchCell
@@ -61,9 +53,8 @@ def run_cell(work: CellTask) -> bytes:
     version = nest_version()
     if version != work.cell.version:
         raise NestError(
-            f"worker on {os.uname().nodename}: expected nest "
-            f"{work.cell.version}, as where the run began, got {version}; "
-            f"install the same version everywhere"
+            f"worker on {os.uname().nodename}: expected nest {work.cell.version}, as "
+            f"where the run began, got {version}; install the same version everywhere"
         )
     if work.cell.planner or work.cell.solver not in solver_names():
         register_solver(work.cell.solver, work.target)

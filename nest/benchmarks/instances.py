@@ -35,18 +35,8 @@ _LISTS = (".txt", ".yaml", ".yml")
 class Instance:
     """A problem of a benchmark.
 
-    Attributes
-    ----------
-    name
-        What reports call it.
-    problem
-        The problem.
-    source
-        Where it is from, as the set says it.
-    best_quanta
-        The step time of the best plan known before, if any is.
-    axes
-        Where it stands in the grid of a sweep.
+    ``source`` is as the set says it. ``best_quanta`` is the step time of the best plan
+    known before, if any is; ``axes`` says where it stands in the grid of a sweep.
     """
 
     name: str
@@ -64,12 +54,8 @@ class Instance:
 class Recipe(Request, frozen=True, kw_only=True):
     """A problem in a list: a model on a cluster, and what its job asks for.
 
-    Attributes
-    ----------
-    name
-        Of the problem; by default of model and cluster.
-    model, cluster
-        As ``--model`` and ``--cluster`` say them.
+    ``name`` follows by default from ``model`` and ``cluster``, which are as ``--model``
+    and ``--cluster`` say them.
     """
 
     name: str | None = None

@@ -25,24 +25,14 @@ class Row:
 
     Attributes
     ----------
-    entry, cell
-        Its problem, and what was run.
-    exact
-        Whether its solver promises proofs.
     outcome, status, limit, detail
         As in :class:`~nest.solvers.result.SolveResult`.
     step_quanta, bound_quanta
         Step time of a plan that fits, and a lower bound on all plans.
     over_memory_bytes, own_objective_ns
         As in :class:`~nest.solvers.result.Verdict`.
-    wall_s, cpu_s, peak_rss_bytes
-        What it took.
-    trace
-        Plans and bounds over time.
     host, shares_cpus
         Where it ran, and whether on CPUs that it shared with other cells.
-    quantum_ps, time_unit
-        Of the problem.
     """
 
     entry: Entry
@@ -116,8 +106,6 @@ class ProblemSummary(NamedTuple):
         The solvers of the run that found it.
     bound_quanta
         The greatest lower bound that a solver of the run proved.
-    infeasible
-        Whether one proved that there is no plan.
     proven_by
         The solvers that proved the best plan optimal, or that there is none.
     """

@@ -34,18 +34,8 @@ def plan_run(
 ) -> BenchmarkSpec:
     """Return what a run shall do, once it is known to make sense.
 
-    Parameters
-    ----------
-    title
-        What reports are headed with.
-    instances, solvers, seeds
-        There is a cell for each of their combinations.
-    options
-        Time limit, gap and repair of all cells.
-    workers, extra
-        By solver; 1, and none, where nothing is said.
-    notes
-        What else reports must say.
+    ``options`` gives time limit, gap and repair of all cells; ``workers`` and ``extra``
+    are by solver, 1 and none where nothing is said.
 
     Raises
     ------
@@ -110,22 +100,16 @@ def _check_trusted(folder: RunFolder, named: bool) -> None:
             )
         if not named and (log := run.extra.get(name, {}).get("log")):
             raise NestError(
-                f"-o {folder.path}: expected this call to name the log of "
-                f"{name!r}, because nest writes no file that only {MANIFEST} "
-                f"names, got none; add SET and the options of the run, also "
-                f"--option {name}.log={log}"
+                f"-o {folder.path}: expected this call to name the log of {name!r}, "
+                f"because nest writes no file that only {MANIFEST} names, got none; "
+                f"add SET and the options of the run, also --option {name}.log={log}"
             )
 
 
 class Ended:
     """What came of a run.
 
-    Attributes
-    ----------
-    folder
-        Where it is.
-    rows, document
-        Its finished cells, and the ``nest-bench/1`` document.
+    It has the finished cells, and the ``nest-bench/1`` document.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -174,14 +158,9 @@ def execute(
 ) -> Ended:
     """Run what is missing of a run, and return the outcome.
 
-    Parameters
-    ----------
-    folder
-        From :func:`ready`.
-    jobs, dask, on_finished
-        See :func:`~nest.benchmarks.engine.run_missing`.
-    on_end
-        Called with what is finished at the end, also of a run that was stopped.
+    For ``jobs``, ``dask`` and ``on_finished`` see
+    :func:`~nest.benchmarks.engine.run_missing`. ``on_end`` is called with what is
+    finished at the end, also of a run that was stopped.
 
     Raises
     ------

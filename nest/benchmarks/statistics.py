@@ -13,6 +13,9 @@ from typing import NamedTuple
 #: 97.5 % quantile of the normal distribution: two-sided 95 %.
 Z_95 = 1.959963984540054
 
+#: Random draws of a bootstrap.
+DRAWS = 2000
+
 #: Steps of a curve, as (x, y): y holds from x on.
 Steps = tuple[tuple[float, float], ...]
 
@@ -23,12 +26,8 @@ def shifted_geometric_mean(values: Sequence[float], shift: float) -> float:
     The shift keeps very small values from counting as much as large ones
     (Achterberg 2007, *Constraint Integer Programming*, appendix A.3).
 
-    Parameters
-    ----------
-    values
-        At least one, each finite and above minus the shift.
-    shift
-        In the unit of the values; 0 is the plain geometric mean.
+    There is at least one value, each finite and above minus the shift, which is in the
+    unit of the values; 0 is the plain geometric mean.
     """
     logs = [math.log(value + shift) for value in values]
     return math.exp(math.fsum(logs) / len(logs)) - shift
@@ -41,15 +40,9 @@ def profile(costs: Mapping[str, Sequence[float]]) -> dict[str, Steps]:
     ``τ`` times the least of all solvers; the share counts every run, also
     those that nobody finished.
 
-    Parameters
-    ----------
-    costs
-        Per solver a cost per run, at least 0; ``math.inf`` where it failed.
-
-    Returns
-    -------
-    dict
-        Per solver the points at which its profile rises, from ``τ = 1`` on.
+    ``costs`` has per solver a cost per run, at least 0, ``math.inf`` where it failed.
+    What is returned are per solver the points at which its profile rises, from
+    ``τ = 1`` on.
     """
     count = len(next(iter(costs.values())))
     lowest = [min(column) for column in zip(*costs.values(), strict=True)]
@@ -70,17 +63,9 @@ def _ratio(cost: float, lowest: float) -> float:
 
 
 def cactus(times: Iterable[float]) -> Steps:
-    """Return how many runs were done after so long.
+    """Return pairs of seconds and the number of runs that were done by then.
 
-    Parameters
-    ----------
-    times
-        Seconds each; ``math.inf`` where it never was.
-
-    Returns
-    -------
-    tuple
-        Pairs of seconds and number of runs.
+    ``times`` are seconds each, ``math.inf`` where it never was.
     """
     return _rises([t for t in times if t < math.inf], 0.0, 1)
 
@@ -112,14 +97,8 @@ def primal_integral(
 
     0 is the best plan from the first moment on, 1 no plan until the end.
 
-    Parameters
-    ----------
-    trace
-        Times and the best plan from then on, in order; ``None`` is no plan.
-    best
-        The best plan known.
-    end
-        Until when, above 0; what came later does not count.
+    ``trace`` are times and the best plan from then on, in order; ``None`` is no plan.
+    What comes after ``end``, which is above 0, does not count.
     """
     area, since, gap = 0.0, 0.0, 1.0
     for moment, value in trace:
@@ -130,13 +109,13 @@ def primal_integral(
     return whole / end
 
 
-def wilson(wins: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the interval of a share (Wilson 1927); 0 to 1 without data."""
+def wilson(wins: int, count: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); 0 to 1 without data."""
     if count == 0:
         return (0.0, 1.0)
-    share, square = wins / count, z * z
+    share, square = wins / count, Z_95 * Z_95
     middle = share + square / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
+    half = Z_95 * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
     whole = 1 + square / count
     # At the ends one limit is the end itself, but for rounding.
     return (
@@ -170,29 +149,21 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap_mean(
-    groups: Sequence[Sequence[float]], *, seed: int = 0, draws: int = 2000
-) -> Interval:
+def bootstrap_mean(groups: Sequence[Sequence[float]]) -> Interval:
     """Return the mean of values with its 95 % percentile interval.
 
     Whole groups are drawn, as the values of one group go together (seeds of a problem).
-
-    Parameters
-    ----------
-    groups
-        Values by group, at least one group, none of them empty.
-    seed, draws
-        Of the random draws, and how many.
+    There is at least one group, and none of them is empty.
     """
     import numpy as np
 
     sums = np.array([math.fsum(group) for group in groups])
     counts = np.array([len(group) for group in groups])
-    generator = np.random.default_rng(seed)
-    drawn = generator.integers(0, len(groups), (draws, len(groups)))
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(0, len(groups), (DRAWS, len(groups)))
     means = np.sort(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
     return Interval(
         float(sums.sum() / counts.sum()),
-        float(means[math.floor(0.025 * (draws - 1))]),
-        float(means[math.ceil(0.975 * (draws - 1))]),
+        float(means[math.floor(0.025 * (DRAWS - 1))]),
+        float(means[math.ceil(0.975 * (DRAWS - 1))]),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,32 +25,41 @@ from nest.util.versions import versions
 MANIFEST = "run.json"
 
 
+@dataclass
 class RunFolder:
     """A run on the disk.
 
-    Attributes
-    ----------
-    path
-        The directory.
-    run
-        What the run shall do.
-    problems
-        Its problems by hash.
-    finished
-        The answers of finished cells by key.
-    complaints
-        A line for every file that was found broken.
+    Problems are by hash, answers of finished cells by key; there is a complaint, a
+    line, for every file that was found broken.
     """
 
-    def __init__(
-        self, path: Path, run: BenchmarkSpec, problems: Mapping[str, Problem]
-    ) -> None:
-        self.path = path
-        self.run = run
-        self.problems = problems
-        self.finished: dict[str, Finished] = {}
-        self.complaints: list[str] = []
-        self._load()
+    path: Path
+    run: BenchmarkSpec
+    problems: Mapping[str, Problem]
+    finished: dict[str, Finished] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        cells = {cell.key: cell for _, cell in self.run.cells()}
+        for path in sorted((self.path / "cells").iterdir()):
+            if half_written(path) or path.stem not in cells:
+                continue
+            try:
+                data = read_bytes(path, NestError, "finished cell")
+                stored = decode(data, str(path), Finished, "finished cell", NestError)
+                if stored.key != path.stem or stored.cell != cells[path.stem]:
+                    raise NestError(
+                        f"{path}: expected the cell of its name, got another; "
+                        f"restore or remove the file"
+                    )
+                if stored.killed:
+                    raise NestError(
+                        f"{path}: expected an answer, got none as {stored.killed}"
+                    )
+            except NestError as error:
+                self.complaints.append(f"{error}; the cell counts as not run")
+            else:
+                self.finished[path.stem] = stored
 
     def missing(self) -> list[BenchCell]:
         """Return the cells that are not finished, in the order of reports."""
@@ -78,28 +88,6 @@ class RunFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file of the report."""
         write_atomically(self.path / name, data, durable=True)
-
-    def _load(self) -> None:
-        cells = {cell.key: cell for _, cell in self.run.cells()}
-        for path in sorted((self.path / "cells").iterdir()):
-            if half_written(path) or path.stem not in cells:
-                continue
-            try:
-                data = read_bytes(path, NestError, "finished cell")
-                stored = decode(data, str(path), Finished, "finished cell", NestError)
-                if stored.key != path.stem or stored.cell != cells[path.stem]:
-                    raise NestError(
-                        f"{path}: expected the cell of its name, got another; "
-                        f"restore or remove the file"
-                    )
-                if stored.killed:
-                    raise NestError(
-                        f"{path}: expected an answer, got none as {stored.killed}"
-                    )
-            except NestError as error:
-                self.complaints.append(f"{error}; the cell counts as not run")
-            else:
-                self.finished[path.stem] = stored
 
 
 @contextlib.contextmanager

@@ -14,20 +14,12 @@ from itertools import combinations
 from statistics import median
 from typing import Any
 
+from msgspec.structs import asdict
+
+from nest.benchmarks import statistics
 from nest.benchmarks.cells import BenchmarkSpec
 from nest.benchmarks.rows import ProblemSummary, Row, known
-from nest.benchmarks.statistics import (
-    Steps,
-    bootstrap_mean,
-    cactus,
-    primal_gap,
-    primal_integral,
-    profile,
-    shifted_geometric_mean,
-    sign_test,
-    upper_median,
-    wilson,
-)
+from nest.benchmarks.statistics import Steps
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome
 from nest.units import quanta_to_ns
@@ -75,8 +67,8 @@ def to_document(run: BenchmarkSpec, rows: Sequence[Row]) -> dict[str, Any]:
             "sharing_cpus": sum(row.shares_cpus for row in rows),
             "solvers": [_times(run, s, by_solver[s], facts) for s in run.solvers],
             "proof_time_profile": _proof_profile(whole),
-            "cactus": _cactus(run, rows, facts),
-            "gap_over_time": _gaps(run, rows, facts),
+            "cactus": _cactus(by_solver, facts),
+            "gap_over_time": _gaps(run, by_solver, facts),
             "rows": [_time(row) for row in rows],
         },
     }
@@ -87,28 +79,21 @@ def to_document(run: BenchmarkSpec, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _run(run: BenchmarkSpec) -> dict[str, Any]:
-    return {
-        "title": run.title,
-        "problems": [
-            {
-                "name": entry.name,
-                "hash": entry.hash,
-                "source": entry.source,
-                "best_quanta_before": entry.best_quanta,
-                "axes": entry.axes,
-            }
-            for entry in run.problems
-        ],
-        "solvers": list(run.solvers),
-        "seeds": list(run.seeds),
-        "time_limit_s": run.time_limit_s,
-        "gap": run.gap,
-        "repair": run.repair,
-        "workers": run.workers,
-        "extra": run.extra,
-        "notes": list(run.notes),
-        "versions": run.versions,
-    }
+    """Return what a run shall do, without the descriptions of planners."""
+    fields = asdict(run)
+    del fields["planners"]
+    problems = [
+        {
+            "name": entry.name,
+            "hash": entry.hash,
+            "source": entry.source,
+            "best_quanta_before": entry.best_quanta,
+            "axes": entry.axes,
+        }
+        for entry in run.problems
+    ]
+    lists = {name: list(fields[name]) for name in ("solvers", "seeds", "notes")}
+    return {**fields, "problems": problems, **lists}
 
 
 # Answers
@@ -163,7 +148,7 @@ def _answers(solver: str, rows: Sequence[Row], facts: Facts) -> dict[str, Any]:
         "over_best": None
         if not ratios
         else {
-            "geometric_mean": shifted_geometric_mean(ratios, 0.0),
+            "geometric_mean": statistics.shifted_geometric_mean(ratios, 0.0),
             "median": median(ratios),
             "max": max(ratios),
         },
@@ -198,7 +183,7 @@ def _pair(
         against = theirs.get(key, [])
         if not len(steps) == len(against) == seeds:
             continue
-        a, b = upper_median(steps), upper_median(against)
+        a, b = statistics.upper_median(steps), statistics.upper_median(against)
         if a == b == math.inf:
             neither += 1
         else:
@@ -210,8 +195,8 @@ def _pair(
         ]
         if both:
             logs.append(both)
-    low, high = wilson(wins, wins + losses)
-    ratio = bootstrap_mean(logs) if logs else None
+    low, high = statistics.wilson(wins, wins + losses)
+    ratio = statistics.bootstrap_mean(logs) if logs else None
     return {
         "solver": one,
         "against": other,
@@ -221,7 +206,7 @@ def _pair(
         "neither": neither,
         "win_share": wins / (wins + losses) if wins + losses else None,
         "win_share_95": [low, high],
-        "sign_test_p": sign_test(wins, losses),
+        "sign_test_p": statistics.sign_test(wins, losses),
         "problems_with_both": len(logs),
         "step_time_ratio": ratio and math.exp(ratio.value),
         "step_time_ratio_95": ratio and [math.exp(ratio.low), math.exp(ratio.high)],
@@ -300,7 +285,14 @@ def _times(
     run: BenchmarkSpec, solver: str, rows: Sequence[Row], facts: Facts
 ) -> dict[str, Any]:
     answered = [row for row in rows if _answered(row, facts[row.entry.hash])]
-    integrals = _integrals(run, rows, facts)
+    integrals = [
+        statistics.primal_integral(
+            [(point.wall_s, point.step_quanta) for point in row.trace],
+            best,
+            run.time_limit_s or 0.0,
+        )
+        for row, best in _measured(run, rows, facts)
+    ]
     return {
         "solver": solver,
         "cells": len(rows),
@@ -312,14 +304,7 @@ def _times(
         "cpu_s": sum(row.cpu_s or 0.0 for row in rows),
         "peak_rss_bytes": max((x.peak_rss_bytes or 0 for x in rows), default=0),
         "shifted_geometric_mean_s": {
-            str(penalty): _mean_s(
-                run,
-                rows,
-                len(rows) - len(answered),
-                [row.wall_s for row in answered],
-                penalty,
-            )
-            for penalty in PENALTIES
+            str(penalty): _mean_s(run, rows, answered, penalty) for penalty in PENALTIES
         },
         "primal_integral": math.fsum(integrals) / len(integrals) if integrals else None,
         "primal_integral_cells": len(integrals),
@@ -336,17 +321,15 @@ def _answered(row: Row, fact: ProblemSummary) -> bool:
 
 
 def _mean_s(
-    run: BenchmarkSpec,
-    rows: Sequence[Row],
-    unanswered: int,
-    walls: Sequence[float],
-    penalty: int,
+    run: BenchmarkSpec, rows: Sequence[Row], answered: Sequence[Row], penalty: int
 ) -> float | None:
     """Return the mean time; none where a penalty is due without a limit."""
+    unanswered = len(rows) - len(answered)
     if not rows or (unanswered and run.time_limit_s is None):
         return None
     worst = penalty * (run.time_limit_s or 0.0)
-    return shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
+    walls = [row.wall_s for row in answered]
+    return statistics.shifted_geometric_mean([*walls, *[worst] * unanswered], SHIFT_S)
 
 
 def _measured(
@@ -362,19 +345,8 @@ def _measured(
     ]
 
 
-def _integrals(run: BenchmarkSpec, rows: Iterable[Row], facts: Facts) -> list[float]:
-    return [
-        primal_integral(
-            [(point.wall_s, point.step_quanta) for point in row.trace],
-            best,
-            run.time_limit_s or 0.0,
-        )
-        for row, best in _measured(run, rows, facts)
-    ]
-
-
 def _gaps(
-    run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
+    run: BenchmarkSpec, by_solver: Mapping[str, Sequence[Row]], facts: Facts
 ) -> dict[str, list[list[float]]]:
     """Return the mean primal gap over time per solver."""
     if run.time_limit_s is None:
@@ -383,14 +355,16 @@ def _gaps(
     ratio = max(run.time_limit_s / first, 1.0)
     moments = [first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)]
     gaps = {}
-    for solver in run.solvers:
-        of_solver = [row for row in rows if row.solver == solver]
-        cells = _measured(run, of_solver, facts)
+    for solver, rows in by_solver.items():
+        cells = _measured(run, rows, facts)
         if cells:
             gaps[solver] = [
                 [
                     moment,
-                    math.fsum(primal_gap(_at(row, moment), best) for row, best in cells)
+                    math.fsum(
+                        statistics.primal_gap(_at(row, moment), best)
+                        for row, best in cells
+                    )
                     / len(cells),
                 ]
                 for moment in moments
@@ -408,18 +382,17 @@ def _at(row: Row, moment: float) -> int | None:
 
 
 def _cactus(
-    run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
+    by_solver: Mapping[str, Sequence[Row]], facts: Facts
 ) -> dict[str, dict[str, Steps]]:
     """Return how many cells were proven, and close to the best, by when."""
     proofs, close = {}, {}
-    for solver in run.solvers:
-        of_solver = [row for row in rows if row.solver == solver]
-        if any(row.exact for row in of_solver):
-            proofs[solver] = cactus(
-                row.wall_s if row.proven else math.inf for row in of_solver
+    for solver, rows in by_solver.items():
+        if any(row.exact for row in rows):
+            proofs[solver] = statistics.cactus(
+                row.wall_s if row.proven else math.inf for row in rows
             )
-        close[solver] = cactus(
-            _close_after(row, facts[row.entry.hash].best_quanta) for row in of_solver
+        close[solver] = statistics.cactus(
+            _close_after(row, facts[row.entry.hash].best_quanta) for row in rows
         )
     return {"proven": proofs, "close": close}
 
@@ -477,14 +450,12 @@ def _profile(whole: Sequence[dict[str, Row]], facts: Facts) -> dict[str, Steps]:
     ]
     if not runs:
         return {}
-    return profile(
-        {
-            solver: [
-                math.inf if (step := each[solver].step_quanta) is None else step
-                for each in runs
-            ]
-            for solver in runs[0]
-        }
+
+    def step(row: Row) -> float:
+        return math.inf if row.step_quanta is None else row.step_quanta
+
+    return statistics.profile(
+        {solver: [step(x[solver]) for x in runs] for solver in runs[0]}
     )
 
 
@@ -497,14 +468,12 @@ def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
     ]
     if not exact:
         return {}
-    return profile(
-        {
-            solver: [
-                each[solver].wall_s if each[solver].proven else math.inf
-                for each in whole
-            ]
-            for solver in exact
-        }
+
+    def proof_s(row: Row) -> float:
+        return row.wall_s if row.proven else math.inf
+
+    return statistics.profile(
+        {solver: [proof_s(x[solver]) for x in whole] for solver in exact}
     )
 
 

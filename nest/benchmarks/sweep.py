@@ -26,10 +26,6 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
         Global batches; by default that of each model.
     bandwidths
         Factors of the bandwidth between nodes, or of all links with ``within_nodes``.
-    job
-        What all jobs ask for besides.
-    solvers, seeds, time_limit_s
-        Who solves it.
     """
 
     models: tuple[str, ...]
@@ -44,14 +40,13 @@ class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            *("models", "clusters", "batches", "bandwidths"),
-            *("solvers", "seeds"),
-        ):
+        for name in ("models", "clusters", "batches", "bandwidths", "solvers", "seeds"):
             values = getattr(self, name)
-            if values is not None and not values:
+            if values is None:
+                continue
+            if not values:
                 raise ValueError(f"{name}: expected at least one, got none")
-            if values is not None and len(set(values)) < len(values):
+            if len(set(values)) < len(values):
                 raise ValueError(f"{name}: expected each once, got some twice")
         for batch in self.batches or ():
             check_integer("batches", batch, 1)
@@ -116,15 +111,8 @@ def expand(sweep: Sweep, where: str, calibration: str | None = None) -> list[Ins
 def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     """Return a cluster whose network has so many times the bandwidth.
 
-    Parameters
-    ----------
-    cluster
-        The cluster.
-    factor
-        Above 0; latencies stay as they are.
-    within_nodes
-        Whether links within a node are scaled too; else the network begins
-        above the lowest level that joins devices.
+    ``factor`` is above 0; latencies stay as they are. Without ``within_nodes`` the
+    network begins above the lowest level that joins devices.
 
     Raises
     ------
@@ -137,9 +125,8 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     if topology.kind != "hierarchy":
         if not within_nodes:
             raise InvalidOptionError(
-                f"bandwidths: expected a cluster with levels, got the graph "
-                f"of {cluster.name}; add within_nodes: true, which scales "
-                f"all links"
+                f"bandwidths: expected a cluster with levels, got the graph of "
+                f"{cluster.name}; add within_nodes: true, which scales all links"
             )
         links = tuple(
             replace(link, bandwidth_bytes_per_s=factor * link.bandwidth_bytes_per_s)

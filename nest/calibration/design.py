@@ -52,6 +52,13 @@ _MODEL = (
 #: What a candidate chooses.
 CHOICES = ("num_devices", "tp", "pp", "dp", "micro_batch", "seq_len")
 
+#: Cells that a run has and a candidate has not; any step time can be predicted.
+_NOTHING_MEASURED = {
+    **dict.fromkeys(("row_id", "grad_accum", "notes", "peak_mem_gb")),
+    **dict.fromkeys(("tokens_per_s_per_gpu", "samples_per_s")),
+    "iter_time_s": 1.0,
+}
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -92,14 +99,8 @@ def candidates(
 ) -> Candidates:
     """Return configurations of the models that ran, none that did.
 
-    Parameters
-    ----------
-    learned
-        Runs, and the parameters with them.
-    seed
-        Of what is drawn where there are more than :data:`MOST_CANDIDATES`.
-    tell
-        Called now and then with what is being done.
+    ``seed`` is for what is drawn where there are more than :data:`MOST_CANDIDATES`;
+    ``tell`` is called now and then with what is being done.
     """
     runs, after = learned.runs, learned.after
     ran = {_choice(row) for row in runs.rows}
@@ -175,24 +176,10 @@ def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]
         batch = base.global_batch or 1
         if rest or not dp or batch % (micro_batch * dp):
             continue
-        row = replace(
-            base,
-            row_id=None,
-            line=0,
-            num_devices=count,
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            micro_batch=micro_batch,
-            seq_len=length,
-            grad_accum=None,
-            vpp=base.vpp if pp == base.pp else None,
-            iter_time_s=1.0,
-            tokens_per_s_per_gpu=None,
-            samples_per_s=None,
-            peak_mem_gb=None,
-            notes=None,
-        )
+        values = (count, tp, pp, dp, micro_batch, length)
+        chosen = dict(zip(CHOICES, values, strict=True))
+        vpp = base.vpp if pp == base.pp else None
+        row = replace(base, **_NOTHING_MEASURED, **chosen, vpp=vpp, line=0)
         if why_unusable(row) is None:
             yield row
 
@@ -200,17 +187,7 @@ def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]
 def propose(
     learned: Learned, pool: Candidates, count: int = PROPOSED
 ) -> list[Proposal]:
-    """Return the runs that would tell most, the best first.
-
-    Parameters
-    ----------
-    learned
-        What is known.
-    pool
-        What could be run.
-    count
-        How many runs.
-    """
+    """Return the runs of a pool that would tell most, the best first."""
     noise = learned.noise
     chosen = choose(pool.slopes, learned.after.covariance, noise, count)
     return [

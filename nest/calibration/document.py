@@ -108,10 +108,9 @@ def _notes(learned: Learned) -> list[str]:
         long = learned.factor > 1
         times = learned.factor if long else 1 / learned.factor
         notes.append(
-            f"all runs alike are {times:.2g} times as "
-            f"{'slow' if long else 'fast'} as predicted, more than published "
-            f"sources differ: taken as the cluster's own; check its clocks, "
-            f"what was timed, and what the runs do not state"
+            f"all runs alike are {times:.2g} times as {'slow' if long else 'fast'} as "
+            f"predicted, more than published sources differ: taken as the cluster's "
+            f"own; check its clocks, what was timed, and what the runs do not state"
         )
     if learned.scale >= TOLD_SCALE:
         notes.append(

@@ -50,24 +50,15 @@ class Evidence:
     ) -> Array:
         """Return the logarithms of predicted over measured step times.
 
-        Parameters
-        ----------
-        x
-            Logarithms of the parameters.
-        parameters
-            Which these are.
-        chosen
-            Numbers of the rows; all without.
+        ``x`` are logarithms of the parameters; ``chosen`` numbers of rows, all without.
         """
-        values = np.exp(x)
-        options = options_of(
-            {p.name: float(v) for p, v in zip(parameters, values, strict=True)},
-            parameters,
-        )
+        names = [parameter.name for parameter in parameters]
+        values = dict(zip(names, np.exp(x).tolist(), strict=True))
+        options = options_of(values, parameters)
         errors = []
-        for i in range(len(self.rows)) if chosen is None else chosen:
-            answer = predict(self.rows[i], options)
-            measured_s = measured_step_time_s(self.rows[i])
+        for row in self.rows if chosen is None else [self.rows[i] for i in chosen]:
+            answer = predict(row, options)
+            measured_s = measured_step_time_s(row)
             assert isinstance(answer, Prediction)
             assert answer.step_time_s
             assert measured_s
@@ -80,11 +71,7 @@ class Evidence:
         """Return how errors move with the logarithms, ``(n, p)``."""
         slopes = np.zeros((len(self.rows), len(x)))
         for k, parameter in enumerate(parameters):
-            chosen = [
-                i
-                for i, family in enumerate(self.families)
-                if parameter.concerns(family)
-            ]
+            chosen = np.flatnonzero([*map(parameter.concerns, self.families)]).tolist()
             if not chosen:
                 continue
             # A share at its most moves down alone.

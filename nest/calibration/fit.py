@@ -84,18 +84,9 @@ def prior(parameters: tuple[Parameter, ...]) -> Fit:
 
 
 def solve(before: Fit, linear: Linear, evidence: Evidence, rounds: int = 8) -> Fit:
-    """Return the most probable parameters if errors are linear.
+    """Return the most probable parameters under a prior if errors are linear.
 
-    Parameters
-    ----------
-    before
-        The prior.
-    linear
-        Errors of the rows and their slopes.
-    evidence
-        The rows.
-    rounds
-        How often the weights of odd rows are taken anew.
+    The weights of odd rows are taken anew ``rounds`` times.
     """
     inverse = np.linalg.inv(before.covariance)
     scales = NOISE * evidence.noise

@@ -80,15 +80,7 @@ class InvalidRunsError(NestError, ValueError):
 
 
 class Unused(NamedTuple):
-    """A row that is no run to calibrate with.
-
-    Attributes
-    ----------
-    line
-        Of the file, from 1.
-    reason
-        Why not.
-    """
+    """A row that is no run to calibrate with: its line, from 1, and why not."""
 
     line: int
     reason: str
@@ -96,18 +88,10 @@ class Unused(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one cluster.
+    """Runs of one cluster on a machine, from the file ``where``.
 
-    Attributes
-    ----------
-    where
-        Their file, for messages.
-    rows
-        ``n`` rows with a measured step time that can be predicted.
-    unused
-        The other rows of the file.
-    site
-        The machine that they ran on.
+    There are ``n`` rows with a measured step time that can be predicted; the other
+    rows of the file are unused.
     """
 
     where: str
@@ -151,14 +135,10 @@ def runs_of(
     interconnect: str = "",
     devices_per_node: int = 0,
 ) -> Runs:
-    """Return the runs among rows, which must be of one cluster.
+    """Return the runs among the rows of a file, which must be of one cluster.
 
     Parameters
     ----------
-    rows
-        All rows of a file.
-    where
-        Its name, for messages.
     hardware, interconnect
         Only rows with this text in the column, upper or lower case.
     devices_per_node
@@ -267,15 +247,9 @@ def _network(site: Machine) -> str:
 
 
 def prior_of(families: Collection[str], common: Fit | None = None) -> Fit:
-    """Return what is known of the parameters of a new source.
+    """Return what is known of a new source: parameters that concern its families.
 
-    Parameters
-    ----------
-    families
-        Device families with parameters of their own; the parameters are
-        those that concern them.
-    common
-        The fit of all sources; the stored one without.
+    ``common`` is the fit of all sources, by default the stored one.
     """
     common = common or stored_fit()
     chosen = [
@@ -285,11 +259,8 @@ def prior_of(families: Collection[str], common: Fit | None = None) -> Fit:
     ]
     parameters = tuple(common.parameters[index] for index in chosen)
     spreads = np.array([parameter.spread for parameter in parameters])
-    return Fit(
-        parameters,
-        common.x[chosen],
-        common.covariance[np.ix_(chosen, chosen)] + np.diag(spreads**2),
-    )
+    covariance = common.covariance[np.ix_(chosen, chosen)] + np.diag(spreads**2)
+    return Fit(parameters, common.x[chosen], covariance)
 
 
 @dataclass(frozen=True)
@@ -335,8 +306,7 @@ class Learned:
     def odd(self) -> list[int]:
         """Numbers of the runs that disagree with the others."""
         threshold = max(ODD * NOISE * self.scale, ODD_LEAST)
-        indices = np.flatnonzero(np.abs(self.errors_after) > threshold)
-        return [int(index) for index in indices]
+        return np.flatnonzero(np.abs(self.errors_after) > threshold).tolist()
 
     @property
     def shares_left(self) -> Array:
@@ -347,7 +317,7 @@ class Learned:
     def untold(self) -> list[int]:
         """Numbers of the parameters that the runs could not tell."""
         mask = (self.shares_left > UNTOLD) & (self.after.deviations > KNOWN)
-        return [int(index) for index in np.flatnonzero(mask)]
+        return np.flatnonzero(mask).tolist()
 
     @property
     def file(self) -> CalibrationFile:
@@ -355,10 +325,6 @@ class Learned:
         values = self.after.values
         options = options_of(values, self.after.parameters)
         assert options.software is not None
-        source = (
-            f"fitted to {len(self.runs.rows)} runs of "
-            f"{Path(self.runs.where).name} on {self.runs.site.device.name}"
-        )
         calibration = options.calibration[calibrated_family(self.runs.family)]
         rounded = {
             field: float(f"{value:.4g}")
@@ -371,22 +337,17 @@ class Learned:
         }
         names = [p.name for p in self.after.parameters if p.family != SOFTWARE]
         fractions = [p.field for p in self.after.parameters if p.family == SOFTWARE]
+        family, software = (
+            f"nest calibrate: {what} fitted to {len(self.runs.rows)} runs of "
+            f"{Path(self.runs.where).name} on {self.runs.site.device.name}; "
+            f"the others as stored"
+            for what in (", ".join(names), f"overlap of {', '.join(fractions)}")
+        )
+        rates = replace(calibration, **rounded, provenance=family)
         return CalibrationFile(
-            families={
-                self.runs.family: replace(
-                    calibration,
-                    **rounded,
-                    provenance=f"nest calibrate: {', '.join(names)} {source}; "
-                    f"the others as stored",
-                )
-            },
+            families={self.runs.family: rates},
             inherits={},
-            software=replace(
-                options.software,
-                overlap=overlap,
-                provenance=f"nest calibrate: overlap of "
-                f"{', '.join(fractions)} {source}; the others as stored",
-            ),
+            software=replace(options.software, overlap=overlap, provenance=software),
             own_runs=self.own_runs,
         )
 
@@ -404,19 +365,11 @@ class Learned:
         )
 
 
-def learn(
-    runs: Runs, before: Fit | None = None, tell: Callable[[str], None] | None = None
-) -> Learned:
-    """Update the parameters with runs.
+def learn(runs: Runs, tell: Callable[[str], None] | None = None) -> Learned:
+    """Update the parameters with runs of one cluster.
 
-    Parameters
-    ----------
-    runs
-        Of one cluster.
-    before
-        What is known without them; :func:`prior_of` their device family.
-    tell
-        Called now and then with what is being done.
+    Without them :func:`prior_of` their device family is known. ``tell`` is called now
+    and then with what is being done.
 
     Raises
     ------
@@ -424,7 +377,7 @@ def learn(
         If step times are off by a factor that no parameter explains.
     """
     evidence = runs.evidence
-    before = before or prior_of(set(evidence.families))
+    before = prior_of(set(evidence.families))
     errors_before = evidence.errors(before.x, before.parameters)
     _check_unit(runs, errors_before)
     factor = common_factor(errors_before)
@@ -444,15 +397,8 @@ def learn(
         others = _without(index, center, near, evidence)
         left_out.append(evidence.errors(others.x, before.parameters, [index])[0])
     return Learned(
-        runs,
-        before,
-        after,
-        errors_before,
-        near.errors,
-        np.array(left_out),
-        linear.slopes,
-        scale,
-        factor,
+        *(runs, before, after, errors_before, near.errors, np.array(left_out)),
+        *(linear.slopes, scale, factor),
     )
 
 

@@ -88,15 +88,9 @@ def left_unknown(before: Array, shares: Array, noise: float) -> Remainder:
 def noise_of_runs(stored: float, errors: Array) -> float:
     """Return the noise of step times of which some errors are known.
 
-    The mean square, in which the stored noise counts as :data:`NOISE_RUNS`.
-
-    Parameters
-    ----------
-    stored
-        The noise without runs.
-    errors
-        Logarithms of true over predicted step times, each predicted without
-        itself, ``(n,)``.
+    The mean square, in which the stored noise counts as :data:`NOISE_RUNS`. Errors are
+    logarithms of true over predicted step times, each predicted without itself,
+    ``(n,)``.
     """
     squares = NOISE_RUNS * stored**2 + float(errors @ errors)
     return float(np.sqrt(squares / (NOISE_RUNS + len(errors))))
@@ -109,20 +103,10 @@ def own_runs_of(
     software: tuple[str, ...] = (),
     deviations: Deviations | None = None,
 ) -> OwnRuns:
-    """Return what runs leave unknown, for intervals.
+    """Return what ``n`` runs on a device family leave unknown, for intervals.
 
-    Parameters
-    ----------
-    family
-        The device family that they ran on.
-    runs
-        The ``n`` runs.
-    errors
-        Their errors, each of a fit to the others, ``(n,)``.
-    software
-        What ran.
-    deviations
-        How far predictions are off without; as stored by default.
+    ``errors`` are each of a fit to the others, ``(n,)``; ``deviations`` say how far
+    predictions are off without runs, by default as stored.
     """
     deviations = deviations or stored_deviations()
     problems = [run.run.problem for run in runs]

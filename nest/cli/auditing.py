@@ -12,23 +12,18 @@ from nest.cli.declare import option
 from nest.cli.inputs import write_text
 from nest.cli.progress import StatusLine, hint
 from nest.cli.saying import say_data
-from nest.errors import InvalidOptionError
+from nest.requests.values import also_needed
 from nest.util.files import check_output
 from nest.util.interrupts import Ending
 
 
 @click.command("audit")
 @click.argument("name", metavar="[NAME]", required=False)
-@option(
-    "-o --output DIR",
-    "New directory for audit.md, audit.json and plot.svg.",
-    None,
-    "folder",
-)
+@option("-o --output DIR", "New directory for audit.md, audit.json and plot.svg.")
 @option("--data DIR", "Folder of published data instead of those of the package.")
 @option("--quick", "Only a part of it, in about a minute.")
 def audit_command(
-    name: str | None, folder: str | None, data: str | None, quick: bool
+    name: str | None, output: str | None, data: str | None, quick: bool
 ) -> int:
     """Answer a question about planners: method, tables, plot and limits.
 
@@ -39,18 +34,16 @@ def audit_command(
     from nest.studies import get_study, study_names
 
     if name is None:
-        options = {"-o": folder, "--data": data, "--quick": quick or None}
+        options = {"-o": output, "--data": data, "--quick": quick or None}
         for option_name, value in options.items():
             if value is not None:
-                raise InvalidOptionError(
-                    f"{option_name}: expected NAME of an audit too, got "
-                    f"none; choose one of {', '.join(study_names())}"
-                )
+                remedy = f"choose one of {', '.join(study_names())}"
+                raise also_needed(option_name, "NAME of an audit", remedy)
         rows = [(each, get_study(each).question) for each in study_names()]
         show(sys.stdout, key_lines(rows))
         return 0
     study = get_study(name)
-    check_output(folder, "-o", folder=True)
+    check_output(output, "-o", folder=True)
     from nest.present.pages.study import PAGE, files, to_markdown
     from nest.studies.study import StudySetting, published_data
 
@@ -78,11 +71,11 @@ def audit_command(
         answers = (early, *findings.answers)
         findings = findings._replace(answers=answers)
     page = to_markdown(study, findings, quick)
-    if folder is not None:
+    if output is not None:
         written = files(study, findings, quick)
-        Path(folder).mkdir(exist_ok=True)
+        Path(output).mkdir(exist_ok=True)
         for file_name, text in written.items():
-            write_text(str(Path(folder) / file_name), text)
+            write_text(str(Path(output) / file_name), text)
         page = written[PAGE]
     if sys.stdout.isatty():
         from nest.present.audit import audit_block

@@ -19,6 +19,7 @@ from nest.errors import InvalidOptionError
 from nest.requests.benchmarks import OF_RUNS, BenchRequest, SweepRequest, planned_run
 from nest.requests.solving import CompareRequest, split_solvers
 from nest.requests.sweeping import check_vary, document_of, solved
+from nest.requests.values import also_needed
 
 if TYPE_CHECKING:
     from nest.benchmarks.cells import BenchmarkSpec, Finished
@@ -77,7 +78,6 @@ def sweep_command(request: SweepRequest, files: Files) -> int:
 def _vary(request: SweepRequest, files: Files) -> int:
     """Solve one value after the other; Ctrl-C shows what is known."""
     from nest.present.sweep import sweep_block, sweep_page
-    from nest.present.table import show
 
     files.check(request)
     rows: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def _vary(request: SweepRequest, files: Files) -> int:
             stopped = interrupt
     document = document_of(request, rows)
     if rows:
-        show(files.people, *sweep_block(document))
+        files.show(*sweep_block(document))
         files.write_json(document)
         if files.html_path is not None:
             write_text(files.html_path, sweep_page(document))
@@ -191,10 +191,8 @@ def _check_resumed(folder: str, solvers: list[str]) -> None:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
         if name in OF_RUNS and source not in _DEFAULTS:
-            raise InvalidOptionError(
-                f"{parameter.opts[-1]}: expected SET too, got none; leave it "
-                f"out to go on with the run as it began"
-            )
+            remedy = "leave it out to go on with the run as it began"
+            raise also_needed(parameter.opts[-1], "SET", remedy)
 
 
 @dataclass
@@ -286,9 +284,8 @@ class _CellLine(StatusLine):
         result: dict[str, Any] = finished.result
         name = self._names[finished.cell.problem_hash]
         self.update(
-            f"{self._count} of {self._size} cells, last {name} "
-            f"{finished.cell.solver}: {result['status'] or result['outcome']} "
-            f"in {result['wall_s']:.1f} s"
+            f"{self._count} of {self._size} cells, last {name} {finished.cell.solver}: "
+            f"{result['status'] or result['outcome']} in {result['wall_s']:.1f} s"
             + share_left(
                 self.elapsed_s,
                 self._count - self._begun_with,

@@ -77,7 +77,6 @@ def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> 
     """
     from nest.accelerators.document import spec_document
     from nest.present.codesign import read_block
-    from nest.present.table import show
     from nest.solvers.base import Deadline
 
     clock = Deadline(request.time_limit)
@@ -94,7 +93,7 @@ def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> 
     spec = request.find_spec()
     if describe:
         document = spec_document(spec)
-        show(files.people, *read_block(document))
+        files.show(*read_block(document))
         files.write_json(document)
         return 0
     if not spec.models:
@@ -139,11 +138,10 @@ def _search(request: CodesignRequest, spec: Spec, clock: Deadline, files: Files)
 def _write(answers: Answers, unfinished: str, files: Files) -> None:
     from nest.accelerators.document import answers_document, to_csv
     from nest.present.codesign import answers_block, read_block
-    from nest.present.table import show
 
     document: dict[str, Any] = answers_document(answers, unfinished)
     read = read_block(document["spec"])
-    show(files.people, *read, "", *answers_block(document))
+    files.show(*read, "", *answers_block(document))
     files.write_csv(lambda: to_csv(document))
     if files.plot_path is not None:
         from nest.util.plots import accelerators, save_plot
@@ -170,9 +168,8 @@ def _exit_code(answers: Answers) -> int:
         if best.proven:
             code = 2
             text = (
-                f"no point of the space fits "
-                f"{'all of them' if many else 'a plan'}; raise the "
-                f"limits, or list more memory or devices"
+                f"no point of the space fits {'all of them' if many else 'a plan'}; "
+                f"raise the limits, or list more memory or devices"
             )
         else:
             code = code or 1
@@ -228,10 +225,7 @@ class PointLine(StatusLine):
 
     def _repeat(self) -> None:
         while not self._ended.wait(self.FIRST_S):
-            self._update()
-
-    def _update(self) -> None:
-        self.update(f"{self._text}; {self.elapsed_s:.0f} s")
+            self.update(f"{self._text}; {self.elapsed_s:.0f} s")
 
     def __call__(self, wave: QuestionProgress) -> None:
         """Take what is known after a wave of answers."""

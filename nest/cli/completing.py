@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,29 +59,19 @@ def complete(cli: click.Command) -> int | None:
     return shell_complete(cli, {}, "nest", _VARIABLE, instruction)
 
 
+#: What returns words when a shell asks for them.
+_Words = Callable[[], Iterable[str]]
+
+
+def _in(module: str, read: Callable[[Any], Iterable[str]]) -> _Words:
+    """Return what imports a module when a shell asks, and reads its words."""
+    return lambda: read(import_module(module))
+
+
 def _problems() -> Iterable[str]:
-    from nest.instances import store
     from nest.models import builtin
 
-    return (*builtin.names(), *store.index())
-
-
-def _instances() -> Iterable[str]:
-    from nest.instances import store
-
-    return tuple(store.index())
-
-
-def _solvers() -> Iterable[str]:
-    from nest.solvers.registry import solver_names
-
-    return solver_names()
-
-
-def _models() -> Iterable[str]:
-    from nest.models.zoo import ARCHITECTURES
-
-    return [model.name for model in ARCHITECTURES]
+    return (*builtin.names(), *_instances())
 
 
 def _clusters() -> Iterable[str]:
@@ -94,36 +85,6 @@ def _clusters() -> Iterable[str]:
     ]
 
 
-def _targets() -> Iterable[str]:
-    from nest.constraints.targets import names
-
-    return names()
-
-
-def _objectives() -> Iterable[str]:
-    from nest.analysis.pareto import OBJECTIVES
-
-    return tuple(OBJECTIVES)
-
-
-def _classes() -> Iterable[str]:
-    from nest.instances import CLASSES, STATES
-
-    return (*(item.name for item in CLASSES), *STATES)
-
-
-def _exports() -> Iterable[str]:
-    from nest.frameworks.export import TARGETS, TRACES
-
-    return (*TARGETS, *TRACES)
-
-
-def _machines() -> Iterable[str]:
-    from nest.hardware.machines import machine_specs
-
-    return [name for x in machine_specs() for name in (x.name, *x.aliases)]
-
-
 def _settings() -> Iterable[str]:
     """Return settings, with their values where these are few."""
     from nest.constraints.pins import SETTINGS
@@ -132,18 +93,6 @@ def _settings() -> Iterable[str]:
         few = len(setting.numbers) <= _FEW
         values = (*setting.words, *(setting.numbers if few else ()))
         yield from (f"{name}={value}" for value in values or ("",))
-
-
-def _overlaps() -> Iterable[str]:
-    from nest.ir.plan import OVERLAP
-
-    return [f"{name}=" for name in OVERLAP]
-
-
-def _axes() -> Iterable[str]:
-    from nest.requests.sweeping import AXES
-
-    return [f"{name}=" for name in AXES]
 
 
 def _solver_options() -> Iterable[str]:
@@ -155,27 +104,29 @@ def _solver_options() -> Iterable[str]:
                 yield f"{name}.{key}="
 
 
-def _audits() -> Iterable[str]:
-    from nest.studies import study_names
-
-    return study_names()
-
+_solvers = _in("nest.solvers.registry", lambda x: x.solver_names())
+_instances = _in("nest.instances.store", lambda x: x.index())
+_classes = _in("nest.instances", lambda x: (*(y.name for y in x.CLASSES), *x.STATES))
+_machines = _in(
+    "nest.hardware.machines",
+    lambda x: [name for y in x.machine_specs() for name in (y.name, *y.aliases)],
+)
 
 #: Names to choose from, by the option or argument they are for.
-_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+_NAMES: dict[str, _Words] = {
     "--solver": _solvers,
     "--solvers": _solvers,
     "--prove": _solvers,
-    "--model": _models,
+    "--model": _in("nest.models.zoo", lambda x: [y.name for y in x.ARCHITECTURES]),
     "--cluster": _clusters,
-    "--target": _targets,
-    "--objectives": _objectives,
+    "--target": _in("nest.constraints.targets", lambda x: x.names()),
+    "--objectives": _in("nest.analysis.pareto", lambda x: x.OBJECTIVES),
     "--class": _classes,
-    "--to": _exports,
+    "--to": _in("nest.frameworks.export", lambda x: (*x.TARGETS, *x.TRACES)),
     "--machine": _machines,
     "--zero": lambda: "0123",
-    "--overlap": _overlaps,
-    "--vary": _axes,
+    "--overlap": _in("nest.ir.plan", lambda x: [f"{name}=" for name in x.OVERLAP]),
+    "--vary": _in("nest.requests.sweeping", lambda x: [f"{name}=" for name in x.AXES]),
     "--option": _solver_options,
     "SETTING=VALUE,": _settings,
     "PROBLEM": _problems,
@@ -186,25 +137,15 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "nest instances fetch NAME|CLASS,": lambda: (*_instances(), *_classes()),
     "nest instances update RESULTS…|NAME": _instances,
     "nest report PROBLEM] [PLAN": _problems,
-    "nest audit NAME": _audits,
+    "nest audit NAME": _in("nest.studies", lambda x: x.study_names()),
     "nest completion bash|zsh|fish": lambda: SHELLS,
 }
 
 #: Words for a value that is a file or a directory, too.
 _FILES = {
-    "FILE": "file",
-    "PLAN": "file",
-    "PROBLEM": "file",
-    "SET": "file",
-    "GRID": "file",
-    "SPEC": "file",
-    "LAYER": "file",
-    "CASE": "file",
-    "RUNS": "file",
-    "RESULTS": "file",
-    "PATH": "file",
-    "NETWORK": "file",
-    "SOLVER": "file",
+    **dict.fromkeys(("FILE", "PLAN", "PROBLEM", "SET", "GRID", "SPEC"), "file"),
+    **dict.fromkeys(("LAYER", "CASE", "RUNS", "RESULTS", "PATH"), "file"),
+    **dict.fromkeys(("NETWORK", "SOLVER"), "file"),
     "DIR": "dir",
 }
 
@@ -212,9 +153,7 @@ _FILES = {
 class _Completed(_Type):
     """A type of values with words to complete."""
 
-    def __init__(
-        self, inner: _Type, names: Callable[[], Iterable[str]], kind: str | None
-    ) -> None:
+    def __init__(self, inner: _Type, names: _Words, kind: str | None) -> None:
         self.inner, self.name = inner, inner.name
         self._names, self._kind = names, kind
 
@@ -265,5 +204,5 @@ def add_words(path: str, command: click.Command) -> None:
             )
 
 
-def _const(words: Iterable[str]) -> Callable[[], Iterable[str]]:
+def _const(words: Iterable[str]) -> _Words:
     return lambda: words

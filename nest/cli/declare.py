@@ -22,22 +22,38 @@ class Option(click.Option):
         self.group = group
 
 
+class Argument(click.Argument):
+    """An argument that the help explains; click does so from 8.5 on."""
+
+    group = "Arguments"
+
+    def __init__(self, *names: Any, text: str = "", **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.text = text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        """Return the row of the help."""
+        return str(self.metavar), self.text
+
+
 def add_sections(command: click.Command) -> None:
     """Let the help of a command show its options in sections.
 
-    Those of the command alone come first, those of every command last.
+    Arguments come first, then options of the command alone. An argument without
+    a text is explained above.
     """
 
     def write(context: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"": []}
+        sections: dict[str, list[tuple[str, str]]] = {Argument.group: [], "": []}
         for each in command.get_params(context):
             row = each.get_help_record(context)
-            if row is not None:
+            if row is not None and row[1]:
                 group = getattr(each, "group", "")
                 sections.setdefault(group, []).append(row)
         for group, rows in sections.items():
-            with formatter.section(group or "Options"):
-                formatter.write_dl(rows)
+            if rows:
+                with formatter.section(group or "Options"):
+                    formatter.write_dl(rows)
 
     if not isinstance(command, click.Group):
         command.format_options = write  # type: ignore[method-assign, assignment]
@@ -53,21 +69,10 @@ def option(
 ) -> Decorator:
     """Return what adds an option to a command.
 
-    Parameters
-    ----------
-    usage
-        As the help shows it, such as ``-o --output FILE``; a flag has no
-        word for its value.
-    text
-        What it means; the default is added.
-    read
-        Turns the text of the command line into the value.
-    names
-        What the command calls it, where that is not the option itself.
-    default
-        Value if it is not given.
-    settings
-        More for :func:`click.option`.
+    ``usage`` is as the help shows it, such as ``-o --output FILE``; a flag has no word
+    for its value. The default is added to the text of the help. ``read`` turns the text
+    of the command line into the value, ``names`` are what the command calls it, where
+    that is not the option itself, and ``settings`` more for :func:`click.option`.
     """
     declared = Setting(usage, text)
     flags, metavar = declared.flags, declared.metavar
@@ -104,9 +109,13 @@ def parameter(
     """
     text = text or declared.help
     if not declared.flags:
-        nargs = -1 if declared.is_multiple else 1
         return click.argument(
-            name, metavar=declared.usage, nargs=nargs, required=declared.is_required
+            name,
+            cls=Argument,
+            metavar=declared.usage,
+            nargs=-1 if declared.is_multiple else 1,
+            required=declared.is_required,
+            text=text,
         )
     settings: dict[str, Any] = {"is_flag": True}
     if declared.metavar:

@@ -21,25 +21,13 @@ from nest.errors import InvalidOptionError
 
 #: The options that have such defaults.
 COMMON = (
-    "calibration",
-    "cluster",
-    "global-batch",
-    "headroom",
-    "jobs",
-    "price",
-    "profile",
-    "sequence-length",
-    "solver",
-    "solvers",
-    "target",
-    "time-limit",
-    "tokens",
-    "workers",
+    *("calibration", "cluster", "global-batch", "headroom", "jobs", "price"),
+    *("profile", "sequence-length", "solver", "solvers", "target"),
+    *("time-limit", "tokens", "workers"),
 )
 
 #: Options that need ``--model``: without it they are not taken.
-_OF_MODELS = {"calibration", "cluster", "global-batch", "profile"}
-_OF_MODELS |= {"sequence-length"}
+_OF_MODELS = {"calibration", "cluster", "global-batch", "profile", "sequence-length"}
 
 
 def add_defaults(command: click.Command) -> None:

@@ -33,12 +33,8 @@ TICK_S = 0.2
 class EngineOptions:
     """What is asked of the engine of a solver.
 
-    Attributes
-    ----------
-    model_path, folder
-        Where to write one model, or all that a proof needs.
-    log_path
-        File for the engine's log; ``-`` is standard error.
+    Where to write one model, or all that a proof needs, and the engine's log; a log on
+    ``-`` goes to standard error.
     """
 
     model_path: str | None = None
@@ -57,9 +53,8 @@ class EngineOptions:
         ):
             if path is not None and not ends:
                 raise InvalidOptionError(
-                    f"{name}: expected a solver that hands models to an "
-                    f"engine, {_listed('model_files')}, got {solver}; choose "
-                    f"one with --solver"
+                    f"{name}: expected a solver that hands models to an engine, "
+                    f"{_listed('model_files')}, got {solver}; choose one with --solver"
                 )
         if self.model_path is not None and Path(self.model_path).suffix not in (*ends,):
             raise InvalidOptionError(
@@ -70,8 +65,7 @@ class EngineOptions:
         if self.log_path is not None and LOG not in promised.options:
             raise InvalidOptionError(
                 f"--engine-log: expected a solver with an engine, "
-                f"{_listed('options')}, got {solver}; choose one with "
-                f"--solver"
+                f"{_listed('options')}, got {solver}; choose one with --solver"
             )
         if self.log_path is not None and LOG in extra:
             raise both_given("--engine-log", f"--option {solver}.{LOG}")

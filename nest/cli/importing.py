@@ -11,12 +11,8 @@ from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
 from nest.cli.saying import say
 from nest.errors import InvalidPlanError
-from nest.requests.launch_files import (
-    DeepSpeedRequest,
-    LaunchFileRequest,
-    MegatronRequest,
-    TorchtitanRequest,
-)
+from nest.ir.io import read_plan, read_text
+from nest.requests import launch_files
 from nest.requests.problems import JobRequest
 from nest.requests.restricted import defaults_of
 from nest.requests.values import quantity
@@ -96,7 +92,7 @@ def hf_command(
     return 0
 
 
-def _import(request: LaunchFileRequest, output: str) -> int:
+def _import(request: launch_files.LaunchFileRequest, output: str) -> int:
     """Read a launch, and write its problem and plan."""
     request.check()
     plan_path = request.plan_path(output)
@@ -111,9 +107,9 @@ def _import(request: LaunchFileRequest, output: str) -> int:
 
 
 @import_group.command("megatron-args")
-@takes(MegatronRequest)
+@takes(launch_files.MegatronRequest)
 @output_option("problem")
-def megatron_command(request: MegatronRequest, output: str) -> int:
+def megatron_command(request: launch_files.MegatronRequest, output: str) -> int:
     """Import a launch of Megatron-LM: a problem, and its plan.
 
     FILE is a script, which is read and never run, or a configuration
@@ -123,17 +119,17 @@ def megatron_command(request: MegatronRequest, output: str) -> int:
 
 
 @import_group.command("torchtitan")
-@takes(TorchtitanRequest)
+@takes(launch_files.TorchtitanRequest)
 @output_option("problem")
-def torchtitan_command(request: TorchtitanRequest, output: str) -> int:
+def torchtitan_command(request: launch_files.TorchtitanRequest, output: str) -> int:
     """Import a job file of torchtitan: a problem, and its plan."""
     return _import(request, output)
 
 
 @import_group.command("deepspeed")
-@takes(DeepSpeedRequest)
+@takes(launch_files.DeepSpeedRequest)
 @output_option("problem")
-def deepspeed_command(request: DeepSpeedRequest, output: str) -> int:
+def deepspeed_command(request: launch_files.DeepSpeedRequest, output: str) -> int:
     """Import a launch with DeepSpeed: a problem, and its plan.
 
     FILE is a configuration, which says neither the model nor degrees: they are options;
@@ -153,7 +149,6 @@ def schedule_csv_command(path: str, plan: str, output: str) -> int:
     --schedule FILE' prices it under other jobs, too.
     """
     from nest.frameworks.schedule_csv import with_passes
-    from nest.ir.io import read_plan, read_text
 
     Files(output=output).check(reads={"FILE": path, "--plan": plan})
     text = read_text(path, InvalidPlanError)

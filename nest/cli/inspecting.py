@@ -18,11 +18,14 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownNameError
+from nest.hardware import machines
 from nest.ir.io import problem_hash
 from nest.models import builtin
+from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
+from nest.requests.values import also_needed
 from nest.units import format_bytes
 from nest.util.files import check_output
 from nest.util.versions import machine, versions
@@ -44,7 +47,6 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     """
     from nest.cost.score import score
     from nest.present.screen import plan_rows, screen, stage_parts
-    from nest.present.table import show
     from nest.uncertainty.intervals import intervals_of
 
     files.check(request)
@@ -52,8 +54,7 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     plan_score = score(problem, plan)
     intervals = intervals_of(problem, plan, plan_score)
     document = plan_score.to_json() | {"intervals": intervals and intervals.to_json()}
-    show(
-        files.people,
+    files.show(
         *screen(problem, plan_rows(problem, plan, plan_score)),
         *stage_parts(problem, plan, plan_score),
     )
@@ -176,10 +177,8 @@ def problems_command(
     modeled, output = bool(request.given_job), files.output
     find_target(request.target or ANY, "--target")
     if request.target is not None and not modeled:
-        raise InvalidOptionError(
-            "--target: expected --model too, got none; a built-in problem "
-            "keeps what it says"
-        )
+        remedy = "a built-in problem keeps what it says"
+        raise also_needed("--target", "--model", remedy)
     if models or clusters:
         flag = "--models" if models else "--clusters"
         if (models and clusters) or modeled or name or output:
@@ -251,8 +250,6 @@ def _problems() -> Iterator[_Entry]:
 
 
 def _models() -> Iterator[_Entry]:
-    from nest.models.zoo import ARCHITECTURES, kind_of
-
     for model in ARCHITECTURES:
         record = {
             "name": model.name,
@@ -270,8 +267,6 @@ def _models() -> Iterator[_Entry]:
 
 
 def _machines() -> Iterator[_Entry]:
-    from nest.hardware import machines
-
     for site in machines():
         record = {
             "name": site.name,
@@ -317,8 +312,7 @@ def _describe(problem: Problem) -> list[tuple[str, str]]:
         (
             "cluster",
             f"{cluster.num_devices} × {cluster.device_name} "
-            f"({format_bytes(cluster.memory_bytes())}), "
-            f"{cluster.topology.text}"
+            f"({format_bytes(cluster.memory_bytes())}), {cluster.topology.text}"
             + (
                 f", {format_bytes(cluster.reserve_bytes())} of each reserved"
                 if cluster.reserve_bytes()
@@ -365,23 +359,16 @@ def _join(values: Sequence[object]) -> str:
 
 
 def _solver_entries() -> list[dict[str, Any]]:
+    from nest.solvers import registry
     from nest.solvers.base import Capabilities
-    from nest.solvers.registry import (
-        LISTING_S,
-        availability,
-        solver_class,
-        solver_names,
-        solver_version,
-        try_plugins,
-    )
 
-    try_plugins(LISTING_S)
+    registry.try_plugins(registry.LISTING_S)
     entries: list[dict[str, Any]] = []
-    for name in solver_names():
+    for name in registry.solver_names():
         capabilities, version = None, None
         with contextlib.suppress(SolverNotInstalledError):
-            capabilities = solver_class(name).capabilities
-            version = solver_version(name)
+            capabilities = registry.solver_class(name).capabilities
+            version = registry.solver_version(name)
         promised = capabilities or Capabilities(exact=False, method="")
         entries.append(
             {
@@ -391,7 +378,7 @@ def _solver_entries() -> list[dict[str, Any]]:
                 "version": version,
                 "searches": sorted(promised.searches),
                 "options": dict(promised.options),
-                "reason": availability(name),
+                "reason": registry.availability(name),
             }
         )
     return entries

@@ -13,8 +13,12 @@ from nest.cli.inputs import Group, write_json
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
+from nest.instances import CLASSES, STATES, class_words, names, store, update
+from nest.ir.io import decode, encode, read_bytes, read_plan
 from nest.present import instances as report
-from nest.requests.values import integer, one_of, seconds, words
+from nest.present.table import show
+from nest.requests.values import also_needed, integer, one_of, seconds, words
+from nest.solvers.base import SolveOptions
 from nest.util.files import check_output, write_atomically
 from nest.util.versions import num_cpus
 
@@ -27,8 +31,6 @@ STATUSES = ("open", "closed")
 
 
 def _classes(text: str) -> tuple[str, ...]:
-    from nest.instances import CLASSES, STATES, class_words
-
     allowed = [*(item.name for item in CLASSES), *STATES]
     return words(allowed, class_words)(text)
 
@@ -63,13 +65,10 @@ def instances_group(
     if context.invoked_subcommand is not None:
         if json_path is not None:
             raise InvalidOptionError(
-                f"--json: expected it without a command, or behind 'show', "
-                f"got it in front of {context.invoked_subcommand!r}; move or "
-                f"remove it"
+                f"--json: expected it without a command, or behind 'show', got it in "
+                f"front of {context.invoked_subcommand!r}; move or remove it"
             )
         return
-    from nest.instances import names
-    from nest.present.table import show
 
     if list_classes and (classes or status):
         raise InvalidOptionError(
@@ -94,14 +93,11 @@ def instances_group(
 @json_option("all of it, with the plan,")
 def show_command(name: str, json_path: str | None) -> None:
     """Say what an instance is, and what is known about it."""
-    from nest.present.instances import instance_document, instance_lines
-    from nest.present.table import show
-
     check_output(json_path, "--json")
     if json_path is not None:
-        write_json(json_path, instance_document(name))
+        write_json(json_path, report.instance_document(name))
     else:
-        show(sys.stdout, instance_lines(name))
+        show(sys.stdout, report.instance_lines(name))
 
 
 @instances_group.command("fetch")
@@ -128,7 +124,6 @@ def fetch_command(selection: str, output: str, plans: bool, unlimited: bool) -> 
         problem,
         store,
     )
-    from nest.ir.io import encode
 
     tokens, keywords = class_words(selection), {x.name for x in CLASSES}
     if "," in selection or {*keywords, *STATES} & {*tokens}:
@@ -193,9 +188,6 @@ def update_command(
     counts if its solver proves it once more, here, or nest-check accepts its
     certificate. What contradicts itself is refused: then nothing changes.
     """
-    from nest.instances import store, update
-    from nest.ir.io import decode, read_bytes, read_plan
-
     if plan is not None and certificate is not None:
         raise InvalidOptionError(
             "--certificate: expected either it or --plan, got both; a "
@@ -204,10 +196,8 @@ def update_command(
     single = "--plan" if plan is not None else "--certificate"
     path = plan if plan is not None else certificate
     if by is not None and path is None:
-        raise InvalidOptionError(
-            "--by: expected --plan or --certificate too, got none; results "
-            "name their solvers"
-        )
+        remedy = "results name their solvers"
+        raise also_needed("--by", "--plan or --certificate", remedy)
     if path is not None and len(files) != 1:
         raise InvalidOptionError(
             f"{single}: expected the NAME of one instance, got {len(files)} "
@@ -241,7 +231,6 @@ def update_command(
 
 def _prover(time_limit_s: float, workers: int) -> Prover:
     """Return what runs a solver, with signs of life."""
-    from nest.solvers.base import SolveOptions
     from nest.solvers.run import run_solver
 
     limits = SolveOptions(time_limit_s=time_limit_s, num_workers=workers)

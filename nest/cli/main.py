@@ -27,41 +27,27 @@ from nest.cli.saying import say, say_error
 from nest.errors import NestError, SolverError
 from nest.util.text import clipped, closest
 
-#: The module of every command, which is imported when it is called.
-COMMANDS = {
-    "compare": "solving",
-    "bench": "benching",
-    "sweep": "benching",
-    "audit": "auditing",
-    "codesign": "codesigning",
-    "solve": "solving",
-    "report": "reporting",
-    "score": "inspecting",
-    "simulate": "simulating",
-    "trace": "simulating",
-    "check": "inspecting",
-    "fit": "questions",
-    "fits": "questions",
-    "explain": "questions",
-    "pareto": "pareto",
-    "solvers": "inspecting",
-    "conform": "conforming",
-    "problems": "inspecting",
-    "instances": "instances",
-    "new": "making",
-    "import": "profiling",
-    "export": "exporting",
-    "topology": "topology",
-    "schedule": "scheduling",
-    "profile": "profiling",
-    "validate": "validating",
-    "calibrate": "calibrating",
-    "certify": "certifying",
-    "completion": "completing",
-    "doctor": "doctoring",
-    "cite": "doctoring",
-    "versions": "inspecting",
+#: The commands of every module, which is imported when one of them is called.
+_MODULES = {
+    "auditing": ("audit",),
+    "benching": ("bench", "sweep"),
+    "checking": ("conform", "doctor", "cite"),
+    "codesigning": ("codesign",),
+    "completing": ("completion",),
+    "inspecting": ("score", "check", "solvers", "problems", "versions"),
+    "instances": ("instances",),
+    "making": ("new",),
+    "measuring": ("validate", "calibrate"),
+    "pareto": ("pareto",),
+    "plan_files": ("simulate", "trace", "export", "certify"),
+    "profiling": ("import", "profile"),
+    "questions": ("fit", "fits", "explain"),
+    "reporting": ("report",),
+    "scheduling": ("schedule",),
+    "solving": ("compare", "solve"),
+    "topology": ("topology",),
 }
+COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 
 
 class _Commands(Group):
@@ -82,15 +68,12 @@ class _Commands(Group):
     ) -> None:
         """Write the list of commands without loading them."""
         width = formatter.width - 6 - max(map(len, COMMANDS))
-        rows = [(name, _short_help(name, width)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, click.Command(name, help=SUMMARIES[name]).get_short_help_str(width))
+            for name in self.list_commands(ctx)
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-
-def _short_help(name: str, width: int) -> str:
-    """Return the first line of a command's help, cut to a width."""
-    command = click.Command(name, help=SUMMARIES[name])
-    return command.get_short_help_str(width)
 
 
 def _load(name: str) -> click.Command:
@@ -169,20 +152,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    code = None
     with _stop_signals():
-        code = _completed()
+        if "_NEST_COMPLETE" in os.environ:
+            from nest.cli.completing import complete
+
+            code = complete(cli)
         if code is None:
             code = _guarded(arguments)
     sys.exit(code)
-
-
-def _completed() -> int | None:
-    """Answer a shell that completes a line; ``None`` if none asks."""
-    if "_NEST_COMPLETE" not in os.environ:
-        return None
-    from nest.cli.completing import complete
-
-    return complete(cli)
 
 
 @contextlib.contextmanager

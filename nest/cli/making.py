@@ -17,6 +17,9 @@ from nest.cli.progress import hint
 from nest.cli.saying import say
 from nest.constraints.targets import names
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.hardware import find_cluster
+from nest.hardware.cluster_file import decode_cluster
+from nest.hardware.machines import machine_specs
 from nest.ir.cluster import MAX_DEVICES
 from nest.models.named import load_model
 from nest.requests.problems import ProblemRequest
@@ -111,9 +114,8 @@ def cluster_command(request: NewClusterRequest, output: str) -> int:
     reserve_bytes = machine.device.reserve_bytes
     if memory_bytes is not None and memory_bytes <= reserve_bytes:
         raise InvalidOptionError(
-            f"--memory {request.memory}: expected more than the "
-            f"{reserve_bytes} bytes of it that no plan can use, got "
-            f"{memory_bytes}; say more"
+            f"--memory {request.memory}: expected more than the {reserve_bytes} bytes "
+            f"of it that no plan can use, got {memory_bytes}; say more"
         )
     template = ClusterTemplate(
         num_devices=devices,
@@ -143,7 +145,7 @@ def _with_device(request: NewClusterRequest) -> tuple[NewClusterRequest, Machine
     except UnknownNameError:
         if request.machine is not None or request.name is not None:
             raise
-    memory = _answer("Memory, such as 80GB", "80GB", _memory, request.memory)
+    memory = _answer("Memory, such as 80GB", "80GB", _refusing(_size), request.memory)
     tflops = _answer("TFLOP/s in 16 bits, dense", "1000", _TFLOPS, request.tflops)
     rate = _answer("GB/s of its memory", "3350", _RATE, request.hbm_gb_per_s)
     request = replace(
@@ -173,8 +175,6 @@ def _with_network(request: NewClusterRequest, machine: Machine) -> NewClusterReq
 
 def _write_cluster(output: str, text: str) -> None:
     """Write a cluster file that can be read again, and no other."""
-    from nest.hardware.cluster_file import decode_cluster
-
     try:
         decode_cluster(text.encode(), "file.yaml")
     except NestError as error:
@@ -221,12 +221,10 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
         )
     check_output(files.output, "-o")
     answers: dict[str, Any] = {}
-    text = "Model ('nest problems --models')"
-    answers["model"] = _answer(text, "llama3-8b", _model, request.model, "--model")
-    text = "Cluster: <machine>x<devices>, or a file"
-    answers["cluster"] = _answer(
-        text, "h100x64", _cluster, request.cluster, "--cluster"
-    )
+    text, read = "Model ('nest problems --models')", _refusing(load_model)
+    answers["model"] = _answer(text, "llama3-8b", read, request.model, "--model")
+    text, read = "Cluster: <machine>x<devices>, or a file", _refusing(find_cluster)
+    answers["cluster"] = _answer(text, "h100x64", read, request.cluster, "--cluster")
     if _is_terminal():
         for name, text in (
             ("sequence_length", "Tokens of a sample (0: as usual)"),
@@ -246,7 +244,6 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
 def _known_or_new(text: str) -> str:
     """Read the name of a machine; ask whether one that is new is meant."""
     from nest.hardware import machine
-    from nest.hardware.machines import machine_specs
 
     try:
         machine(text)
@@ -265,24 +262,14 @@ def _known_or_new(text: str) -> str:
     return text
 
 
-def _memory(text: str) -> str:
-    """Read the memory of a device, and leave it as it is."""
-    _size(text)
-    return text
+def _refusing(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a reader of texts, which refuses those that a check refuses."""
 
+    def read(text: str) -> str:
+        check(text)
+        return text
 
-def _model(text: str) -> str:
-    """Read the name of a model that there is."""
-    load_model(text)
-    return text
-
-
-def _cluster(text: str) -> str:
-    """Read the name of a cluster that there is."""
-    from nest.hardware import find_cluster
-
-    find_cluster(text)
-    return text
+    return read
 
 
 def _is_terminal() -> bool:

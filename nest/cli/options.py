@@ -14,15 +14,9 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from nest.cli import inputs
 from nest.cli.declare import Command, Decorator, option, parameter
-from nest.cli.inputs import (
-    check_distinct_files,
-    check_page,
-    people,
-    write_json,
-    write_record,
-    write_text,
-)
+from nest.cli.progress import ProgressLine, hint
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
 from nest.requests.plans import PlanRequest, PlanSource, Talk
@@ -31,6 +25,8 @@ from nest.requests.settings import Request, groups_of, settings_of
 from nest.util.files import check_output
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
 
@@ -45,9 +41,9 @@ _FILE_OPTIONS = {
 
 _PLAN_OPTION = option(
     "--plan FILE|SETTINGS",
-    "Plan instead of PLAN: a file, or settings as of --pin, such as "
-    "tp=8,pp=4,zero=1.  Then it is the fastest plan that has them, or, "
-    "if none fits, the one that needs least memory.",
+    "Plan instead of PLAN: a file, or settings such as tp=8,pp=4,zero=1.  Then "
+    "it is the fastest plan that has them, or, if none fits, the one that needs "
+    "least memory.",
     None,
     "plan_option",
 )
@@ -55,15 +51,7 @@ _PLAN_OPTION = option(
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a command writes.
-
-    Attributes
-    ----------
-    output, json_path, csv_path
-        Of ``-o``, ``--json`` and ``--csv``; ``-`` is standard output.
-    html_path, plot_path
-        Of ``--html`` and ``--plot``.
-    """
+    """The files that a command writes; ``-`` is standard output."""
 
     output: str | None = None
     json_path: str | None = None
@@ -74,7 +62,13 @@ class Files:
     @property
     def people(self) -> IO[str]:
         """Where to write text for people."""
-        return people(self.json_path, self.output, self.csv_path)
+        return inputs.people(self.json_path, self.output, self.csv_path)
+
+    def show(self, *items: RenderableType) -> None:
+        """Print items for people."""
+        from nest.present.table import show
+
+        show(self.people, *items)
 
     def check(
         self,
@@ -86,7 +80,7 @@ class Files:
 
         Those of the command's own options and arguments come by their names.
         """
-        check_page(self.html_path)
+        inputs.check_page(self.html_path)
         if self.plot_path is not None:
             from nest.util.plots import check_plot
 
@@ -101,19 +95,19 @@ class Files:
         }
         writes = {name: path for name, path in writes.items() if path}
         read = {} if request is None else file_settings(request)
-        check_distinct_files({**read, **(reads or {}), **writes})
+        inputs.check_distinct_files({**read, **(reads or {}), **writes})
         for name, path in writes.items():
             check_output(path, name)
 
     def write_json(self, document: Mapping[str, Any]) -> None:
         """Write the document that ``--json`` asks for, if it does."""
         if self.json_path is not None:
-            write_json(self.json_path, document)
+            inputs.write_json(self.json_path, document)
 
     def write_csv(self, table: Callable[[], str]) -> None:
         """Write the table that ``--csv`` asks for, if it does."""
         if self.csv_path is not None:
-            write_text(self.csv_path, table())
+            inputs.write_text(self.csv_path, table())
 
     def write_plan(self, plan: Plan | None) -> None:
         """Write the plan that ``-o`` asks for, or tell that there is none.
@@ -124,7 +118,7 @@ class Files:
         if self.output is None:
             return
         if plan is not None:
-            write_record(self.output, plan)
+            inputs.write_record(self.output, plan)
             return
         file = Path(self.output)
         removed = self.output != "-" and file.is_file()
@@ -140,18 +134,8 @@ def takes(
     """Add the options of a request and of files to a command.
 
     The command gets the request first. If ``files`` are named, fields of
-    :class:`Files`, it gets them second.
-
-    Parameters
-    ----------
-    kind
-        The request.
-    files
-        Fields of :class:`Files`, in the order of help.
-    without
-        Fields that the command sets by itself.
-    helps
-        Other texts for the help of some options.
+    :class:`Files`, in the order of help, it gets them second. Fields in ``without`` are
+    no options, and ``helps`` are other texts for the help of some options.
     """
     settings = {
         name: declared
@@ -224,7 +208,6 @@ def _in_order(kind: type[Request], settings: Mapping[str, Any]) -> list[str]:
 def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:
     """Return the plan that settings stand for, and tell which it is."""
     from nest.analysis.plan_by_settings import TIME_LIMIT_S, plan_by_settings
-    from nest.cli.progress import ProgressLine, hint
 
     unit = problem.time_unit
     with ProgressLine(unit, limit_s=TIME_LIMIT_S) as progress:
@@ -233,11 +216,5 @@ def _find_by_settings(problem: Problem, settings: str, name: str) -> Plan:
     return named.plan
 
 
-def _warn(text: str) -> None:
-    from nest.cli.progress import hint
-
-    hint(f"nest: warning: {text}")
-
-
 #: How commands tell about plans.
-TALK = Talk(_warn, _find_by_settings)
+TALK = Talk(lambda text: hint(f"nest: warning: {text}"), _find_by_settings)

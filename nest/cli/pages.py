@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
 from nest.errors import NestError
+from nest.models.choices import layers_per_node
 from nest.models.named import load_model
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price, read_prices
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
@@ -56,12 +57,7 @@ _SETTING = {"b": "micro_batches", "v": "virtual_stages", "r": "replicas"}
 class Paging:
     """The page that ``--html`` asks for, if it does.
 
-    Attributes
-    ----------
-    path
-        Where it goes; ``None`` for nowhere.
-    tokens, prices
-        Of the training run, and of a device and hour, if they are known.
+    It has the tokens of the training run, and prices of a device and hour, if known.
     """
 
     path: str | None = None
@@ -219,7 +215,7 @@ def launched(
 ) -> tuple[Rows, str]:
     """Return rows, and the arguments of a target or commands, to copy."""
     from nest.frameworks.export import export
-    from nest.present.launch import launch_texts
+    from nest.present.screen import launch_texts
     from nest.requests.launching import launch_settings
 
     target = restricted.target
@@ -354,7 +350,6 @@ def _more(
     ]
     if request.model is None:
         return settings
-    from nest.models.choices import layers_per_node
 
     joined = layers_per_node(load_model(str(request.model)), request.layers_per_node)
     settings += [

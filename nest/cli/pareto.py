@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +16,8 @@ from nest.cli.pages import Paging, context_of, restricted_rows
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError
-from nest.requests.frontier import ParetoRequest, find_frontier
-from nest.requests.solving import solver_limits
-from nest.requests.values import integer, integers, percent
+from nest.requests.frontier import ParetoRequest, find_frontier, prove_points
+from nest.requests.values import integer, percent
 from nest.units import quanta_to_ns
 from nest.util.files import check_output
 from nest.util.interrupts import until_interrupted
@@ -48,23 +47,9 @@ if TYPE_CHECKING:
     percent,
 )
 @option(
-    "--prove SOLVER",
-    "Let another exact solver prove points, such as cpsat.",
-    None,
-    "prover",
-)
-@option(
-    "--points N,…",
-    "Numbers of the points to --prove.  [default: all]",
-    integers(),
-    "numbers",
-)
-@option(
     "-o --output DIR",
     "Write a plan file per point, and the problem of every smaller cluster, "
     "to a new or empty directory.",
-    None,
-    "folder",
 )
 @takes(
     ParetoRequest,
@@ -77,8 +62,7 @@ def pareto_command(
     steps: int | None,
     top: int | None,
     within: Fraction | None,
-    folder: str | None,
-    **proving: Any,
+    output: str | None,
 ) -> int:
     """Find the exact frontier: all plans that no other plan beats.
 
@@ -93,10 +77,10 @@ def pareto_command(
     request.check_problem_choice()
     request = replace(request, workers=request.workers or num_cpus())
     objectives = check_objectives([*request.objectives])
-    session = _Session(request, **proving)
-    session.check()
+    session = _Session(request)
+    request.check_proofs()
     files.check(request)
-    check_output(folder, "-o", folder=True)
+    check_output(output, "-o", folder=True)
     session.restricted = restricted = request.restricted()
     if steps is not None:
         _check_steps(
@@ -115,8 +99,8 @@ def pareto_command(
     if files.html_path is not None:
         _write_page(files.html_path, session, steps)
     _write_json(session, files, steps)
-    if folder is not None:
-        _write_plans(folder, restricted, session.frontier)
+    if output is not None:
+        _write_plans(output, restricted, session.frontier)
     if session.stop is not None:
         raise session.stop
     return int(any(x.verdict == "contradiction" for x in session.proofs))
@@ -124,74 +108,34 @@ def pareto_command(
 
 @dataclass
 class _Session:
-    """A request, and the answers as far as they are known.
-
-    Attributes
-    ----------
-    prover, numbers
-        The solver of ``--prove``, and the points of ``--points``.
-    stop
-        What interrupted the search, if anything did.
-    """
+    """A request, and the answers as far as they are known."""
 
     request: ParetoRequest
-    prover: str | None = None
-    numbers: tuple[int, ...] | None = None
     restricted: Restricted = field(init=False)
     frontier: Frontier = field(init=False)
     proofs: list[Proof] = field(default_factory=list)
     remedies: Remedies | None = None
     stop: KeyboardInterrupt | None = None
 
-    def check(self) -> None:
-        """Refuse points to prove without a solver that proves them."""
-        from nest.analysis.prove import check_prover
-
-        if self.numbers is not None and self.prover is None:
-            raise InvalidOptionError(
-                "--points: expected --prove too, got none; add it, or leave "
-                "out --points"
-            )
-        if self.prover is not None:
-            check_prover(self.prover)
-
     def run(self) -> None:
         """Find the frontier, and prove its points if that is asked."""
         from nest.analysis.feasible import remedies_within
 
-        problem = self.restricted.problem
-        limit_s = self.request.time_limit
-        with ProgressLine(
-            problem.time_unit, limit_s=limit_s, cells=1 if self.prover is None else None
-        ) as progress:
+        problem, request = self.restricted.problem, self.request
+        limit_s, cells = request.time_limit, 1 if request.prove is None else None
+        with ProgressLine(problem.time_unit, limit_s=limit_s, cells=cells) as progress:
             self.frontier, self.stop = until_interrupted(
-                lambda: find_frontier(self.request, problem, progress)
+                lambda: find_frontier(request, problem, progress)
             )
             if self.stop is not None:
                 return
             try:
-                if self.prover is not None:
-                    self._prove(self.prover, progress)
+                for proof in prove_points(request, self.frontier, progress):
+                    self.proofs.append(proof)
                 if self.frontier.proven and not self.frontier.points:
                     self.remedies = remedies_within(problem, limit_s, progress)
             except KeyboardInterrupt as interrupt:
                 self.stop = interrupt
-
-    def _prove(self, prover: str, progress: ProgressLine) -> None:
-        """Let another solver examine the points that were asked for."""
-        from nest.analysis.prove import prove
-
-        count = len(self.frontier.points)
-        for index in self.numbers or ():
-            if index > count:
-                raise InvalidOptionError(
-                    f"--points: expected numbers of the frontier's {count} "
-                    f"points, got {index}; remove it"
-                )
-        limits = solver_limits(self.request, prover)
-        for index in self.numbers or range(1, count + 1):
-            point = self.frontier.points[index - 1]
-            self.proofs.append(prove(self.frontier, point, prover, limits, progress))
 
     @property
     def stopped(self) -> str:
@@ -200,9 +144,9 @@ class _Session:
 
         if self.stop is None:
             return ""
-        points = self.frontier.points
-        count = len(points if self.numbers is None else self.numbers)
-        return stopped_text(self.frontier, self.prover, self.proofs, count)
+        points, request = self.frontier.points, self.request
+        count = len(points if request.points is None else (*request.points,))
+        return stopped_text(self.frontier, request.prove, self.proofs, count)
 
     @property
     def remedy_lines(self) -> list[str]:
@@ -219,21 +163,20 @@ def _show(
 ) -> None:
     """Print the frontier, and what contradicts it."""
     from nest.present.frontier import contradictions, frontier_block
-    from nest.present.table import show
 
     notes = session.request.notes(session.restricted) + session.remedy_lines
     parts = frontier_block(
         session.frontier,
         notes,
         steps,
-        session.prover,
+        session.request.prove,
         session.proofs,
         top,
         session.stopped,
         within,
     )
-    show(files.people, *parts)
-    for line in contradictions(session.frontier, session.prover, session.proofs):
+    files.show(*parts)
+    for line in contradictions(session.frontier, session.request.prove, session.proofs):
         say(f"nest: {line}", err=True)
 
 
@@ -241,7 +184,10 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
     from nest.present.frontier import to_document
 
     document = to_document(
-        session.frontier, steps=steps, prover=session.prover, proofs=session.proofs
+        session.frontier,
+        steps=steps,
+        prover=session.request.prove,
+        proofs=session.proofs,
     )
     if session.remedies is not None:
         document["infeasible"] = session.remedies.to_json()
@@ -251,9 +197,8 @@ def _write_json(session: _Session, files: Files, steps: int | None) -> None:
 def _check_steps(price_usd: float | None) -> None:
     if price_usd is None:
         raise InvalidOptionError(
-            "--steps: expected a price per device and a step time in "
-            "seconds, got none; pass --price, or leave "
-            "out --steps"
+            "--steps: expected a price per device and a step time in seconds, got "
+            "none; pass --price, or leave out --steps"
         )
 
 

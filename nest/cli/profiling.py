@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,9 @@ from nest.cli.importing import import_group
 from nest.cli.inputs import check_distinct_files, people, write_text
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
+from nest.hardware import device_spec
+from nest.models import zoo
+from nest.models.choices import Degrees
 from nest.profiles.format import DTYPE_BYTES, encode_profile
 from nest.requests.values import integer, integers, one_of
 from nest.util.files import check_output
@@ -76,8 +78,6 @@ def profile_command(
     Forward and backward pass apart, the local shard of one rank, without
     communication. PyTorch is the extra 'profile'.
     """
-    from nest.models.choices import Degrees
-    from nest.models.zoo import architecture
     from nest.profiles.torch_profiler import (
         Timing,
         layer_shapes,
@@ -86,7 +86,7 @@ def profile_command(
     )
 
     check_output(output, "-o")
-    shape = architecture(model)
+    shape = zoo.architecture(model)
     length = sequence_length or min(shape.max_sequence, DEFAULT_SEQUENCE_LENGTH)
     layers = layer_shapes(shape.towers, shape.head)
     if layers_text is not None:
@@ -141,13 +141,11 @@ def profile_csv_command(
     PATH is a file or a folder of files; their names state micro-batch, tp
     and way of cutting.
     """
-    from nest.hardware import device_spec
-    from nest.models.zoo import architecture
     from nest.profiles.aceso import import_aceso
 
     check_distinct_files({path: path for path in paths} | {"-o": output})
     check_output(output, "-o")
-    shape = architecture(model)
+    shape = zoo.architecture(model)
     if len(shape.towers) != 1:
         raise InvalidOptionError(
             f"--model: expected a decoder-only model, got {model}; choose "
@@ -169,13 +167,22 @@ def profile_csv_command(
 
 def _write(output: str, profile: Profile) -> None:
     """Write the profile and show what is in it."""
-    from nest.present.table import show, terminal_table
+    from nest.present.table import number_form, show, terminal_table
     from nest.util.tables import Column, Table
 
-    columns = [
-        Column(name, value=text_of, rank=rank)
-        for name, (rank, text_of) in _COLUMNS.items()
-    ]
+    def milliseconds(time_ns: float) -> str:
+        return f"{time_ns / 1e6:.3f}"
+
+    columns = (
+        Column("kind", "layer"),
+        Column("tp"),
+        Column("ep", rank=1),
+        Column("samples"),
+        Column("forward_ns", "forward_ms", milliseconds),
+        Column("backward_ns", "backward_ms", milliseconds),
+        Column("TFLOP/s", value=_rate, rank=3),
+        Column("kept_bytes", "kept_MiB", number_form(".1f", 2**-20), rank=2),
+    )
     table = Table.of(columns, profile.entries)
     show(people(output), terminal_table(table))
     write_text(output, encode_profile(profile).decode())
@@ -187,21 +194,3 @@ def _rate(entry: Entry) -> str:
         return ""
     flops = entry.forward_flops + entry.backward_flops
     return f"{flops / (entry.forward_ns + entry.backward_ns) / 1e3:.2f}"
-
-
-#: What is shown of a profile, with the rank of its column.
-_COLUMNS: dict[str, tuple[int, Callable[[Entry], str]]] = {
-    "layer": (0, lambda entry: entry.kind),
-    "tp": (0, lambda entry: str(entry.tp)),
-    "ep": (1, lambda entry: str(entry.ep)),
-    "samples": (0, lambda entry: str(entry.samples)),
-    "forward_ms": (0, lambda entry: f"{entry.forward_ns / 1e6:.3f}"),
-    "backward_ms": (0, lambda entry: f"{entry.backward_ns / 1e6:.3f}"),
-    "TFLOP/s": (3, _rate),
-    "kept_MiB": (
-        2,
-        lambda entry: (
-            "" if entry.kept_bytes is None else f"{entry.kept_bytes / 2**20:.1f}"
-        ),
-    ),
-}

@@ -154,14 +154,7 @@ class StatusLine:
 class ProgressLine(StatusLine):
     """Shows a running cell: time, incumbent, bound, and its last words.
 
-    Parameters
-    ----------
-    time_unit
-        Of the problem.
-    limit_s
-        Within which each cell ends.
-    cells
-        How many there are; ``None`` if nobody knows.
+    Each of ``cells``, if their number is known, ends within ``limit_s`` seconds.
     """
 
     def __init__(

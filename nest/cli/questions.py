@@ -34,7 +34,6 @@ def fit_command(request: FitRequest, files: Files) -> int:
     from nest.analysis.feasible import remedies_within
     from nest.analysis.fit import to_document
     from nest.present.fit import fit_block
-    from nest.present.table import show
     from nest.solvers.base import Deadline
 
     request = request.limited()
@@ -57,7 +56,7 @@ def fit_command(request: FitRequest, files: Files) -> int:
         () if remedies is None else remedies.lines,
         request.default_notes(restricted),
     )
-    show(files.people, *parts)
+    files.show(*parts)
     document = to_document(problem, fit, request.solver)
     if remedies is not None:
         document["infeasible"] = remedies.to_json()
@@ -84,7 +83,6 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
     """
     from nest.analysis.explain import to_document
     from nest.present.explanation import explanation_block
-    from nest.present.table import show
 
     request.check()
     request = request.limited()
@@ -98,7 +96,7 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
         )
     has = ", ".join(" ".join(pair) for pair in offered(whole).values())
     notes = [*restricted.notes, f"the problem has {has}"]
-    show(files.people, *explanation_block(explanation, notes))
+    files.show(*explanation_block(explanation, notes))
     document = to_document(explanation, request.solver)
     files.write_json(document | restricted.document())
     if stop is not None:
@@ -121,13 +119,12 @@ def fits_command(request: FitsRequest, files: Files) -> int:
     Exits with 1 if the predicted memory is larger than that of a device.
     """
     from nest.present.fits import fits_block
-    from nest.present.table import show
 
     path = request.launch_path
     files.check(request)
     with ProgressLine("ns", limit_s=None) as progress:
         answer = find_fits(request, TALK, progress)
     name = path or answer.problem.name
-    show(files.people, *fits_block(answer, name))
+    files.show(*fits_block(answer, name))
     files.write_json(answer.to_json())
     return int(answer.fits == "no")

@@ -9,26 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nest.cli.declare import option
+from nest.cli import pages
+from nest.cli.declare import Argument, option
 from nest.cli.inputs import check_page
 from nest.cli.options import TALK, Files, takes
-from nest.cli.pages import (
-    PRICE,
-    TOKENS,
-    Paging,
-    Traces,
-    answered_rows,
-    context_of,
-    launched,
-    restricted_rows,
-)
 from nest.cli.progress import ProgressLine
+from nest.constraints.pins import are_settings
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import read_plan
 from nest.requests.plans import plan_of_text, warn_if_foreign
-from nest.requests.reporting import ReportRequest
 from nest.requests.restricted import Restricted
-from nest.requests.solving import solver_limits
+from nest.requests.solving import ReportRequest, solver_limits
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,13 +31,18 @@ _DEFAULT = "report.html"
 
 
 @click.command("report")
-@click.argument("texts", metavar="[PROBLEM] [PLAN]…", nargs=-1)
+@click.argument(
+    "texts",
+    cls=Argument,
+    metavar="[PROBLEM] [PLAN]…",
+    nargs=-1,
+    text="Name or file of a problem, and plans as of --plan.",
+)
 @option("--html FILE", "The same as -o.", None, "html_path")
-@TOKENS
-@PRICE
+@pages.TOKENS
+@pages.PRICE
 @option(
-    "--plan FILE|SETTINGS",
-    "A plan more: a file, or settings as of --pin, such as tp=8,pp=4,zero=1.",
+    "--plan FILE|SETTINGS", "A plan more: a file, or settings such as tp=8,pp=4,zero=1."
 )
 @takes(
     ReportRequest,
@@ -82,7 +78,7 @@ def report_command(
         )
     named = "-o" if files.output or html_path is None else "--html"
     path = files.output or html_path or _DEFAULT
-    page = Paging(path, tokens, prices)
+    page = pages.Paging(path, tokens, prices)
     plans = texts
     if not request.given_job:
         request = replace(request, problem=texts[0] if texts else None)
@@ -104,7 +100,7 @@ def report_command(
 
 
 def _of_plans(
-    request: ReportRequest, files: Files, restricted: Restricted, page: Paging
+    request: ReportRequest, files: Files, restricted: Restricted, page: pages.Paging
 ) -> int:
     """Write a page of plans from files."""
     from nest.present.pages.answers import answer_document, plan_rows
@@ -117,10 +113,12 @@ def _of_plans(
     wish = page.wish(problem)
     fitting_plan = best.plan if best.score.feasible else None
     rows = given_rows(problem, best, wish, restricted.text)
-    rows += restricted_rows(request, restricted, fitting_plan)
+    rows += pages.restricted_rows(request, restricted, fitting_plan)
     launch = ""
     if fitting_plan is not None:
-        rows, launch = launched(request, restricted, fitting_plan, rows, best.name)
+        rows, launch = pages.launched(
+            request, restricted, fitting_plan, rows, best.name
+        )
     document = answer_document(
         "report",
         problem,
@@ -128,7 +126,7 @@ def _of_plans(
         rows=rows,
         launch=launch,
         solvers=plan_rows(answers, problem) if len(answers) > 1 else (),
-        context=context_of(request, restricted, {}),
+        context=pages.context_of(request, restricted, {}),
         wish=wish,
     )
     page.write(document)
@@ -137,18 +135,18 @@ def _of_plans(
 
 
 def _end(
-    files: Files, page: Paging, document: Document, parts: Sequence[RenderableType]
+    files: Files,
+    page: pages.Paging,
+    document: Document,
+    parts: Sequence[RenderableType],
 ) -> None:
     """Show the answer, say where the page is, and write its content."""
-    from nest.present.table import show
-
-    show(files.people, *parts, f"report: {page.path}")
+    files.show(*parts, f"report: {page.path}")
     files.write_json(document)
 
 
 def _answer(restricted: Restricted, path: str) -> Answer:
     from nest.analysis.page_facts import Answer
-    from nest.constraints.pins import are_settings
     from nest.cost.score import score
 
     if are_settings(path):
@@ -163,7 +161,7 @@ def _answer(restricted: Restricted, path: str) -> Answer:
 
 
 def _solved(
-    request: ReportRequest, files: Files, restricted: Restricted, page: Paging
+    request: ReportRequest, files: Files, restricted: Restricted, page: pages.Paging
 ) -> int:
     """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
@@ -171,7 +169,7 @@ def _solved(
     from nest.solvers.base import Status
     from nest.solvers.run import CellInterrupted, run_solver
 
-    name, traces = request.solver, Traces()
+    name, traces = request.solver, pages.Traces()
     limits = solver_limits(request, name)
     stopped: KeyboardInterrupt | None = None
     remedies: list[str] = []
@@ -194,7 +192,7 @@ def _solved(
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
     wish = page.wish(restricted.problem)
-    rows = answered_rows(request, restricted, result, wish)
+    rows = pages.answered_rows(request, restricted, result, wish)
     rows += [("fits", text) for text in remedies]
     document = page.write_answers(
         *("report", request, restricted, {name: limits}, [result], rows), traces=traces

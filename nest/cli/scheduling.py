@@ -94,7 +94,6 @@ def schedule_command(
     from nest.operator_schedule.checks import check_runs
     from nest.operator_schedule.layer_file import decode_layer
     from nest.present.schedule import schedule_block, schedule_document
-    from nest.present.table import show
 
     files.check(reads={"LAYER": path})
     where, data = read_input(path)
@@ -116,6 +115,6 @@ def schedule_command(
         for name, operators in layer.passes.items()
     }
     if files.json_path != "-":
-        show(files.people, *schedule_block(layer, cores, schedules))
+        files.show(*schedule_block(layer, cores, schedules))
     files.write_json(schedule_document(layer, cores, schedules))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from nest.cli.declare import option
+from nest.cli.declare import Argument, option
 from nest.cli.engines import EngineOptions, model_lines
 from nest.cli.options import TALK, Files, takes
 from nest.cli.pages import Paging, Traces, answered_rows, commands_text, paged
@@ -18,20 +18,8 @@ from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
 from nest.models import builtin
 from nest.present.verbosity import VERBOSE
-from nest.requests.solving import (
-    ALL,
-    Cells,
-    CompareRequest,
-    LimitedRequest,
-    SolveRequest,
-    adopted_by,
-    check_solvers,
-    compare_restricted,
-    parse_extra,
-    solve_restricted,
-    split_solvers,
-)
-from nest.requests.values import both_given, integer
+from nest.requests import solving
+from nest.requests.values import integer
 from nest.util.files import check_output
 from nest.util.versions import num_cpus
 
@@ -41,15 +29,11 @@ if TYPE_CHECKING:
     from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
-    from nest.frameworks.settings import Settings
+    from nest.frameworks.launch import Settings
     from nest.ir.plan import Plan
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
-_LOSS = option(
-    "--target-loss",
-    "Also solve without --target, and say how much longer its best plan takes.",
-)
 _LAUNCH = option(
     "--launch",
     "Show the plan as who launches it needs it: figures, and the arguments "
@@ -58,11 +42,6 @@ _LAUNCH = option(
 _LAUNCH_DIR = option(
     "--launch-dir DIR",
     "Also write the files of 'nest export' to a new or empty directory.",
-)
-_ROBUST = option(
-    "--robust",
-    "Show the plan with the best guaranteed step time, the upper end of the "
-    "90 % interval, instead of the fastest one: a few searches.",
 )
 _MODEL_FILE = option(
     "--write-model FILE",
@@ -95,7 +74,6 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
 
 
 @click.command("compare")
-@_LOSS
 @paged
 @_JOBS
 @option(
@@ -105,9 +83,15 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     None,
     "folder",
 )
-@click.argument("texts", metavar="[PROBLEM]…", nargs=-1)
+@click.argument(
+    "texts",
+    cls=Argument,
+    metavar="[PROBLEM]…",
+    nargs=-1,
+    text="Names or files of problems; otherwise a model.",
+)
 @takes(
-    CompareRequest,
+    solving.CompareRequest,
     "json_path",
     "csv_path",
     without=("problem",),
@@ -115,10 +99,9 @@ _LIMIT = "Wall-clock seconds per solver, everything included."
     csv_path="Also write a row per solver and problem; '-' is standard output.",
 )
 def compare_command(
-    request: CompareRequest,
+    request: solving.CompareRequest,
     files: Files,
     texts: tuple[str, ...],
-    target_loss: bool,
     page: Paging,
     jobs: int,
     folder: str | None,
@@ -130,17 +113,17 @@ def compare_command(
     Several are a benchmark, see 'nest bench'. With --model or all solvers,
     every solver gets 60 s unless --time-limit says otherwise.
     """
-    solvers = split_solvers(str(request.solvers))
-    request = request.limited(slow=request.solvers == ALL)
+    solvers = solving.split_solvers(str(request.solvers))
+    request = request.limited(slow=request.solvers == solving.ALL)
     if not texts and not request.given_job:
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
     benchmark = next((name for name, is_given in options.items() if is_given), None)
     if texts and (len(texts) > 1 or benchmark):
         got = benchmark or f"{len(texts)} of them"
-        wrong = "--target-loss" if target_loss else page.run_option
+        wrong = "--target-loss" if request.target_loss else page.run_option
         if wrong:
-            shows = "" if target_loss else ", whose page shows it"
+            shows = "" if request.target_loss else ", whose page shows it"
             raise InvalidOptionError(
                 f"{wrong}: expected one PROBLEM without {', '.join(options)}"
                 f"{shows}, got {got}; leave it out"
@@ -163,28 +146,24 @@ def compare_command(
         )
     if texts:
         request = replace(request, problem=texts[0])
-    session = _prepared(request, files, solvers, page=page, target_loss=target_loss)
+    session = _prepared(request, files, solvers, page=page)
     _run(session, _show_table)
     return int(any(result.outcome.failed for result in session.results))
 
 
 @click.command("solve")
-@_LOSS
 @_LAUNCH
 @_LAUNCH_DIR
-@_ROBUST
 @_MODEL_FILE
 @_MODELS
 @_LOG
 @paged
-@takes(SolveRequest, "output", "json_path", time_limit=_LIMIT)
+@takes(solving.SolveRequest, "output", "json_path", time_limit=_LIMIT)
 def solve_command(
-    request: SolveRequest,
+    request: solving.SolveRequest,
     files: Files,
-    target_loss: bool,
     launch: bool,
     launch_dir: str | None,
-    robust: bool,
     page: Paging,
     **engine_files: str | None,
 ) -> int:
@@ -197,17 +176,14 @@ def solve_command(
     """
     request = request.limited()
     request.check_problem_choice()
-    if robust and target_loss:
-        other = "--target-loss, which compares the fastest plans"
-        raise both_given("--robust", other)
+    launches = bool(launch or launch_dir)
     session = _prepared(
         request,
         files,
         [request.solver],
         page=page,
-        target_loss=target_loss,
-        is_robust=robust,
-        launching=Launching(launch_dir) if launch or launch_dir else None,
+        launches=launches,
+        launch_dir=launch_dir if launches else None,
         engine=EngineOptions(**engine_files),
     )
     _run(session, _show_answer)
@@ -215,48 +191,26 @@ def solve_command(
     # Nobody can run a plan that does not fit the memory, or that no
     # framework can express.
     unfit = result.over_memory_bytes is not None or session.no_launch is not None
-    missing = result.plan is None and (
-        files.output is not None or session.launching is not None
-    )
+    missing = result.plan is None and (files.output is not None or session.launches)
     return int(result.outcome.failed or unfit or missing)
-
-
-@dataclass(frozen=True)
-class Launching:
-    """What ``--launch`` asks for: the folder for its files, if any."""
-
-    folder: str | None
 
 
 @dataclass
 class _Session:
     """A request that is checked, and the answers as they come in.
 
-    Attributes
-    ----------
-    cells
-        The options of every solver that runs.
-    settings
-        What the files of ``--launch`` need.
-    results, faster, loss, remedies, robust
-        The answers of solvers, the faster plan that may not fit, the answers
-        of ``--target-loss`` and ``--robust``, and what would make an
-        infeasible problem feasible.
-    rows
-        The labeled rows of the screen, once they are made.
-    launch_files, no_launch, models
-        The files of ``--launch``, or why there are none, and the models that
-        are written.
+    Of these ``faster`` may not fit, ``loss`` and ``robust`` answer ``--target-loss``
+    and ``--robust``, and ``remedies`` are what would make an infeasible problem
+    feasible. ``no_launch`` says why there are no files of ``--launch``.
     """
 
-    request: LimitedRequest
+    request: solving.TargetLossRequest
     files: Files
     restricted: Restricted
-    cells: Cells
+    cells: solving.Cells
     page: Paging
-    target_loss: bool = False
-    is_robust: bool = False
-    launching: Launching | None = None
+    launches: bool = False
+    launch_dir: str | None = None
     settings: Settings | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     results: Sequence[SolveResult] = ()
@@ -272,7 +226,12 @@ class _Session:
     @property
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
-        return isinstance(self.request, SolveRequest)
+        return isinstance(self.request, solving.SolveRequest)
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the plan with the best guaranteed step time is asked for."""
+        return isinstance(self.request, solving.SolveRequest) and self.request.robust
 
     @property
     def remarks(self) -> list[str]:
@@ -288,7 +247,7 @@ class _Session:
         # The default headroom selects plans of the problem of the model.
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
-            results = [adopted_by(problem, result) for result in results]
+            results = [solving.adopted_by(problem, result) for result in results]
         target = restricted.target.name if restricted.target else None
         document = to_document(problem, self.cells, results, target)
         more = {
@@ -311,56 +270,44 @@ class _Session:
 
 
 def _prepared(
-    request: LimitedRequest,
+    request: solving.TargetLossRequest,
     files: Files,
     solvers: list[str],
     *,
-    launching: Launching | None = None,
+    launches: bool = False,
+    launch_dir: str | None = None,
     engine: EngineOptions | None = None,
     **more: Any,
 ) -> _Session:
     """Check everything that can be checked before a solver runs."""
-    from nest.uncertainty.intervals import why_none
-
     engine = engine or EngineOptions()
     request.check_problem_choice()
-    check_solvers(solvers, request.time_limit)
-    extra = parse_extra(request.option, solvers)
+    solving.check_solvers(solvers, request.time_limit)
+    extra = solving.parse_extra(request.option, solvers)
     files.check(request, writes={"--html": more["page"].path, **engine.writes_to})
     if engine != EngineOptions():
         engine.check(solvers[0], extra.get(solvers[0], {}))
-    if launching is not None:
-        check_output(launching.folder, "--launch-dir", folder=True)
+    check_output(launch_dir, "--launch-dir", folder=True)
     restricted = request.restricted()
+    request.check_questions(restricted)
     cells = request.limits(solvers, restricted.problem, TALK)
     settings = None
-    if launching is not None:
+    if launches:
         from nest.requests.launching import launch_settings
 
-        option_name = "--launch-dir" if launching.folder else "--launch"
+        option_name = "--launch-dir" if launch_dir else "--launch"
         settings = launch_settings(request, restricted, option_name)
-    session = _Session(
+    return _Session(
         request,
         files,
         restricted,
         cells,
-        launching=launching,
+        launches=launches,
+        launch_dir=launch_dir,
         engine=engine,
         settings=settings,
         **more,
     )
-    if session.target_loss and restricted.untargeted is None:
-        raise InvalidOptionError(
-            "--target-loss: expected --target too, got none; add a target "
-            "with rules, such as --target megatron"
-        )
-    why = why_none(restricted.problem) if session.is_robust else ""
-    if why:
-        raise InvalidOptionError(
-            f"--robust: expected a problem made from a model, whose errors "
-            f"are known, got {why}; leave --robust out"
-        )
-    return session
 
 
 def _run(session: _Session, show: Callable[[_Session], None]) -> None:
@@ -371,7 +318,8 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
     problem = session.restricted.problem
     traces = None if session.page.path is None else Traces()
     free = session.restricted.free
-    is_single = session.target_loss or session.is_robust or free is not None
+    request = session.request
+    is_single = request.target_loss or session.is_robust or free is not None
     try:
         with (
             ProgressLine(
@@ -389,7 +337,10 @@ def _run(session: _Session, show: Callable[[_Session], None]) -> None:
 
 
 def _answer(
-    session: _Session, cells: Cells, progress: ProgressLine, traces: Traces | None
+    session: _Session,
+    cells: solving.Cells,
+    progress: ProgressLine,
+    traces: Traces | None,
 ) -> None:
     """Run the solvers, and after them what else is asked."""
     from nest.analysis.compare import compare
@@ -400,7 +351,7 @@ def _answer(
         session.results = tuple(replace(x, options=cells[x.solver]) for x in results)
         session.write()
 
-    def run(restricted: Restricted, cells: Cells) -> Sequence[SolveResult]:
+    def run(restricted: Restricted, cells: solving.Cells) -> Sequence[SolveResult]:
         session.restricted = restricted
         compare(
             restricted.problem,
@@ -416,20 +367,20 @@ def _answer(
         run(restricted.free or restricted, cells)
     elif session.is_single:
         ((name, options),) = cells.items()
-        session.restricted, result, session.faster = solve_restricted(
+        session.restricted, result, session.faster = solving.solve_restricted(
             restricted, name, options, run
         )
         session.results = (result,)
     else:
-        answered, _ = compare_restricted(restricted, cells, run)
+        answered, _ = solving.compare_restricted(restricted, cells, run)
         if answered.free is not None:
             _search_faster(session, cells, progress)
     session.write()
     steps = {
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
-        _lose: session.target_loss,
+        _lose: session.request.target_loss,
         _make_robust: session.is_robust,
-        _launch: session.launching is not None,
+        _launch: session.launches,
         _write_models: session.engine.writes,
     }
     for step in (step for step, is_asked in steps.items() if is_asked):
@@ -438,7 +389,9 @@ def _answer(
         session.write()
 
 
-def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _search_faster(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Search what the best solver gains without the default headroom."""
     from nest.analysis.compare import fastest
     from nest.analysis.safe import FREE_SHARE, faster_of
@@ -456,7 +409,7 @@ def _search_faster(session: _Session, cells: Cells, progress: ProgressLine) -> N
     session.faster = faster_of(best, other, free.problem)
 
 
-def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
+def _remedy(session: _Session, _: solving.Cells, progress: ProgressLine) -> None:
     """Look for what would make the problem feasible."""
     from nest.analysis.feasible import remedies_within
 
@@ -466,31 +419,19 @@ def _remedy(session: _Session, _: Cells, progress: ProgressLine) -> None:
     )
 
 
-def _lose(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _lose(session: _Session, cells: solving.Cells, progress: ProgressLine) -> None:
     """Solve without the target, too."""
-    from nest.analysis.target_loss import loss_of
-    from nest.solvers.run import run_solver
-
-    untargeted = session.restricted.untargeted
-    assert untargeted is not None
-    (name, options), *_ = cells.items()
-    free = run_solver(untargeted, name, replace(options, warm_start=None), progress)
-    session.loss = loss_of(session.results, free)
+    restricted, results = session.restricted, session.results
+    session.loss = solving.find_loss(restricted, results, cells, progress)
 
 
-def _make_robust(session: _Session, cells: Cells, progress: ProgressLine) -> None:
+def _make_robust(
+    session: _Session, cells: solving.Cells, progress: ProgressLine
+) -> None:
     """Look for the plan with the best guaranteed step time."""
-    from nest.analysis.robust import robust_of
-    from nest.solvers.run import run_solver
-
-    ((name, options),) = cells.items()
     (fastest,) = session.results
-    cold = replace(options, warm_start=None)
-    session.robust = robust_of(
-        session.restricted.problem,
-        fastest,
-        lambda other: run_solver(other, name, cold, progress),
-    )
+    problem = session.restricted.problem
+    session.robust = solving.find_robust(problem, fastest, cells, progress)
     session.results = (session.robust.answer,)
 
 
@@ -502,7 +443,6 @@ def _launch(session: _Session, *_: Any) -> None:
     if result.plan is None or result.over_memory_bytes is not None:
         return
     assert target is not None
-    assert session.launching is not None
     try:
         files = export(
             session.restricted.problem, result.plan, target.name, session.settings
@@ -510,8 +450,8 @@ def _launch(session: _Session, *_: Any) -> None:
     except NestError as error:
         session.no_launch = str(error)
         return
-    if session.launching.folder is not None:
-        write_folder(session.launching.folder, files)
+    if session.launch_dir is not None:
+        write_folder(session.launch_dir, files)
     session.launch_files = files
 
 
@@ -551,7 +491,6 @@ def _show_table(session: _Session) -> None:
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import continued, launch_text, run_text, unbroken
-    from nest.present.table import show
     from nest.solvers.registry import solver_class
 
     problem = session.restricted.problem
@@ -586,7 +525,7 @@ def _show_table(session: _Session) -> None:
         notes += repeat_texts(problem, results[0].problem_hash, session.cells)
     screen = compare_screen(problem, results, notes)
     texts = unbroken([continued(commands)])
-    show(session.files.people, *screen, *texts)
+    session.files.show(*screen, *texts)
 
 
 def _rows(session: _Session) -> list[tuple[str, str]]:
@@ -609,7 +548,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
         *(("fits", text) for text in remedies),
         *(("guaranteed", text) for text in guaranteed),
     ]
-    if session.launching is not None:
+    if session.launches:
         rows = [row for row in rows if row[0] != "launch"]
     elif session.is_single and session.request.model is not None:
         plan, step_quanta = result.plan, result.step_quanta
@@ -639,16 +578,14 @@ def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
 
 def _show_answer(session: _Session) -> None:
     """Print the result of one solver, and write its plan."""
-    from nest.present.launch import launch_texts
-    from nest.present.screen import continued, screen, stage_parts
-    from nest.present.table import show
+    from nest.present.screen import continued, launch_texts, screen, stage_parts
 
     restricted, problem = session.restricted, session.restricted.problem
     session.rows = _rows(session)
     for result in session.results:
         files, plan = session.launch_files, result.plan
         texts = [] if files is None else launch_texts(files)
-        if session.launching is None and result.step_quanta is not None:
+        if not session.launches and result.step_quanta is not None:
             output = session.files.output
             commands = commands_text(session.request, restricted, plan, output)
             texts.append(continued(commands))
@@ -659,8 +596,7 @@ def _show_answer(session: _Session) -> None:
             parts += stage_parts(problem, plan, result.score)
         if session.no_launch is not None:
             parts.append(f"\nno launch: {session.no_launch}")
-        show(session.files.people, *parts)
+        session.files.show(*parts)
         session.files.write_plan(plan and restricted.adopt(plan))
-        folder = session.launching and session.launching.folder
-        if folder is not None and session.launch_files is None:
-            say(f"nest: {folder} not written: no plan to launch", err=True)
+        if session.launch_dir is not None and session.launch_files is None:
+            say(f"nest: {session.launch_dir} not written: no plan to launch", err=True)

@@ -16,7 +16,7 @@ from nest.requests.explaining import OrderRequest
 from nest.requests.networks import find_network
 from nest.requests.problems import NetworkRequest
 from nest.requests.settings import Request
-from nest.requests.values import integer
+from nest.requests.values import also_needed, integer
 from nest.topology.protocol import Block, ParallelGroups
 from nest.util.files import write_atomically
 
@@ -81,14 +81,13 @@ def show_command(
     or a cluster: its file (docs/files.md) or a name such as h100x64.
     """
     from nest.present.network import facts_block, facts_document
-    from nest.present.table import show
     from nest.topology.files import write_node_link
     from nest.topology.levels import network_facts
     from nest.topology.order import node_ranks
     from nest.topology.plot import network_svg
 
     if plan is not None and files["plot"] is None:
-        raise InvalidOptionError("--plan: expected --plot too, got none; add it")
+        raise also_needed("--plan", "--plot")
     written.check(
         request,
         {"NETWORK": text, "--plan": plan},
@@ -98,7 +97,7 @@ def show_command(
     ranks = graph.graph["order"]
     drawn = read_plan(plan) if plan is not None else None
     facts = network_facts(graph, ranks)
-    show(written.people, *facts_block(facts, node_ranks(graph, ranks)))
+    written.show(*facts_block(facts, node_ranks(graph, ranks)))
     if files["plot"]:
         picture = network_svg(graph, ranks, drawn)
         write_atomically(Path(files["plot"]), picture.encode())
@@ -123,7 +122,6 @@ def bench_command(
     all run at the same time; the best algorithm is named.
     """
     from nest.present.network import bench_block
-    from nest.present.table import show
     from nest.topology.graph import GraphNetwork
     from nest.topology.graph.bench import bench_rows
     from nest.topology.graph.convert import topology_of
@@ -133,16 +131,15 @@ def bench_command(
     size = ranks or devices // stride
     if size < 2 or devices % (size * stride):
         raise InvalidOptionError(
-            f"--ranks: expected groups of at least 2 ranks that fill the "
-            f"{devices} devices, got {size} with --stride {stride}; choose "
-            f"others"
+            f"--ranks: expected groups of at least 2 ranks that fill the {devices} "
+            f"devices, got {size} with --stride {stride}; choose others"
         )
     block = Block(1, devices, 0, devices)
     groups = list(ParallelGroups(block, size, stride).groups())
     rows = bench_rows(GraphNetwork(topology), groups)
     if files.json_path != "-":
         what = f"{text}, {devices} devices"
-        show(files.people, *bench_block(what, groups, rows))
+        files.show(*bench_block(what, groups, rows))
     files.write_json({"network": text, "ranks": size, "stride": stride, "rows": rows})
     return 0
 
@@ -158,7 +155,6 @@ def price_command(_: Request, files: Files, path: str) -> int:
     bytes; '-' is standard input. docs/files.md describes it.
     """
     from nest.present.network import price_block
-    from nest.present.table import show
     from nest.topology.graph.case import CollectiveCase, price
 
     files.check(reads={"CASE": path})
@@ -166,7 +162,7 @@ def price_command(_: Request, files: Files, path: str) -> int:
     case = decode(data, where, CollectiveCase, "case", InvalidProblemError)
     document = price(case, where)
     if files.json_path != "-":
-        show(files.people, *price_block(case, document))
+        files.show(*price_block(case, document))
     files.write_json(document)
     return 0
 
@@ -184,12 +180,11 @@ def order_command(request: OrderRequest, written: Files, **files: str | None) ->
     """
     from nest.analysis.reorder import reorder
     from nest.present.network import order_block, order_document
-    from nest.present.table import show
 
     written.check(request, writes={f"--{name}": path for name, path in files.items()})
     result = reorder(*request.find_problem_and_plan(TALK))
     graph = result.graph
-    show(written.people, *order_block(result, graph))
+    written.show(*order_block(result, graph))
     _write_hosts_and_ranks(files, graph)
     if written.output is not None:
         write_record(written.output, result.problem)

@@ -33,16 +33,8 @@ _LIMIT_S = 60.0
 class Finding(NamedTuple):
     """What was found of one thing.
 
-    Attributes
-    ----------
-    what
-        The thing.
-    state
-        Whether it is as it should be.
-    found
-        What is there, on one line.
-    remedy
-        What to do about it; empty if nothing.
+    ``found`` says on one line what is there, ``remedy`` what to do about it, if
+    anything.
     """
 
     what: str
@@ -52,13 +44,7 @@ class Finding(NamedTuple):
 
 
 def examine(file: IO[str]) -> Iterator[Finding]:
-    """Yield one finding after the other.
-
-    Parameters
-    ----------
-    file
-        Where tables go.
-    """
+    """Yield one finding after the other."""
     yield Finding("nest", "ok", nest_version())
     yield Finding(
         "Python",

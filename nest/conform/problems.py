@@ -47,8 +47,6 @@ class Reference(NamedTuple):
 
     Attributes
     ----------
-    name, problem
-        The problem.
     optimum_quanta, plan
         The least step time and a plan that has it; ``None`` if it is proven
         that no plan fits.

@@ -17,8 +17,6 @@ class Trial:
 
     Attributes
     ----------
-    reference, options
-        What it was asked.
     result, error
         What came of it; or, if it was refused, why.
     reports
@@ -110,21 +108,9 @@ class SolverCall(Protocol):
 class Candidate:
     """A solver, what it promises, and its runs so far.
 
-    Attributes
-    ----------
-    name, capabilities
-        Who it is, and what it promises.
-    options
-        Of the runs so far.
-    trials, large
-        A run per problem, and the one on the large problem; None if it was
-        interrupted before.
-    every
-        All runs so far, further ones too.
-    run
-        Runs it once more.
-    left_behind
-        Returns the files that all runs so far have left.
+    ``trials`` are a run per problem, ``large`` is the one on the large problem, None if
+    it was interrupted before; ``every`` are all runs so far, further ones too.
+    ``left_behind`` returns the files that they have left.
     """
 
     name: str

@@ -127,10 +127,9 @@ def parse(texts: Sequence[str], option: str) -> dict[str, tuple[Value, ...]]:
             values = tuple(dict.fromkeys((*settings.get(name, ()), *values)))
         elif set(settings.get(name, values)) != set(values):
             raise InvalidOptionError(
-                f"{option}: expected {name} once, got "
-                f"{_text(name, settings[name])} and {_text(name, values)}, "
-                f"which contradict each other; keep one, or write "
-                f"{_text(name, (*settings[name], *values))} for either"
+                f"{option}: expected {name} once, got {_text(name, settings[name])} "
+                f"and {_text(name, values)}, which contradict each other; keep one, or "
+                f"write {_text(name, (*settings[name], *values))} for either"
             )
         settings[name] = values
     return settings
@@ -285,9 +284,8 @@ def restrict(
         both = [value for value in values if value in forbids.get(name, ())]
         if both:
             raise InvalidOptionError(
-                f"{option} {_text(name, values)}: expected values that are "
-                f"not forbidden, got {_text(name, both)} in --forbid too; "
-                f"remove one"
+                f"{option} {_text(name, values)}: expected values that are not "
+                f"forbidden, got {_text(name, both)} in --forbid too; remove one"
             )
     for name, values in pins.items():
         for value in values:
@@ -325,15 +323,13 @@ def _refuse_value(
     if name == "pp" and problem.job.pipeline_parallel is None and int(value) > largest:
         layers = len(problem.graph.layers)
         raise InvalidOptionError(
-            f"{option} pp={value}: expected at most {largest} stages "
-            f"({layers} layers, {problem.cluster.num_devices} devices), "
-            f"got {value}; pin fewer"
+            f"{option} pp={value}: expected at most {largest} stages ({layers} layers, "
+            f"{problem.cluster.num_devices} devices), got {value}; pin fewer"
         )
     raise InvalidOptionError(
-        f"{option} {name}={value}: expected one of the "
-        f"{SETTINGS[name].meaning} that the job allows and the layers have "
-        f"costs for ({_some(possible[name])}), got {value}; "
-        f"{hint or 'choose one of them'}"
+        f"{option} {name}={value}: expected one of the {SETTINGS[name].meaning} that "
+        f"the job allows and the layers have costs for ({_some(possible[name])}), got "
+        f"{value}; {hint or 'choose one of them'}"
     )
 
 
@@ -427,11 +423,10 @@ def _refuse(
     hint = hint or _changes(problem, allowed, named, forbids, possible)
     raise InvalidOptionError(
         f"{text}: expected a plan that fulfills "
-        f"{'it' if len(needed) == 1 else 'all of it'} on "
-        f"{problem.cluster.num_devices} devices with a global batch of "
-        f"{job.global_batch}, got a contradiction: "
-        f"{_too_many_devices(problem, needed)}no such plan exists, "
-        f"whatever the memory; {hint or 'drop or change one'}"
+        f"{'it' if len(needed) == 1 else 'all of it'} on {problem.cluster.num_devices} "
+        f"devices with a global batch of {job.global_batch}, got a contradiction: "
+        f"{_too_many_devices(problem, needed)}no such plan exists, whatever the "
+        f"memory; {hint or 'drop or change one'}"
     )
 
 

@@ -15,14 +15,8 @@ from nest.ir.plan import Strategy
 class Axis(NamedTuple):
     """One parallel axis.
 
-    Attributes
-    ----------
-    name
-        The field of a strategy that holds its degree, and its pin.
-    field
-        The field of a job with the allowed degrees.
-    meaning
-        For messages.
+    ``name`` is the field of a strategy that holds its degree, and its pin; ``field`` is
+    that of a job with the allowed degrees; ``meaning`` is for messages.
     """
 
     name: str
@@ -46,21 +40,14 @@ AXES = (*RANK_AXES, EXPERT_AXIS)
 
 
 class Groups(NamedTuple):
-    """The parallel groups of one purpose.
+    """The parallel groups of one purpose."""
 
-    Attributes
-    ----------
-    size, stride
-        Ranks of a group inside a block, and how far they are apart.
-    joined
-        Whether a group spans all replicas.
-    tiled
-        Whether all stages do so at once, at the end of the step.
-    """
-
+    #: Ranks of a group inside a block, and how far they are apart.
     size: int
     stride: int
+    #: Whether a group spans all replicas.
     joined: bool = False
+    #: Whether all stages do so at once, at the end of the step.
     tiled: bool = False
 
 
@@ -68,10 +55,9 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     """Return the groups of a layer, by what they are for.
 
     Every axis by its name; ``data``, the ranks that share dense weights, and
-    ``expert-data``, those that share experts; ``sync`` and ``expert-sync``,
-    the same over all replicas; ``replicas``, one rank of every replica;
-    ``step-data`` and ``step-expert-data``, those of ``data`` and
-    ``expert-data`` at the end of the step.
+    ``expert-data``, those that share experts; ``sync`` and ``expert-sync``, the same
+    over all replicas; ``replicas``, one rank of every replica; ``step-data`` and
+    ``step-expert-data``, those of ``data`` and ``expert-data`` at the end of the step.
     Experts sit on ``ep`` consecutive ranks of those that share dense weights.
     """
     groups = {}

@@ -10,7 +10,7 @@ passes of a pair hide behind each other is taken off the bubble.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -51,17 +51,10 @@ STEP_TERMS = {
 class Breakdown:
     """The terms of a plan's step time, in quanta.
 
-    Attributes
-    ----------
-    step
-        Terms of the step time by the names of :data:`STEP_TERMS`; they add up to it.
-    blocks
-        Terms of the load of every block by the names of :data:`LOAD_TERMS`;
-        they add up to it.
-    slowest
-        Position of the block with the longest load, the first of equals.
-    num_loads
-        How often the slowest block's load counts: once per micro-batch.
+    ``step`` has the terms of the step time by the names of :data:`STEP_TERMS`, and
+    ``blocks`` those of the load of every block by the names of :data:`LOAD_TERMS`; they
+    add up to it. ``slowest`` is the position of the block with the longest load, the
+    first of equals, and its load counts ``num_loads`` times: once per micro-batch.
     """
 
     step: Mapping[str, int]
@@ -71,15 +64,7 @@ class Breakdown:
 
 
 def breakdown(problem: Problem, plan: Plan, scored: Score) -> Breakdown:
-    """Return the terms of a plan's step time.
-
-    Parameters
-    ----------
-    problem, plan
-        The problem, and a legal plan for it.
-    scored
-        The plan's score.
-    """
+    """Return the terms of a plan's step time."""
     loads = {"": [block.load for block in scored.blocks]}
     variant = without_edges(problem)
     loads["receive"] = _loads(variant, plan)
@@ -162,12 +147,8 @@ def without_collectives(problem: Problem, axis: str) -> Problem:
         computing = tuple(call for call in cost.collectives if call.axis != axis)
         return replace(cost, collectives=computing)
 
-    return _with_costs(problem, strip)
-
-
-def _with_costs(problem: Problem, change: Callable[[LayerCost], LayerCost]) -> Problem:
     kinds = tuple(
-        replace(kind, costs=tuple(change(cost) for cost in kind.costs))
+        replace(kind, costs=tuple(map(strip, kind.costs)))
         for kind in problem.graph.kinds
     )
     return replace(problem, graph=replace(problem.graph, kinds=kinds))
@@ -176,12 +157,7 @@ def _with_costs(problem: Problem, change: Callable[[LayerCost], LayerCost]) -> P
 def with_fast_network(problem: Problem, part: int | None = None) -> Problem:
     """Return the problem with a network that takes no time.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    part
-        The one part to make fast, of its topology's ``parts``; ``None`` for all.
+    Only one of the ``parts`` of its topology is fast, if a ``part`` is named.
     """
     cluster = problem.cluster
     fast = cluster.topology.without_cost(part)

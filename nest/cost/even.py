@@ -21,16 +21,9 @@ def even_plan(
 ) -> Plan:
     """Return a plan of one strategy whose stages have about equal loads.
 
-    It may break a rule about whole plans, or not fit in memory.
-
-    Parameters
-    ----------
-    problem, split, runtime, strategy
-        The problem, ``(R, B)``, how stages run, and the strategy.
-    num_blocks
-        Number of stages ``S``; of an interleaved plan, of blocks.
-    terms
-        Terms of every layer under the strategy; ``None`` counts as no load.
+    It may break a rule about whole plans, or not fit in memory. ``num_blocks`` is the
+    number of stages ``S``, of an interleaved plan that of blocks; ``terms`` has those
+    of every layer under the strategy, and ``None`` counts as no load.
     """
     graph = problem.graph
     order = graph.topological_order()

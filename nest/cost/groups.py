@@ -14,13 +14,7 @@ GroupKeys = Mapping[str, Hashable]
 
 
 class GroupTable:
-    """The groups of every strategy on every block; remembers them.
-
-    Parameters
-    ----------
-    network
-        Says which groups cost the same.
-    """
+    """The groups of every strategy on every block; remembers them."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -27,12 +27,8 @@ COARSEST_PS = 10 ** int(math.log10(MAX_TERM))
 class Longest(NamedTuple):
     """Upper bounds over all plans of a problem, in ns.
 
-    Attributes
-    ----------
-    step_ns
-        Of the step time.
-    term_ns
-        Of every time that is rounded to quanta by itself.
+    ``step_ns`` bounds the step time, ``term_ns`` every time that is rounded to quanta
+    by itself.
     """
 
     step_ns: float
@@ -45,10 +41,7 @@ def check_magnitude(problem: Problem, network: Network) -> None:
     Terms are checked one by one when they are rounded. The network is that
     of the problem.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a step could take more than 2**61 quanta.
+    Raises ``InvalidProblemError`` if a step could take more than 2**61 quanta.
     """
     try:
         quanta = longest(problem, network).step_ns * 1000 / problem.quantum_ps
@@ -56,10 +49,9 @@ def check_magnitude(problem: Problem, network: Network) -> None:
         quanta = math.inf
     if quanta > MAX_TOTAL:
         raise InvalidProblemError(
-            f"$.quantum_ps: expected a quantum that keeps every step time "
-            f"below 2**61 quanta, got {problem.quantum_ps} ps with steps of "
-            f"up to {quanta:.3g} quanta; correct the costs or raise "
-            f"quantum_ps"
+            f"$.quantum_ps: expected a quantum that keeps every step time below 2**61 "
+            f"quanta, got {problem.quantum_ps} ps with steps of up to {quanta:.3g} "
+            f"quanta; correct the costs or raise quantum_ps"
         )
 
 
@@ -68,19 +60,10 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
 
     That is the smallest one with which the longest step stays below 2**53 quanta, where
     floats are exact too. If a finer one is asked for, it is taken as far as steps stay
-    below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta.
+    below half of what :func:`check_magnitude` allows, and terms below 2**53 quanta. No
+    smaller one than ``fine_ps`` is asked for; the problem's own quantum does not count.
 
-    Parameters
-    ----------
-    problem
-        The problem; its own quantum does not count.
-    fine_ps
-        No smaller quantum than this is asked for.
-
-    Raises
-    ------
-    ValueError
-        If no quantum that a problem can have is coarse enough.
+    Raises ``ValueError`` if no quantum that a problem can have is coarse enough.
     """
     step_ns, term_ns = longest(problem)
 
@@ -93,9 +76,8 @@ def choose_quantum_ps(problem: Problem, fine_ps: float = math.inf) -> int:
     if quantum_ps > COARSEST_PS:
         most_s = MAX_TERM * COARSEST_PS / 1e12
         raise ValueError(
-            f"expected step times below {most_s:.1g} s, "
-            f"got up to {step_ns / NS_PER_S:.3g} s; correct the times, "
-            f"bandwidths or sizes"
+            f"expected step times below {most_s:.1g} s, got up to "
+            f"{step_ns / NS_PER_S:.3g} s; correct the times, bandwidths or sizes"
         )
     while quantum_ps > max(1.0, fine_ps) and below(quantum_ps // 10, MAX_TOTAL // 2):
         quantum_ps //= 10
@@ -107,10 +89,8 @@ def with_quantum(problem: Problem) -> Problem:
 
     The default one, unless :func:`check_magnitude` refuses it.
 
-    Raises
-    ------
-    InvalidProblemError
-        If no quantum that a problem can have is coarse enough.
+    Raises ``InvalidProblemError`` if no quantum that a problem can have is coarse
+    enough.
     """
     return coarsened(replace(problem, quantum_ps=DEFAULT_QUANTUM_PS))
 
@@ -118,10 +98,7 @@ def with_quantum(problem: Problem) -> Problem:
 def coarsened(problem: Problem) -> Problem:
     """Return a problem with a coarser quantum if its own one is refused.
 
-    Raises
-    ------
-    InvalidProblemError
-        As of :func:`with_quantum`.
+    Raises as :func:`with_quantum` does.
     """
     if in_range(problem):
         return problem
@@ -153,15 +130,10 @@ def longest(problem: Problem, network: Network | None = None) -> Longest:
     job, graph = problem.job, problem.graph
     network = network or network_of(problem.cluster.topology)
     rules = get_rules(problem.preset)
-    tables = {
-        kind.name: [
-            max(values)
-            for values in zip(
-                *(_layer_ns(problem, network, cost) for cost in kind.costs), strict=True
-            )
-        ]
-        for kind in graph.kinds
-    }
+    tables = {}
+    for kind in graph.kinds:
+        layer_ns = [_layer_ns(problem, network, cost) for cost in kind.costs]
+        tables[kind.name] = [max(values) for values in zip(*layer_ns, strict=True)]
     layers = [tables[layer.kind] for layer in graph.layers]
     load = math.fsum(load for load, _ in layers)
     sync = math.fsum(sync for _, sync in layers)

@@ -29,12 +29,7 @@ __all__ = ["Block", "CostModel", "LayerTerms", "Tensor"]
 class CostModel:
     """Cost terms of one problem; remembers what it computed.
 
-    Parameters
-    ----------
-    problem
-        A validated problem.
-    network
-        The network of its cluster's topology, if the caller has it already.
+    The network is made anew unless it is given.
 
     Attributes
     ----------

@@ -14,11 +14,8 @@ from nest.ir.problem import Problem
 def plan_schedule(job: Job, plan: Plan, num_micro_batches: int) -> Schedule:
     """Return the schedule of a plan.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan lists passes that no block can run, see
-        :func:`~nest.cost.schedules.ordered.read_order`.
+    Raises ``InvalidPlanError`` if the plan lists passes that no block can run, see
+    :func:`~nest.cost.schedules.ordered.read_order`.
     """
     if plan.order is None:
         return schedule_of(job.schedule, plan.virtual_stages)

@@ -17,6 +17,7 @@ from nest.cost.schedules import SCHEDULES, InFlight, Schedule
 from nest.cost.transfers import passing_bytes
 from nest.cost.verdict import BlockScore, StageScore
 from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.job import Job
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.topology.protocol import Block, Network
@@ -35,18 +36,8 @@ Members = list[tuple[int, Strategy]]
 class Pipeline:
     """A plan laid out on its devices; chunks are counted from 0.
 
-    Attributes
-    ----------
-    model
-        Cost terms of the problem.
-    plan, split, runtime, schedule
-        The plan, its batch split, how it runs, and its schedule.
-    members
-        Layers and strategies of every chunk.
-    blocks
-        Where every chunk sits.
-    terms
-        Terms of the layers of every chunk.
+    ``members`` has the layers and strategies of every chunk, ``terms`` the terms of
+    these layers, and ``blocks`` where every chunk sits.
     """
 
     model: CostModel
@@ -90,6 +81,14 @@ class Loads(NamedTuple):
     redistribution: int = 0
 
 
+#: Fields of a job that only some presets let differ from their defaults.
+_EXTENSIONS = (
+    *("virtual_stages", "overlap", "distributed_optimizer", "granularity", "uniform"),
+    *("even_layers", "one_stage", "idle_devices", "zero_with", "sharded_with"),
+    *("micro_batch_count", "overlap_needs"),
+)
+
+
 class CostRules:
     """The project's own model."""
 
@@ -119,28 +118,13 @@ class CostRules:
     def check(self, problem: Problem) -> None:
         """Refuse a problem that the model cannot express.
 
-        Raises
-        ------
-        InvalidProblemError
-            With the place, what it must be, and what it is.
+        Raises ``InvalidProblemError`` with the place, what it must be, and what it is.
         """
         if not self.extensions:
-            for field, default in (
-                ("virtual_stages", (1,)),
-                ("overlap", {}),
-                ("distributed_optimizer", False),
-                ("granularity", "stage"),
-                ("uniform", ()),
-                ("even_layers", False),
-                ("one_stage", ()),
-                ("idle_devices", True),
-                ("zero_with", {}),
-                ("sharded_with", ()),
-                ("micro_batch_count", "any"),
-                ("overlap_needs", {}),
-            ):
+            plain = Job(global_batch=1)
+            for field in _EXTENSIONS:
                 value = getattr(problem.job, field)
-                if value != default:
+                if value != getattr(plain, field):
                     raise InvalidProblemError(
                         f"$.job.{field}: expected the default under preset "
                         f"{self.name!r}, got {value}; remove it or use "
@@ -148,16 +132,14 @@ class CostRules:
                     )
             if problem.job.plans_split_sequences:
                 raise InvalidProblemError(
-                    f"$.job.sequence_parallel: expected true or false under "
-                    f"preset {self.name!r}, got a list; decide it or use "
-                    f"preset 'standard'"
+                    f"$.job.sequence_parallel: expected true or false under preset "
+                    f"{self.name!r}, got a list; decide it or use preset 'standard'"
                 )
             if problem.job.schedule not in SCHEDULES:
                 raise InvalidProblemError(
-                    f"$.job.schedule: expected one of "
-                    f"{', '.join(SCHEDULES)} under preset {self.name!r}, got "
-                    f"{problem.job.schedule!r}; change it or use preset "
-                    f"'standard'"
+                    f"$.job.schedule: expected one of {', '.join(SCHEDULES)} under "
+                    f"preset {self.name!r}, got {problem.job.schedule!r}; change it or "
+                    f"use preset 'standard'"
                 )
             if problem.cluster.others:
                 raise InvalidProblemError(
@@ -184,16 +166,9 @@ class CostRules:
     def plain(self, problem: Problem, tp: int | None = None) -> Problem:
         """Return a problem for planners that know the preset ``standard``.
 
-        With the same plans, and cost tables that mean what they mean there;
-        the problem itself, if there is no other way to say it.
-
-        Parameters
-        ----------
-        problem
-            A problem with these rules.
-        tp
-            The width whose sizes its tensors have, if they have several; by
-            default the least.
+        With the same plans, and cost tables that mean what they mean there; the problem
+        itself, if there is no other way to say it. Tensors with several sizes have that
+        of width ``tp``, by default of the least one.
         """
         return problem
 
@@ -206,12 +181,7 @@ class CostRules:
     ) -> Iterable[int]:
         """Return the degrees ``dp`` for which a cost entry stands.
 
-        Parameters
-        ----------
-        problem, micro_batch
-            The problem and ``B``.
-        samples, devices
-            Samples of the entry, and devices of one data rank.
+        The entry is of so many ``samples``, and one data rank has so many ``devices``.
         """
         dp, rest = divmod(micro_batch, samples)
         return () if rest else (dp,)
@@ -257,12 +227,7 @@ class CostRules:
     ) -> float:
         """Return a time that no layer's gradient sync exceeds, in ns.
 
-        Parameters
-        ----------
-        network, num_devices
-            The network, and all ranks on it.
-        weight_bytes, grown_bytes
-            A layer's weights, and with their gradients and state.
+        ``grown_bytes`` are those of a layer's weights with their gradients and state.
         """
         return 3 * network.longest_ns(grown_bytes, num_devices)
 
@@ -316,12 +281,7 @@ class CostRules:
     ) -> int:
         """Return what of a chunk's load is recomputation.
 
-        Parameters
-        ----------
-        members, terms
-            Its layers and their terms.
-        last
-            Whether it is the last of its pipeline.
+        ``last`` says whether the chunk is the last of its pipeline.
         """
         return sum(t.recomputed for t in terms)
 
@@ -336,17 +296,7 @@ class CostRules:
         terms: Sequence[LayerTerms],
         micro_batch: int,
     ) -> int:
-        """Return what a stage's layers keep for a further micro-batch.
-
-        Parameters
-        ----------
-        model
-            Cost terms of the problem.
-        members, terms
-            The layers of the stage and their terms.
-        micro_batch
-            ``B``.
-        """
+        """Return what a stage's layers keep for a further micro-batch."""
         return sum(t.kept_bytes for t in terms)
 
     def kept_by_chunk(self, pipeline: Pipeline, block: int) -> list[int]:
@@ -439,6 +389,7 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
     if len({strategy.layout for strategy in strategy_of.values()}) == 1:
         return 0, 0
     route = model.network.inside(pipeline.blocks[chunk])
+    samples = pipeline.plan.micro_batch
     forward = backward = 0
     for source, target, size_bytes in model.transfers.edges:
         if source not in strategy_of or target not in strategy_of:
@@ -446,13 +397,8 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
         before, after = strategy_of[source], strategy_of[target]
         if before.layout != after.layout and size_bytes:
             back, there = (
-                model.transfers.receive(
-                    route,
-                    [size_bytes],
-                    pipeline.plan.micro_batch,
-                    model.shards(strategy),
-                )
-                for strategy in (before, after)
+                model.transfers.receive(route, [size_bytes], samples, shards)
+                for shards in map(model.shards, (before, after))
             )
             forward += there
             backward += back
@@ -462,15 +408,9 @@ def redistribution(pipeline: Pipeline, chunk: int) -> tuple[int, int]:
 def most_hidden(hideable: Any, fraction: float) -> Any:
     """Return what of gradient sync can hide, if the backward pass is long.
 
-    ``⌊φ s + 1/2⌋`` exactly, whatever the size: of a quantum more, no more
-    than a quantum more hides.
-
-    Parameters
-    ----------
-    hideable
-        Quanta of sync that may hide: an integer, or an array of objects.
-    fraction
-        Of the sync that can run behind computation.
+    ``⌊φ s + 1/2⌋`` exactly, whatever the size: of a quantum more, no more than a
+    quantum more hides. ``hideable`` has the quanta of sync that may hide: an integer,
+    or an array of objects; ``fraction`` is what of the sync can run behind computation.
     """
     part, whole = decimal(fraction).as_integer_ratio()
     return (2 * part * hideable + whole) // (2 * whole)
@@ -479,12 +419,8 @@ def most_hidden(hideable: Any, fraction: float) -> Any:
 def hidden_sync(hideable: int, backward: int, fraction: float) -> int:
     """Return what of a block's gradient sync hides behind its backward load.
 
-    Parameters
-    ----------
-    hideable, backward
-        Quanta of sync that may hide, and of one micro-batch's backward passes.
-    fraction
-        Of the sync that can run behind computation.
+    ``hideable`` and ``fraction`` are those of :func:`most_hidden`; ``backward`` has the
+    quanta of one micro-batch's backward passes.
     """
     return min(int(most_hidden(hideable, fraction)), backward)
 
@@ -501,10 +437,7 @@ _RULES = {
 def get_rules(name: str) -> CostRules:
     """Return the cost rules of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there are none; the text lists them.
+    Raises ``UnknownNameError`` if there are none; the text lists them.
     """
     if name not in _RULES:
         raise UnknownNameError("preset", name, _RULES)

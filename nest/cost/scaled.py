@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,27 +18,18 @@ WAITING = 2.0
 
 
 class Factors(NamedTuple):
-    """By what times are multiplied.
+    """By what times are multiplied."""
 
-    Attributes
-    ----------
-    device
-        Passes of layers that nobody measured, and optimizer updates.
-    network
-        Messages and collectives: bytes as well as latencies.
-    host
-        What hosts take to issue passes.
-    waiting
-        The part of the time of passes that is taken to wait for hosts, where
-        nobody measured it.
-    measured
-        Passes of layers that somebody measured.
-    """
-
+    #: Passes of layers that nobody measured, and optimizer updates.
     device: float = 1.0
+    #: Messages and collectives: bytes as well as latencies.
     network: float = 1.0
+    #: What hosts take to issue passes.
     host: float = 1.0
+    #: The part of the time of passes that is taken to wait for hosts, where nobody
+    #: measured it.
     waiting: float = 1.0
+    #: Passes of layers that somebody measured.
     measured: float = 1.0
 
 
@@ -52,16 +44,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
         topology = cluster.topology.scaled(factors.network)
         cluster = replace(cluster, topology=topology)
     if factors.device != 1:
-        cluster = replace(
-            cluster,
-            device=_device(cluster.device, factors.device),
-            others=tuple(
-                replace(
-                    device_range, device=_device(device_range.device, factors.device)
-                )
-                for device_range in cluster.others
-            ),
-        )
+        cluster = cluster.with_devices(partial(_slower, factor=factors.device))
     kinds = tuple(
         replace(kind, costs=tuple(_cost(cost, factors) for cost in kind.costs))
         for kind in problem.graph.kinds
@@ -69,7 +52,7 @@ def scaled(problem: Problem, factors: Factors) -> Problem:
     return replace(problem, cluster=cluster, graph=replace(problem.graph, kinds=kinds))
 
 
-def _device(device: Device, factor: float) -> Device:
+def _slower(device: Device, factor: float) -> Device:
     """Return a device whose optimizer update takes longer."""
     speed = device.hbm_bytes_per_s
     return replace(device, hbm_bytes_per_s=speed and speed / factor)

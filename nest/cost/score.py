@@ -95,10 +95,8 @@ def score(problem: Problem, plan: Plan, model: CostModel | None = None) -> Score
 def lay_out(problem: Problem, plan: Plan, model: CostModel) -> Pipeline:
     """Return a plan laid out on its devices.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan does not belong to the problem, see :func:`score`.
+    Raises ``InvalidPlanError`` if the plan does not belong to the problem, see
+    :func:`score`.
     """
     members = locate(problem, plan, model)
     split = make_split(problem, plan.replicas, plan.micro_batch)
@@ -251,9 +249,8 @@ def locate(problem: Problem, plan: Plan, model: CostModel) -> list[Members]:
                 )
             if position in stage_of:
                 raise InvalidPlanError(
-                    f"stage {number}: expected every layer once, got "
-                    f"{layer!r} again (stage {stage_of[position]} has it); "
-                    f"remove one"
+                    f"stage {number}: expected every layer once, got {layer!r} again "
+                    f"(stage {stage_of[position]} has it); remove one"
                 )
             stage_of[position] = number
             strategy_of[position] = strategy

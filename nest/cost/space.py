@@ -1,7 +1,6 @@
 """The plan space: which replicas, micro-batches, strategies, runtimes exist.
 
-These are counting rules only; whether a plan fits memory is
-decided by the cost terms.
+These are counting rules only; whether a plan fits memory is decided by the cost terms.
 """
 
 from __future__ import annotations
@@ -29,14 +28,8 @@ from nest.units import ceil_div
 class BatchSplit(NamedTuple):
     """One choice of replicas and micro-batch.
 
-    Attributes
-    ----------
-    replicas, micro_batch
-        ``R`` and ``B``.
-    num_micro_batches
-        ``M``, per replica.
-    devices
-        Devices one replica may use, ``P = ⌊N/R⌋``.
+    ``R`` replicas run ``M`` micro-batches of ``B`` samples each, and each replica may
+    use ``P = ⌊N/R⌋`` devices.
     """
 
     replicas: int
@@ -48,14 +41,9 @@ class BatchSplit(NamedTuple):
 class Runtime(NamedTuple):
     """How a plan runs its stages; the defaults are what every job allows.
 
-    Attributes
-    ----------
-    virtual_stages
-        Chunks ``v`` per block of devices; above 1 interleaved.
-    overlap
-        Communication that runs behind computation.
-    distributed_optimizer
-        Whether the optimizer is sharded over replicas too.
+    There are ``v`` chunks per block of devices; above 1 the plan is interleaved.
+    ``overlap`` is communication that runs behind computation; a distributed optimizer
+    is sharded over replicas too.
     """
 
     virtual_stages: int = 1
@@ -169,14 +157,12 @@ def leading_runtimes(problem: Problem) -> list[Runtime]:
     and without are both left; so are they of what needs something by ``overlap_needs``.
     """
     always = always_overlap(problem)
-    return sorted(
-        (
-            runtime
-            for runtime in runtimes(problem)
-            if runtime.virtual_stages == 1 and runtime.overlap >= always
-        ),
-        key=lambda x: (-len(x.overlap), not x.distributed_optimizer),
-    )
+    leading = [
+        runtime
+        for runtime in runtimes(problem)
+        if runtime.virtual_stages == 1 and runtime.overlap >= always
+    ]
+    return sorted(leading, key=lambda x: (-len(x.overlap), not x.distributed_optimizer))
 
 
 def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str | None:
@@ -186,8 +172,7 @@ def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str
         return (
             f"virtual_stages: expected one of {list(job.chunk_counts)}, got {virtual}"
         )
-    reason = why_not_order(problem.job, plan)
-    if reason is not None:
+    if (reason := why_not_order(problem.job, plan)) is not None:
         return reason
     schedule = plan_schedule(problem.job, plan, num_micro_batches)
     if plan.placement != schedule.placement:
@@ -221,15 +206,9 @@ def why_not_runtime(problem: Problem, plan: Plan, num_micro_batches: int) -> str
 class SplitRule(NamedTuple):
     """A counting rule about replicas and micro-batch.
 
-    Attributes
-    ----------
-    about
-        What it is about: ``micro_batch``, ``replicas``, or ``samples``, the
-        product of both.
-    keeps
-        Whether a number keeps it. If ``samples`` do, so do their divisors.
-    expected
-        What it asks for, for messages.
+    It is about ``micro_batch``, ``replicas``, or ``samples``, the product of both.
+    ``keeps`` says whether a number keeps it; if ``samples`` do, so do their divisors.
+    ``expected`` says what it asks for, for messages.
     """
 
     about: Literal["micro_batch", "replicas", "samples"]
@@ -339,23 +318,15 @@ def why_not_stages(problem: Problem, plan: Plan, num_micro_batches: int) -> str 
     if breach is not None:
         return str(breach)
     reason = why_not_split_passes(problem.job, plan, num_micro_batches)
-    if reason is not None:
-        return reason
     rules = get_rules(problem.preset)
-    return rules.why_not_stages(plan, num_micro_batches)
+    return reason or rules.why_not_stages(plan, num_micro_batches)
 
 
 class Breach(NamedTuple):
     """What a plan has that a rule about whole plans forbids.
 
-    Attributes
-    ----------
-    rule
-        The field of the job that states the rule.
-    place, value
-        Of the plan.
-    expected
-        What the rule asks for there.
+    ``rule`` is the field of the job that states the rule, ``expected`` what it asks for
+    at this place of the plan.
     """
 
     rule: str
@@ -720,12 +691,8 @@ def stage_counts(
 class Family(NamedTuple):
     """Plans of one ``(R, B)`` whose stages may mix some strategies.
 
-    Attributes
-    ----------
-    strategies
-        What every stage, or layer, may choose from.
-    stage_counts
-        Numbers of stages (of blocks, where plans are interleaved).
+    Every stage, or layer, may choose from the strategies. ``stage_counts`` are numbers
+    of stages (of blocks, where plans are interleaved).
     """
 
     strategies: tuple[Strategy, ...]
@@ -755,14 +722,8 @@ def families(
 ) -> list[Family]:
     """Return the families of a case; every plan belongs to one of them.
 
-    Parameters
-    ----------
-    problem, case
-        The problem and ``(R, B)``.
-    runnable
-        Strategies for ``B`` that can run so, see :meth:`Runtime.strategies`.
-    runtime
-        How plans run their stages.
+    ``runnable`` are the strategies for ``B`` that can run so, see
+    :meth:`Runtime.strategies`.
     """
     job, shared = problem.job, uniform_fields(problem)
     counts = stage_counts(problem, case, runtime.virtual_stages)

@@ -41,48 +41,35 @@ class Passes(NamedTuple):
 
 
 class LayerTerms(NamedTuple):
-    """What one layer adds to its stage.
+    """What one layer adds to its stage."""
 
-    Attributes
-    ----------
-    forward, backward
-        Quanta per micro-batch; collectives, recomputation and per
-        micro-batch ZeRO traffic included.
-    weight_backward
-        The part of ``backward`` that computes gradients of weights, and
-        scatters them per micro-batch.
-    pairable_forward, pairable_backward
-        Parts of the passes that may hide behind a pass of another
-        micro-batch, where the schedule runs two at a time.
-    recomputed
-        The part of ``backward`` that is the recomputed forward pass.
-    sync
-        Quanta per step: its share of gradient sync and optimizer update.
-    hideable_sync
-        The part of ``sync`` that is gradient sync, if the plan overlaps it
-        with the backward pass; else 0.
-    weight_bytes, gradient_bytes, state_bytes, buffer_bytes
-        Kept all the time, per device, after sharding.
-    kept_bytes
-        Kept per in-flight micro-batch, per device.
-    working_bytes
-        Needed while the layer runs, the device's reserve included: so every
-        sum of the parts is the device's memory.
-    """
-
+    #: Quanta per micro-batch; collectives, recomputation and per micro-batch ZeRO
+    #: traffic included.
     forward: int
     backward: int
+    #: The part of ``backward`` that computes gradients of weights, and scatters them
+    #: per micro-batch.
     weight_backward: int
+    #: Parts of the passes that may hide behind a pass of another micro-batch, where the
+    #: schedule runs two at a time.
     pairable_forward: int
     pairable_backward: int
+    #: The part of ``backward`` that is the recomputed forward pass.
     recomputed: int
+    #: Quanta per step: its share of gradient sync and optimizer update.
     sync: int
+    #: The part of ``sync`` that is gradient sync, if the plan overlaps it with the
+    #: backward pass; else 0.
     hideable_sync: int
+    #: Kept all the time, per device, after sharding.
     weight_bytes: int
     gradient_bytes: int
     state_bytes: int
     buffer_bytes: int
+    #: Kept per in-flight micro-batch, per device.
     kept_bytes: int
+    #: Needed while the layer runs, the device's reserve included: so every sum of the
+    #: parts is the device's memory.
     working_bytes: int
 
     @property
@@ -172,13 +159,8 @@ def weight_sizes(
 class SyncCall(NamedTuple):
     """A collective over the ranks that share weights.
 
-    Attributes
-    ----------
-    kind
-        What it is.
-    parts
-        Names of groups, each with the bytes of the whole tensors: dense
-        weights and experts have ranks of their own.
+    ``parts`` has names of groups, each with the bytes of the whole tensors: dense
+    weights and experts have ranks of their own.
     """
 
     kind: CollectiveKind
@@ -227,15 +209,7 @@ def _scatter(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
 class LayerPrices:
     """The terms of every layer of a problem; remembers them.
 
-    Parameters
-    ----------
-    problem, rules, network, groups, quanta
-        The problem; how it is priced; its network, the groups on it; its rounding.
-
-    Attributes
-    ----------
-    kinds
-        Kind of every layer: layers of one kind have equal terms.
+    ``kinds`` has the kind of every layer: layers of one kind have equal terms.
     """
 
     def __init__(
@@ -304,9 +278,8 @@ class LayerPrices:
             )
             samples = self.rules.samples_per_rank(strategy, micro_batch)
             return (
-                f"layer {name!r}: expected a cost for {degrees}samples="
-                f"{samples}, got none in kind {kind!r}; choose another "
-                f"strategy or add the cost"
+                f"layer {name!r}: expected a cost for {degrees}samples={samples}, got "
+                f"none in kind {kind!r}; choose another strategy or add the cost"
             )
         if _activations(cost, strategy) is None:
             return (
@@ -574,16 +547,9 @@ class LayerPrices:
         and what the host takes to issue the pass ``h``. Nothing is taken
         away, so that in floats, too, no part makes it shorter.
 
-        Parameters
-        ----------
-        cost, times, groups, where
-            The layer's cost entry, how long it computes, the groups of every
-            axis, and the name for messages.
-        overlap
-            What overlaps.
-        gather_ns, scatter_ns
-            All-gather of the weights in either pass, and reduce-scatter of
-            the gradients in the backward one, if they overlap.
+        ``gather_ns`` is the all-gather of the weights in either pass, ``scatter_ns``
+        the reduce-scatter of the gradients in the backward one, if they overlap;
+        ``where`` is the name for messages.
         """
         used = tuple(
             None if groups is None else groups[call.axis] for call in cost.collectives

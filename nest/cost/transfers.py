@@ -22,19 +22,8 @@ class Tensor(NamedTuple):
 class Transfers:
     """The tensors of a problem, and the time of messages that carry them.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    quanta
-        Its rounding.
-
-    Attributes
-    ----------
-    edges
-        (source, target, bytes per sample) of every edge, in file order.
-    tensors
-        What every layer hands on, by rising position.
+    ``edges`` has (source, target, bytes per sample) of every edge, in file order, and
+    ``tensors`` what every layer hands on, by rising position.
     """
 
     def __init__(self, problem: Problem, quanta: Quanta) -> None:
@@ -52,13 +41,9 @@ class Transfers:
     def crossing(self, before: Collection[int]) -> dict[int, int]:
         """Return what crosses a cut: bytes per sample by producer.
 
-        A tensor is as large as its largest consumer beyond the cut needs
-        it; one of 0 bytes does not cross.
-
-        Parameters
-        ----------
-        before
-            Positions of the layers in front of the cut.
+        A tensor is as large as its largest consumer beyond the cut needs it; one of 0
+        bytes does not cross. ``before`` has the positions of the layers in front of the
+        cut.
         """
         crossing = {}
         for producer, consumers in self.tensors:
@@ -90,12 +75,9 @@ class Transfers:
         for (source, target, size_bytes), edge in zip(
             self.edges, self._records, strict=True
         ):
+            extras = edge.source_extra_bytes_by_tp, edge.target_extra_bytes_by_tp
             at_source, at_target = (
-                2 * micro_batch * (size_bytes + extra.get(tp, 0))
-                for extra in (
-                    edge.source_extra_bytes_by_tp,
-                    edge.target_extra_bytes_by_tp,
-                )
+                2 * micro_batch * (size_bytes + extra.get(tp, 0)) for extra in extras
             )
             ends.append((source, target, at_source, at_target))
         return ends
@@ -119,18 +101,8 @@ class Transfers:
     ) -> int:
         """Quanta of a message with several tensors, on its slowest link.
 
-        Nothing where there is no tensor.
-
-        Parameters
-        ----------
-        route
-            The links of all replicas.
-        sizes_bytes
-            Bytes per sample of every tensor.
-        samples
-            Samples that it carries.
-        shards
-            Over how many ranks each tensor is split.
+        Nothing where there is no tensor. ``sizes_bytes`` has the bytes per sample of
+        every tensor; each is split over so many ``shards``.
         """
         sizes = list(sizes_bytes)
         if not sizes:
@@ -147,13 +119,9 @@ def passing_bytes(
 ) -> int:
     """Return what tensors that only pass a stage take, per micro-batch.
 
-    Parameters
-    ----------
-    entering, leaving
-        What crosses the cuts in front of the stage and behind it, see
-        :meth:`Transfers.crossing`.
-    samples, shards
-        Samples per micro-batch, and over how many ranks each is split.
+    ``entering`` and ``leaving`` are what crosses the cuts in front of the stage and
+    behind it, see :meth:`Transfers.crossing`; each tensor is split over so many
+    ``shards``.
     """
     return sum(
         ceil_div(size_bytes * samples, shards)

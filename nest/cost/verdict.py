@@ -174,8 +174,7 @@ class Score(Tabular):
         fits = "fits" if self.feasible else "does not fit"
         return (
             f"<Score {ns_text(self.step_time_ns)} a step, {fits}, "
-            f"{format_bytes(self.memory_left_bytes)} left on the fullest "
-            f"device>"
+            f"{format_bytes(self.memory_left_bytes)} left on the fullest device>"
         )
 
     def to_rows(self) -> list[Row]:

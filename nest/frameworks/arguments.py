@@ -35,16 +35,8 @@ class Arguments:
     missing, of another type or out of range, or depends on what the script
     does not say; the text names file, line and option.
 
-    Parameters
-    ----------
-    words
-        What follows the program.
-    where
-        Name of the file.
-    names
-        What the file calls options, where it has other names.
-    what
-        What kind of file it is, for messages.
+    ``names`` are what the file ``where`` calls options, if otherwise; messages
+    call it ``what``.
     """
 
     def __init__(
@@ -95,11 +87,9 @@ class Arguments:
             if not line:
                 location = f"{self.where}: --say {name[2:]}"
             raise InvalidPlanError(
-                f"{location}: expected it once, got "
-                f"{' '.join(texts) or 'no value'} here and "
-                f"{' '.join(w.text for w in before.values) or 'no value'} in "
-                f"{f'line {before.line}' if before.line else '--say'}; "
-                f"remove one"
+                f"{location}: expected it once, got {' '.join(texts) or 'no value'} "
+                f"here and {' '.join(w.text for w in before.values) or 'no value'} in "
+                f"{f'line {before.line}' if before.line else '--say'}; remove one"
             )
         self.options[name] = Option(values, line)
 
@@ -115,7 +105,7 @@ class Arguments:
         shown = self.names.get(name, name)
         if line is None and name in self.options:
             line = self.options[name].line
-        return f"{self.where}:{line}: {shown}" if line else (f"{self.where}: {shown}")
+        return f"{self.where}:{line}: {shown}" if line else f"{self.where}: {shown}"
 
     def location_of_value(self, name: str) -> str:
         """Return the same with the line of the first value."""
@@ -154,12 +144,11 @@ class Arguments:
         if name not in self.options:
             return False
         values = self.options[name].values
-        if all(token.unknown for token in values):
-            # What follows is no value, but may hold further options.
-            self.unknown += values
-            self.options[name] = self.options[name]._replace(values=())
-        else:
+        if not all(token.unknown for token in values):
             raise self.refuse(name, "no value", repr(values[0].text))
+        # What follows is no value, but may hold further options.
+        self.unknown += values
+        self.options[name] = self.options[name]._replace(values=())
         return True
 
     def texts(self, name: str) -> tuple[str, ...] | None:
@@ -169,12 +158,9 @@ class Arguments:
             return None
         for token in self.options[name].values:
             if token.unknown:
-                raise self.refuse(
-                    name,
-                    f"a value that the {self.what} states",
-                    token.unknown,
-                    _remedy(token, self.what),
-                )
+                expected = f"a value that the {self.what} states"
+                remedy = _remedy(token, self.what)
+                raise self.refuse(name, expected, token.unknown, remedy)
         return tuple(token.text for token in self.options[name].values)
 
     def text(self, name: str, values_known: Sequence[str] | None = None) -> str | None:
@@ -218,12 +204,9 @@ class Arguments:
             hidden = ", ".join(
                 f"line {token.line}: {token.unknown}" for token in self.unknown
             )
-            raise self.refuse(
-                name,
-                "a value",
-                f"none, unless it is in {hidden}" if hidden else "none",
-                f"add it, or pass --say {name[2:]}=N",
-            )
+            got = f"none, unless it is in {hidden}" if hidden else "none"
+            remedy = f"add it, or pass --say {name[2:]}=N"
+            raise self.refuse(name, "a value", got, remedy)
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -234,13 +217,8 @@ class Arguments:
         except ValueError:
             raise self.refuse(name, "a number", repr(text)) from None
 
-    def unread(self, others: Collection[str] = ()) -> tuple[str, ...]:
-        """Return the options that no reader has used.
-
-        Parameters
-        ----------
-        others
-            Names of options that exist although no reader uses them.
+    def unread(self, others: Collection[str]) -> tuple[str, ...]:
+        """Return the options that no reader has used; ``others`` exist as well.
 
         Raises
         ------
@@ -258,12 +236,8 @@ class Arguments:
         for name in unread:
             meant = None if name in others else near(name, self.used)
             if meant is not None:
-                raise self.refuse(
-                    name,
-                    "an argument that is known",
-                    name,
-                    f"did you mean {self.names.get(meant, meant)!r}?",
-                )
+                remedy = f"did you mean {self.names.get(meant, meant)!r}?"
+                raise self.refuse(name, "an argument that is known", name, remedy)
         return tuple(unread)
 
     def check_all_used(self) -> None:

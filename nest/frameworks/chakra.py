@@ -34,7 +34,6 @@ from nest.ir.io import problem_hash
 from nest.simulation.events import MOST_TRACED, Simulation, check_passes, kind_of
 from nest.units import ceil_div, quanta_to_ns
 
-NAME = "chakra"
 _PS_PER_US = 10**6
 #: Attributes hold 64 bits.
 _MAX_PS = 2**63
@@ -51,14 +50,8 @@ _LETTERS = {
 class Call(NamedTuple):
     """A collective of a block's gradient sync, of all of its layers.
 
-    Attributes
-    ----------
-    kind, group
-        What it is, and over which ranks, as the cost model calls them.
-    size_bytes
-        Bytes of the whole tensors.
-    quanta
-        What of it the block waits for.
+    Kind and group are as the cost model calls them, ``size_bytes`` is that of the whole
+    tensors, and ``quanta`` is what the block waits for.
     """
 
     kind: str
@@ -83,22 +76,17 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
     files = write(simulation)
     traces = check(simulation, files)
     step = quanta_to_ns(simulation.step, problem.quantum_ps)
-    readme = "\n".join(
-        (
-            f"# {problem.name}: a step of {step} ns; "
-            f"{simulation.score.num_micro_batches} micro-batches in each of "
-            f"{plan.replicas} replicas, of which this is the first.",
-            f"Chakra traces to be replayed: {PREFIX}.N.et is a device of "
-            f"block N (from 0), as all of them do the same; exact times are "
-            f"in duration_ps.",
-            "Block "
-            + ", ".join(
-                f"{block} is devices {trace.attributes['devices']}"
-                for block, trace in enumerate(traces)
-            )
-            + ".",
-            "",
-        )
+    blocks = ", ".join(
+        f"{block} is devices {trace.attributes['devices']}"
+        for block, trace in enumerate(traces)
+    )
+    readme = (
+        f"# {problem.name}: a step of {step} ns; {simulation.score.num_micro_batches} "
+        f"micro-batches in each of {plan.replicas} replicas, of which this is the "
+        f"first.\n"
+        f"Chakra traces to be replayed: {PREFIX}.N.et is a device of block N (from 0), "
+        f"as all of them do the same; exact times are in duration_ps.\n"
+        f"Block {blocks}.\n"
     )
     return {**files, "README": readme}
 
@@ -156,17 +144,20 @@ class _Writer:
         self.fast = score(with_fast_network(problem), plan)
         self.quantum_ps = problem.quantum_ps
         self.last = len(plan.stages) - 1
-        sizes = range(len(plan.stages))
         self.received_bytes = [
             (
                 message_bytes(self.pipeline, i, i - 1) if i else 0,
                 message_bytes(self.pipeline, i, i + 1) if i < self.last else 0,
             )
-            for i in sizes
+            for i in range(self.last + 1)
         ]
         self.hash = problem_hash(problem)
+        #: The block that is written, its nodes, the last one that takes it, and those
+        #: of its passes, by kind, chunk and micro-batch.
+        self._block = 0
         self._made: list[Node] = []
         self._before: tuple[int, ...] = ()
+        self._passes: dict[tuple[str, int, int], int] = {}
 
     def about(self, block: int) -> dict[str, Value]:
         """Return what a file says about itself."""
@@ -187,14 +178,13 @@ class _Writer:
 
     def nodes(self, block: int) -> list[Node]:
         """Return what a block runs, in order."""
-        self._made, self._before = [], ()
-        passes: dict[tuple[str, int, int], int] = {}
+        self._block, self._made, self._before, self._passes = block, [], (), {}
         for run, partner, _ in self.simulation.passes(block):
             if partner is None:
-                self._pass(block, run, passes)
+                self._pass(run)
             else:
-                self._pair(block, run, partner, passes)
-        self._sync(block)
+                self._pair(run, partner)
+        self._sync()
         return self._made
 
     def _add(
@@ -207,57 +197,40 @@ class _Writer:
     ) -> int:
         """Add a node behind the last one that takes the block."""
         node_id = len(self._made) + 1
-        self._made.append(
-            Node(
-                node_id,
-                name,
-                kind,
-                () if kind == "send" else self._before,
-                tuple(dict.fromkeys(data_deps)),
-                {
-                    "is_cpu_op": False,
-                    "duration_ps": quanta * self.quantum_ps,
-                    **attributes,
-                },
-            )
-        )
+        before = () if kind == "send" else self._before
+        after = tuple(dict.fromkeys(data_deps))
+        times = {"is_cpu_op": False, "duration_ps": quanta * self.quantum_ps}
+        self._made.append(Node(node_id, name, kind, before, after, times | attributes))
         if kind != "send":
             self._before = (node_id,)
         return node_id
 
-    def _needs(
-        self,
-        block: int,
-        run: Pass,
-        passes: Mapping[tuple[str, int, int], int],
-        received: int,
-    ) -> list[int]:
+    def _needs(self, run: Pass, received: int) -> list[int]:
         """Add what a pass receives; return the nodes that it waits for."""
         chunk, micro_batch = run.chunk, run.micro_batch
-        forward = ("F", chunk, micro_batch)
         if run.gradients == "weights":
-            return [passes["B", chunk, micro_batch]]
-        needed = [passes[forward]] if run.backward else []
+            return [self._passes["B", chunk, micro_batch]]
+        needed = [self._passes["F", chunk, micro_batch]] if run.backward else []
         sender = chunk + 1 if run.backward else chunk - 1
         if not 0 <= sender <= self.last:
             return needed
         letter = "B" if run.backward else "F"
         size_bytes = self.received_bytes[chunk][run.backward]
         source = self.plan.block_of(sender)
-        if source != block:
+        if source != self._block:
             name = f"receive {letter} of chunk {sender}, {micro_batch}"
             received_by = self._add(
                 *(name, "receive", received),
                 phase=f"receive-{_direction(run)}",
                 comm_src=source,
-                comm_dst=block,
+                comm_dst=self._block,
                 comm_tag=self._tag(chunk, micro_batch, run.backward),
                 comm_size=size_bytes,
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
             return [*needed, received_by]
-        needed.append(passes[letter, sender, micro_batch])
+        needed.append(self._passes[letter, sender, micro_batch])
         if received:
             name = f"layout of {letter} of chunk {sender}, {micro_batch}"
             changed = self._add(
@@ -265,41 +238,29 @@ class _Writer:
                 phase=f"receive-{_direction(run)}",
                 comm_type=COLLECTIVES["all-to-all"],
                 comm_size=size_bytes,
-                pg_name=f"block {block}",
+                pg_name=f"block {self._block}",
                 chunk=chunk,
                 micro_batch=micro_batch,
             )
             needed[-1] = changed
         return needed
 
-    def _pass(
-        self, block: int, run: Pass, passes: dict[tuple[str, int, int], int]
-    ) -> None:
+    def _pass(self, run: Pass) -> None:
         """Add a pass with what it receives and sends."""
         phase = kind_of(run)
         time, received = self.simulation.cost_of(run)
-        needs = self._needs(block, run, passes, received)
+        needs = self._needs(run, received)
         node_id = self._add(
             *(_name(phase, run), "compute", time - received, needs),
             phase=phase,
             chunk=run.chunk,
             micro_batch=run.micro_batch,
         )
-        self._hand_on(block, run, node_id, passes)
+        self._hand_on(run, node_id)
 
-    def _pair(
-        self,
-        block: int,
-        there: Pass,
-        back: Pass,
-        passes: dict[tuple[str, int, int], int],
-    ) -> None:
+    def _pair(self, there: Pass, back: Pass) -> None:
         """Add two passes that run together: one node, receives included."""
-        needs = [
-            node_id
-            for run in (there, back)
-            for node_id in self._needs(block, run, passes, 0)
-        ]
+        needs = [node_id for run in (there, back) for node_id in self._needs(run, 0)]
         names = _name("forward", there), _name("backward", back)
         node_id = self._add(
             " with ".join(names),
@@ -313,25 +274,19 @@ class _Writer:
             paired_micro_batch=back.micro_batch,
         )
         for run in (there, back):
-            self._hand_on(block, run, node_id, passes)
+            self._hand_on(run, node_id)
 
-    def _hand_on(
-        self,
-        block: int,
-        run: Pass,
-        node_id: int,
-        passes: dict[tuple[str, int, int], int],
-    ) -> None:
+    def _hand_on(self, run: Pass, node_id: int) -> None:
         """Record a pass, and add the message to the block that needs it."""
         if run.gradients == "weights":
             return
         letter = "B" if run.backward else "F"
-        passes[letter, run.chunk, run.micro_batch] = node_id
+        self._passes[letter, run.chunk, run.micro_batch] = node_id
         receiver = run.chunk - 1 if run.backward else run.chunk + 1
         if not 0 <= receiver <= self.last:
             return
         target = self.plan.block_of(receiver)
-        if target != block:
+        if target != self._block:
             self._add(
                 f"send {letter} of chunk {run.chunk}, {run.micro_batch}",
                 "send",
@@ -340,7 +295,7 @@ class _Writer:
                 phase=f"send-{_direction(run)}",
                 chunk=run.chunk,
                 micro_batch=run.micro_batch,
-                comm_src=block,
+                comm_src=self._block,
                 comm_dst=target,
                 comm_tag=self._tag(receiver, run.micro_batch, run.backward),
                 comm_size=self.received_bytes[receiver][run.backward],
@@ -351,31 +306,29 @@ class _Writer:
         count = self.score.num_micro_batches
         return 2 * (receiver * count + micro_batch) + backward
 
-    def _sync(self, block: int) -> None:
+    def _sync(self) -> None:
         """Add a block's gradient sync and its update."""
+        block = self._block
         total = self.score.blocks[block].sync
         update = min(self.fast.blocks[block].sync, total)
         calls = sync_of(self.pipeline, block, total - update)
-        late = [call for call in calls if call.kind == "all-gather"]
         for call in calls:
-            if call not in late:
-                self._collective(block, call)
+            if call.kind != "all-gather":
+                self._collective(call)
         if update:
             self._add("update", "compute", update, phase="update")
-        for call in late:
-            self._collective(block, call)
+        for call in calls:
+            if call.kind == "all-gather":
+                self._collective(call)
 
-    def _collective(self, block: int, call: Call) -> None:
+    def _collective(self, call: Call) -> None:
+        what = "weights" if call.kind == "all-gather" else "gradients"
         self._add(
-            f"{call.kind} of gradients"
-            if call.kind != "all-gather"
-            else "all-gather of weights",
-            "collective",
-            call.quanta,
+            *(f"{call.kind} of {what}", "collective", call.quanta),
             phase="sync",
             comm_type=COLLECTIVES[call.kind],
             comm_size=call.size_bytes,
-            pg_name=f"block {block} {call.group}",
+            pg_name=f"block {self._block} {call.group}",
         )
 
 
@@ -403,13 +356,8 @@ def message_bytes(pipeline: Pipeline, chunk: int, sender: int) -> int:
 def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
     """Return the collectives of a block's gradient sync.
 
-    Parameters
-    ----------
-    pipeline, block
-        The plan on its devices, and a block of it, from 0.
-    quanta
-        How long the block waits for all of them. Each has the part of it
-        that it has of their prices.
+    The block waits ``quanta`` for all of them. Each has the part of it that it has of
+    their prices.
     """
     model, runtime = pipeline.model, pipeline.runtime
     where = pipeline.blocks[block]
@@ -475,15 +423,11 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
         )
     for block, (trace, node_ends) in enumerate(zip(traces, ends, strict=True)):
         name = f"{PREFIX}.{block}.et"
-        if trace.attributes.get("step_ps") != step_ps:
-            raise refuse(
-                f"{name}: metadata: step_ps",
-                str(step_ps),
-                str(trace.attributes.get("step_ps")),
-            )
-        for index, (node, end) in enumerate(
-            zip(trace.nodes, node_ends, strict=True), 1
-        ):
+        stated_ps = trace.attributes.get("step_ps")
+        if stated_ps != step_ps:
+            raise refuse(f"{name}: metadata: step_ps", str(step_ps), str(stated_ps))
+        pairs = zip(trace.nodes, node_ends, strict=True)
+        for index, (node, end) in enumerate(pairs, 1):
             timed = _in_us(node, end)
             if timed != node:
                 raise refuse(
@@ -519,18 +463,9 @@ def _passes(
         attributes = node.attributes
         if node.kind != "compute" or "chunk" not in attributes:
             continue
-        phase, end = str(attributes["phase"]), end // quantum_ps
-        pair = phase == "pair"
-        yield (
-            "forward" if pair else phase,
-            attributes["chunk"],
-            attributes["micro_batch"],
-            end,
-        )
-        if pair:
-            yield (
-                "backward",
-                attributes["paired_chunk"],
-                attributes["paired_micro_batch"],
-                end,
-            )
+        phase = str(attributes["phase"])
+        paired = {"forward": "", "backward": "paired_"}
+        for run, prefix in (paired if phase == "pair" else {phase: ""}).items():
+            chunk = attributes[f"{prefix}chunk"]
+            micro_batch = attributes[f"{prefix}micro_batch"]
+            yield run, chunk, micro_batch, end // quantum_ps

@@ -89,13 +89,7 @@ def refuse(where: str, expected: str, got: str) -> InvalidPlanError:
 
 @cache
 def _message(name: str) -> Any:
-    """Return the class of a message.
-
-    Raises
-    ------
-    NestError
-        If the package for the format is missing.
-    """
+    """Return the class of a message; refuse to without the package for the format."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
@@ -190,7 +184,7 @@ def decode(data: bytes, where: str) -> Trace:
         raise refuse(where, "metadata and nodes", "an empty file")
     head = _parse(METADATA, first, f"{where}: metadata")
     if head.version != VERSION:
-        raise refuse(f"{where}: metadata", f"version {VERSION}", f"{head.version!r}")
+        raise refuse(f"{where}: metadata", f"version {VERSION}", repr(head.version))
     attributes = _attributes(head, f"{where}: metadata")
     kinds = {code: kind for kind, code in KINDS.items()}
     nodes = []
@@ -198,19 +192,14 @@ def decode(data: bytes, where: str) -> Trace:
         location = f"{where}: node {count}"
         message = _parse(NODE, record, location)
         if message.type not in kinds:
-            raise refuse(
-                location, f"a type among {', '.join(KINDS)}", f"{message.type}"
-            )
+            expected = f"a type among {', '.join(KINDS)}"
+            raise refuse(location, expected, str(message.type))
         nodes.append(
             Node(
-                message.id,
-                message.name,
-                kinds[message.type],
-                tuple(message.ctrl_deps),
-                tuple(message.data_deps),
+                *(message.id, message.name, kinds[message.type]),
+                *(tuple(message.ctrl_deps), tuple(message.data_deps)),
                 _attributes(message, location),
-                message.start_time_micros,
-                message.duration_micros,
+                *(message.start_time_micros, message.duration_micros),
             )
         )
     return Trace(attributes, tuple(nodes))
@@ -254,10 +243,7 @@ def _attributes(message: Any, where: str) -> dict[str, Value]:
         if name in values:
             raise refuse(where, f"attribute {name} once", "it twice")
         if ATTRIBUTES.get(name) != field or field is None:
-            raise refuse(
-                f"{where}: attribute {name}",
-                ATTRIBUTES.get(name, "a known name"),
-                field or "no value",
-            )
+            expected = ATTRIBUTES.get(name, "a known name")
+            raise refuse(f"{where}: attribute {name}", expected, field or "no value")
         values[name] = getattr(attribute, field)
     return values

@@ -33,12 +33,9 @@ def read(files: Mapping[str, bytes]) -> list[Trace]:
     traces = [decode(files[name], name) for name in names]
     for block, (name, trace) in enumerate(zip(names, traces, strict=True)):
         for field, value in (("block", block), ("num_blocks", len(names))):
-            if trace.attributes.get(field) != value:
-                raise refuse(
-                    f"{name}: metadata: {field}",
-                    str(value),
-                    str(trace.attributes.get(field)),
-                )
+            got = trace.attributes.get(field)
+            if got != value:
+                raise refuse(f"{name}: metadata: {field}", str(value), str(got))
         _check_nodes(name, trace.nodes)
     _check_messages(names, traces)
     return traces
@@ -76,19 +73,15 @@ def _check_messages(names: Sequence[str], traces: Sequence[Trace]) -> None:
             where = f"{name}: node {index}"
             if node.attributes[end] != block:
                 raise refuse(f"{where}: {end}", str(block), str(node.attributes[end]))
-            if key in sides[node.kind]:
-                raise refuse(
-                    where,
-                    f"a message of its own tag to {node.kind}",
-                    f"that of {sides[node.kind][key]}",
-                )
-            sides[node.kind][key] = where
+            before = sides[node.kind].setdefault(key, where)
+            if before != where:
+                expected = f"a message of its own tag to {node.kind}"
+                raise refuse(where, expected, f"that of {before}")
     for kind, other in (("send", "receive"), ("receive", "send")):
         for key, where in sides[kind].items():
             if key not in sides[other]:
-                raise refuse(
-                    where, f"a node that {other}s the same tag and bytes", "none"
-                )
+                expected = f"a node that {other}s the same tag and bytes"
+                raise refuse(where, expected, "none")
 
 
 def _message(node: Node) -> tuple[Value, ...]:
@@ -100,12 +93,8 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
     """Run the nodes of every trace in order, one at a time.
 
     A node starts when its trace has ended the one before, the nodes that it
-    waits for have ended, and, if it receives, the node that sends has.
-
-    Returns
-    -------
-    list of list of int
-        When every node of every trace ends, in ps.
+    waits for have ended, and, if it receives, the node that sends has. Returned is
+    when every node of every trace ends, in ps.
 
     Raises
     ------
@@ -138,11 +127,9 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
                 moved = True
     for block, (block_ends, trace) in enumerate(zip(ends, traces, strict=True)):
         if len(block_ends) < len(trace.nodes):
-            raise refuse(
-                f"{PREFIX}.{block}.et: node {len(block_ends) + 1}",
-                "a message that can arrive",
-                "nodes that wait for each other",
-            )
+            where = f"{PREFIX}.{block}.et: node {len(block_ends) + 1}"
+            got = "nodes that wait for each other"
+            raise refuse(where, "a message that can arrive", got)
     return ends
 
 

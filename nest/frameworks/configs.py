@@ -46,14 +46,8 @@ class Entry(NamedTuple):
 class Config:
     """The keys of a configuration, such as ``model.hidden_size``.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    variables
-        Values of environment variables, such as ``${SEQ_LEN}``.
-    overrides
-        Values of keys, instead of the file's.
+    ``variables`` are values of environment variables, such as ``${SEQ_LEN}``, and
+    ``overrides`` values of keys, instead of the file's.
 
     Raises
     ------
@@ -172,12 +166,8 @@ class Config:
         if key in through:
             raise self.refuse(key, "a value", f"{entry.value}, which is itself")
         if len(through) > _MAX_CHAIN:
-            raise self.refuse(
-                through[0],
-                f"a value within {_MAX_CHAIN} interpolations",
-                "more",
-                "write the value",
-            )
+            expected = f"a value within {_MAX_CHAIN} interpolations"
+            raise self.refuse(through[0], expected, "more", "write the value")
         if not isinstance(entry.value, str) or "${" not in entry.value:
             return entry
         whole = _WHOLE.fullmatch(entry.value.strip())

@@ -20,6 +20,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -38,13 +39,11 @@ from nest.frameworks.megatron_model import (
     read_model,
 )
 from nest.frameworks.scripts import unread as unread_arguments
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell_words import Word
 from nest.ir.documents import parse_json, refusing
 from nest.ir.plan import Recompute
 from nest.models.architectures import Architecture
 
-NAME = "deepspeed"
 FILE, ARGUMENTS = "ds.json", "megatron-args.sh"
 START = (
     f"bash: source {ARGUMENTS}, then deepspeed --hostfile hostfile "
@@ -71,14 +70,7 @@ _OLD = read_data("megatron_deepspeed", _Arguments)
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return configuration and arguments.
-
-    Raises
-    ------
-    InvalidPlanError
-        If they cannot say what is kept per weight, the data type, or a part
-        of the model or the plan.
-    """
+    """Return configuration and arguments; ``ExportModule.write`` says its errors."""
     check_memory(launch)
     run = as_run(launch)
     check_dtype(run, ("bf16", "fp16"), "DeepSpeed computes in no other")
@@ -95,24 +87,18 @@ def write(
         run.dtype: {"enabled": True},
         "data_types": {"grad_accum_dtype": narrow},
     }
+    recomputing = ("--checkpoint-activations", "--deepspeed-activation-checkpointing")
     flags = [
         *_old(model_flags(model, length), model),
         ("--tensor-model-parallel-size", (run.tp,)),
         ("--pipeline-model-parallel-size", (run.stages,)),
-        *([("--no-pipeline-parallel", ())] if run.stages == 1 else []),
+        *[("--no-pipeline-parallel", ())] * (run.stages == 1),
         ("--micro-batch-size", (run.samples,)),
         ("--global-batch-size", (run.global_batch,)),
         ("--deepspeed", ()),
         ("--deepspeed_config", (FILE,)),
         ("--zero-stage", (run.zero,)),
-        *(
-            [
-                ("--checkpoint-activations", ()),
-                ("--deepspeed-activation-checkpointing", ()),
-            ]
-            if run.recompute == "full"
-            else []
-        ),
+        *((name, ()) for name in recomputing if run.recompute == "full"),
         (f"--{run.dtype}", ()),
     ]
     return {
@@ -160,18 +146,12 @@ def present(arguments: Arguments) -> Arguments:
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     config = config_file(files[FILE], FILE)
     config.check_written()
     arguments = present(read_array(files[ARGUMENTS], ARGUMENTS))
-    launch, written = read_pair(config, arguments, len(devices))
+    launch, written = _read_pair(config, arguments, len(devices))
     arguments.check_all_used()
     check_shape(ARGUMENTS, model, written, launch.sequence_length)
     return launch, usual_groups(launch, devices)
@@ -182,16 +162,9 @@ def read_script(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read arguments of Megatron-DeepSpeed with their configuration.
 
-    Returns the launch, the model, and notes for the user.
-
-    Parameters
-    ----------
-    words, where
-        The command that starts it, and the name of its script.
-    world
-        Devices.
-    find
-        Returns the text of the configuration of that name.
+    Returns the launch on ``world`` devices, the model, and notes for the user.
+    ``tokens`` are the command that starts it, and ``find`` returns the text of the
+    configuration of that name.
 
     Raises
     ------
@@ -209,7 +182,7 @@ def read_script(
     # What is read later is no other name written wrongly.
     arguments.used |= _OLD.with_config
     try:
-        launch, model = read_pair(config, arguments, world)
+        launch, model = _read_pair(config, arguments, world)
     except InvalidPlanError:
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, tokens)
@@ -219,7 +192,7 @@ def read_script(
     return launch, model, notes
 
 
-TABLE = read_data(NAME, KeyTable)
+TABLE = read_data("deepspeed", KeyTable)
 
 #: Bytes of the moments per weight, by the type of the optimizer.
 _MOMENTS = {
@@ -256,7 +229,7 @@ def _automatic(config: KeyedFile) -> str | None:
     return None
 
 
-def batches(
+def _batches(
     config: KeyedFile, data: int, samples: int | None, batch: int | None
 ) -> tuple[int, int]:
     """Return samples of a micro-batch on a data rank, and of a step.
@@ -289,15 +262,12 @@ def batches(
     return micro, total
 
 
-def precision(config: KeyedFile) -> dict[str, Any]:
+def _precision(config: KeyedFile) -> dict[str, Any]:
     """Return the data type and the bytes of gradients."""
     brain, half = config.get("bf16.enabled"), config.get("fp16.enabled")
     if brain == half:
-        raise config.refuse(
-            "bf16.enabled",
-            "one of bf16 and fp16",
-            "both" if brain else "none, which is fp32",
-        )
+        got = "both" if brain else "none, which is fp32"
+        raise config.refuse("bf16.enabled", "one of bf16 and fp16", got)
     dtype = "bf16" if brain else "fp16"
     path = "data_types.grad_accum_dtype"
     gradients = config.get(path)
@@ -312,9 +282,8 @@ def precision(config: KeyedFile) -> dict[str, Any]:
 
 def _state_bytes(config: KeyedFile) -> int:
     """Return the bytes of master weights and moments, per weight."""
-    optimizer = config.document.get("optimizer")
-    if not isinstance(optimizer, dict):
-        optimizer = {}
+    section = config.document.get("optimizer")
+    optimizer = section if isinstance(section, dict) else {}
     kind = optimizer.get("type", "Adam")
     moments = _MOMENTS.get(str(kind).lower())
     if moments is None:
@@ -326,16 +295,10 @@ def _state_bytes(config: KeyedFile) -> int:
     return 4 + moments
 
 
-def read_pair(
+def _read_pair(
     config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
-    """Return the launch that both files describe on ``world`` devices.
-
-    Raises
-    ------
-    InvalidPlanError
-        If they contradict each other, or no run can start with them.
-    """
+    """Return the launch that both files describe on ``world`` devices."""
     model, length = read_model(arguments, "export")
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")
@@ -372,11 +335,8 @@ def read_pair(
         raise arguments.refuse("--deepspeed", "it", "none")
     arguments.text("--deepspeed-config")
     if arguments.has("--deepspeed-activation-checkpointing") != full:
-        raise arguments.refuse(
-            "--checkpoint-activations",
-            "it together with --deepspeed-activation-checkpointing",
-            "one of them",
-        )
+        expected = "it together with --deepspeed-activation-checkpointing"
+        raise arguments.refuse("--checkpoint-activations", expected, "one of them")
     dtypes = [name for name in ("bf16", "fp16") if arguments.has(f"--{name}")]
     if dtypes != [launch.dtype]:
         raise arguments.refuse(
@@ -396,7 +356,7 @@ def _launch(
     recompute: Recompute = "none",
 ) -> Launch:
     """Return what a configuration starts with these degrees and batches."""
-    samples, batch = batches(config, data, samples, batch)
+    samples, batch = _batches(config, data, samples, batch)
     zero = config.get("zero_optimization.stage")
     if zero > 1 and len(chunks) > 1:
         raise config.refuse("zero_optimization.stage", "0 or 1 with a pipeline", zero)
@@ -412,17 +372,15 @@ def _launch(
         global_batch=batch,
         sequence_length=length,
         overlap=("gradients",) if overlap else (),
-        **precision(config),
+        **_precision(config),
     )
     return as_run(launch)
 
 
 def _check_autotp(config: KeyedFile, tp: int, location: str) -> None:
-    """Refuse another tensor parallel degree than ``place`` states."""
-    section = config.document.get("tensor_parallel", {})
-    degree = tp
-    if isinstance(section, dict):
-        degree = section.get("autotp_size", tp)
+    """Refuse another tensor parallel degree than ``location`` states."""
+    section = config.document.get("tensor_parallel")
+    degree = section.get("autotp_size", tp) if isinstance(section, dict) else tp
     if degree != tp:
         raise config.refuse(
             "tensor_parallel.autotp_size", f"{tp} as {location}", degree
@@ -440,14 +398,7 @@ def read_foreign(
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read the configuration of a user, and return notes for the user too.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    world
-        Devices.
-    model, sequence_length, tp, stages
-        What the file does not say.
+    The file does not say the model, its sequence length, and the degrees.
 
     Raises
     ------
@@ -465,11 +416,8 @@ def read_foreign(
     _check_autotp(config, tp, "in --tp")
     sequence_ranks = config.document.get("sequence_parallel_size", 1)
     if sequence_ranks != 1:
-        raise config.refuse(
-            "sequence_parallel_size",
-            "1, as plans split sequences otherwise",
-            sequence_ranks,
-        )
+        expected = "1, as plans split sequences otherwise"
+        raise config.refuse("sequence_parallel_size", expected, sequence_ranks)
     if world % (tp * stages):
         raise InvalidPlanError(
             f"--tp: expected tensor * pipeline parallel = {tp} * {stages} to "

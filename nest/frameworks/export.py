@@ -21,6 +21,7 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     Mesh,
+    Settings,
     differences,
     groups_of_plan,
     launch_of,
@@ -28,7 +29,6 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import placement_of
 from nest.frameworks.models import model_of
-from nest.frameworks.settings import Settings
 from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Optimizer
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
@@ -56,12 +56,26 @@ class ExportModule(Protocol):
     def write(
         self, launch: Launch, model: Architecture, settings: Settings, heading: str
     ) -> dict[str, str]:
-        """Return the files of a launch, without hosts."""
+        """Return the files of a launch, without hosts.
+
+        Raises
+        ------
+        InvalidPlanError
+            If they cannot say the model, what is kept per weight, the data type, or
+            the plan.
+        """
 
     def read(
         self, files: Mapping[str, str], model: Architecture
     ) -> tuple[Launch, Groups | None]:
-        """Return what files say, and the devices of every group if known."""
+        """Return what files say, and the devices of every group if known.
+
+        Raises
+        ------
+        InvalidPlanError
+            If they are broken, or no run could start with them; the text names the
+            file, and the line or key.
+        """
 
     def stated(self, launch: Launch) -> Launch:
         """Return a launch as the files state it."""
@@ -85,12 +99,8 @@ def as_run_by(problem: Problem, target: str) -> tuple[Problem, tuple[str, ...]]:
 
     As :func:`nest.constraints.targets.for_target` has them: its own schedule
     where it has not the job's, and its own optimizer in place of the default
-    one, unless it can keep that.
-
-    Returns
-    -------
-    tuple
-        The problem, and its differences from the job as texts for the user.
+    one, unless it can keep that. The differences from the job come as texts for the
+    user.
 
     Raises
     ------
@@ -107,23 +117,23 @@ def as_run_by(problem: Problem, target: str) -> tuple[Problem, tuple[str, ...]]:
         gradients = "bf16" if "bf16" in rules.gradients.value else None
         optimizer = optimizer_of(framework, gradients)
     virtual = job.virtual_stages
-    if schedule not in ("1f1b", job.schedule):
-        virtual = (1,)
-    if schedule != job.schedule and not FIXED_CHUNKS.keys().isdisjoint(job.schedules):
+    if schedule != job.schedule and (
+        schedule != "1f1b" or not FIXED_CHUNKS.keys().isdisjoint(job.schedules)
+    ):
         virtual = (1,)
     there = replace(job, schedule=schedule, optimizer=optimizer, virtual_stages=virtual)
-    pairs = [("schedule", job.schedule_text, schedule)] + [
-        (
-            f"optimizer.{field}",
-            str(getattr(job.optimizer, field)),
-            str(getattr(optimizer, field)),
-        )
-        for field in ("gradient_bytes", "state_bytes")
-    ]
+    ours, theirs = (
+        {
+            "schedule": x.schedule_text,
+            "optimizer.gradient_bytes": x.optimizer.gradient_bytes,
+            "optimizer.state_bytes": x.optimizer.state_bytes,
+        }
+        for x in (job, there)
+    )
     changes = tuple(
-        f"{name} is {theirs}, not {ours}"
-        for name, ours, theirs in pairs
-        if ours != theirs
+        f"{name} is {value}, not {ours[name]}"
+        for name, value in theirs.items()
+        if value != ours[name]
     )
     return replace(problem, job=there), changes
 
@@ -151,8 +161,7 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     if plan.num_blocks > 1:
         raise InvalidPlanError(
             f"schedule: expected {' or '.join(schedules)}, got {schedule} "
-            f"({rules.schedule.source}); solve with --target {target}, or "
-            f"--nearest"
+            f"({rules.schedule.source}); solve with --target {target}, or --nearest"
         )
 
 
@@ -162,17 +171,8 @@ def export(
     """Return the files that run a plan, by name.
 
     They have been read back: layers of every chunk and devices of every
-    group are the plan's.
-
-    Parameters
-    ----------
-    problem, plan
-        A plan that is legal for the problem, which is taken as
-        :func:`as_run_by` gives it.
-    target
-        One of :data:`TARGETS`.
-    settings
-        What neither of them says.
+    group are the plan's, which is legal for the problem. The problem is taken as
+    :func:`as_run_by` gives it.
 
     Raises
     ------
@@ -190,9 +190,8 @@ def export(
     problem, _ = as_run_by(problem, target)
     for obstacle in inexpressible(target, problem, plan):
         # Every plan of the graph has that.
-        instead = "" if obstacle.field == "graph" else ", or --nearest"
-        choose = "target" if obstacle.field == "graph" else "plan"
-        raise InvalidPlanError(f"{obstacle}; choose another {choose}{instead}")
+        other = "target" if obstacle.field == "graph" else "plan, or --nearest"
+        raise InvalidPlanError(f"{obstacle}; choose another {other}")
     placement = placement_of(problem.graph)
     launch = launch_of(problem, plan, placement)
     model = model_of(problem, placement, settings.model)
@@ -202,19 +201,12 @@ def export(
         node_size(problem.cluster, settings.gpus_per_node),
     )
     heading = f"{problem.name}, plan {plan.replicas} x {launch.strategy}"
-    files: dict[str, str] = {
-        **module.write(launch, model, settings, heading),
-        **hosts.files(),
-    }
+    files = module.write(launch, model, settings, heading) | hosts.files()
     check(problem, plan, launch, model, module, files)
-    files["README"] = "\n".join(
-        (
-            f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
-            f"micro-batches of {launch.samples} samples per data rank.",
-            module.START.format(world=launch.world),
-            hosts.how(),
-            "",
-        )
+    files["README"] = (
+        f"# {heading}: {launch.world} ranks, {launch.micro_batches} "
+        f"micro-batches of {launch.samples} samples per data rank.\n"
+        f"{module.START.format(world=launch.world)}\n{hosts.how()}\n"
     )
     return files
 

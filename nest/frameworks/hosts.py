@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,15 +16,7 @@ HOSTS, RANK_MAP = "hostfile", "rank_map.json"
 
 
 class Hosts(NamedTuple):
-    """Devices that work, by rank.
-
-    Attributes
-    ----------
-    devices
-        The plan's device of every rank.
-    per_node
-        Devices of a node.
-    """
+    """The plan's device of every rank, and how many devices a node has."""
 
     devices: tuple[int, ...]
     per_node: int
@@ -39,12 +32,9 @@ class Hosts(NamedTuple):
         A line per node with a working device, nodes in their order:
         ``node3 slots=8``.
         """
-        slots: dict[int, int] = {}
-        for device in sorted(self.devices):
-            node = device // self.per_node
-            slots[node] = slots.get(node, 0) + 1
-        lines = [f"node{node} slots={count}" for node, count in slots.items()]
-        files = {HOSTS: "\n".join(lines) + "\n"}
+        slots = Counter(device // self.per_node for device in self.devices)
+        lines = [f"node{node} slots={slots[node]}\n" for node in sorted(slots)]
+        files = {HOSTS: "".join(lines)}
         if not self.in_order:
             files[RANK_MAP] = json.dumps(list(self.devices)) + "\n"
         return files
@@ -58,10 +48,9 @@ class Hosts(NamedTuple):
                 f"of hosts there, in the order of the plan's devices."
             )
         return (
-            f"Rank i runs on device d = {RANK_MAP}[i]: device d mod "
-            f"{self.per_node} of node d div {self.per_node} in {HOSTS}; give "
-            f"every process its RANK and LOCAL_RANK so, and put your names "
-            f"of hosts there."
+            f"Rank i runs on device d = {RANK_MAP}[i]: device d mod {self.per_node} of "
+            f"node d div {self.per_node} in {HOSTS}; give every process its RANK and "
+            f"LOCAL_RANK so, and put your names of hosts there."
         )
 
 

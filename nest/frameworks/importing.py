@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,7 +12,14 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.launch import Launch, plan_of, rank_map_of
+from nest.frameworks.launch import (
+    BYTES,
+    Launch,
+    fields_of,
+    plan_of,
+    rank_map_of,
+    usual_mesh,
+)
 from nest.frameworks.layers import placement_of
 from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
@@ -22,25 +30,16 @@ from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
-from nest.models.operators import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype
 from nest.units import divisors
 
 
 class Site(NamedTuple):
     """Where it runs.
 
-    Attributes
-    ----------
-    machines
-        Runs of machines, with their devices.
-    cluster
-        Their cluster, where a file gives it.
-    software
-        What software hides there; as stored without.
-    calibration
-        Name of the calibration that says so, for notes.
-    own_runs
-        What the runs behind it leave unknown.
+    On runs of machines, with their devices, or on the cluster of a file. ``software``
+    is what the calibration of that name says that software hides there, by default the
+    stored one; ``own_runs`` is what the runs behind it leave unknown.
     """
 
     machines: Sequence[tuple[Machine, int]]
@@ -91,20 +90,16 @@ def build(
 ) -> Imported:
     """Return the problem that a launch is a plan of, and the plan.
 
-    The job offers what :func:`nest.models.choices.choose` offers, and all
-    that the launch uses.
+    The job offers what :func:`nest.models.choices.choose` offers, and all that the
+    launch uses, which is as :func:`nest.frameworks.launch.as_run` has it.
 
     Parameters
     ----------
-    launch
-        What runs, as :func:`nest.frameworks.launch.as_run` has it.
-    model, site
-        What is trained, and where.
+    launch, model, site, freedom
+        What runs, what is trained, where, and what plans may choose.
     overlap
         Which fraction of communication is hidden where it overlaps; by
         default that of the site's calibration.
-    freedom
-        What plans may choose.
     devices
         The plan's device of every rank; ``None`` for all in order.
     mesh_inside
@@ -129,9 +124,8 @@ def build(
         fractions = ",".join(f"{name}={calibrated[name]}" for name in missing)
         whose = site.calibration or "the stored calibration"
         notes = (
-            f"overlap of {', '.join(missing)}: how much of it hides is not "
-            f"in the file, so it is {whose}'s, {fractions}; --overlap gives "
-            f"others",
+            f"overlap of {', '.join(missing)}: how much of it hides is not in the "
+            f"file, so it is {whose}'s, {fractions}; --overlap gives others",
         )
     if devices is None:
         devices = range(launch.world)
@@ -147,17 +141,11 @@ def build(
     job = replace(
         problem.job,
         schedule=launch.schedule,
-        optimizer=Optimizer(
-            name=launch.optimizer,
-            weight_bytes=launch.weight_bytes,
-            gradient_bytes=launch.gradient_bytes,
-            state_bytes=launch.state_bytes,
-        ),
+        optimizer=Optimizer(name=launch.optimizer, **fields_of(launch, *BYTES)),
         overlap={name: overlap[name] for name in OVERLAP if name in launch.overlap},
         distributed_optimizer=launch.distributed_optimizer,
     )
-    problem = with_quantum(replace(problem, job=job))
-    problem = replace(problem, own_runs=site.own_runs)
+    problem = with_quantum(replace(problem, job=job, own_runs=site.own_runs))
     plan = plan_of(launch, placement_of(problem.graph))
     if any_sequences and launch.sequence_parallel:
         plan = _with_sequences(plan)
@@ -180,23 +168,19 @@ def placed(
     data = launch.dp * launch.replicas
     for replicas in divisors(data):
         candidate = _with_replicas(launch, replicas)
-        if candidate is None or num_devices // replicas < (
-            candidate.stages * candidate.block_devices
-        ):
+        stride = num_devices // replicas
+        if candidate is None or stride < candidate.stages * candidate.block_devices:
             continue
         if mesh_inside and candidate.dp > 1:
             continue
-        outside = ("replicas", "stages")
-        axes = ("tp", "cp", "dp", *outside[:: -1 if mesh_inside else 1])
-        mesh = [(name, getattr(candidate, name)) for name in axes]
-        stride = num_devices // replicas
-        if rank_map_of(candidate, stride, mesh) == tuple(devices):
+        *inside, outer, stages = usual_mesh(candidate)
+        outside = (stages, outer) if mesh_inside else (outer, stages)
+        if rank_map_of(candidate, stride, (*inside, *outside)) == tuple(devices):
             return candidate
     raise InvalidPlanError(
-        f"rank_map: expected ranks on the devices that a plan gives them "
-        f"({data} data ranks, {launch.stages} stages on {num_devices} "
-        f"devices), got others; add the rank map of the launch, or reorder "
-        f"the devices"
+        f"rank_map: expected ranks on the devices that a plan gives them ({data} data "
+        f"ranks, {launch.stages} stages on {num_devices} devices), got others; add the "
+        f"rank map of the launch, or reorder the devices"
     )
 
 
@@ -224,9 +208,8 @@ def _choices(
 ) -> Choices:
     """Return what plans may choose: the usual, and what the launch uses."""
     machine, _ = site.machines[0]
-    batch = launch.global_batch
     request = Request(
-        global_batch=batch,
+        global_batch=launch.global_batch,
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
         layers_per_node=layers_per_node,
@@ -235,13 +218,12 @@ def _choices(
     )
     usual = choose(model, machine, site.num_devices, request)
     sizes = _with(usual.micro_batches, launch.micro_batch)
-    request = replace(
-        request,
-        micro_batches=tuple(size for size in sizes if batch % size == 0),
-        tp=_with({key.tp for key in usual.degrees}, launch.tp),
-        cp=_with({key.cp for key in usual.degrees}, launch.cp),
-        ep=_with({key.ep for key in usual.degrees}, launch.ep),
-    )
+    degrees = {
+        axis: _with(map(attrgetter(axis), usual.degrees), getattr(launch, axis))
+        for axis in ("tp", "cp", "ep")
+    }
+    fitting = tuple(size for size in sizes if launch.global_batch % size == 0)
+    request = replace(request, micro_batches=fitting, **degrees)
     return choose(model, machine, site.num_devices, request)
 
 
@@ -288,7 +270,6 @@ def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
         return read_overlap(texts)
     except ValueError as error:
         raise InvalidOptionError(
-            f"--overlap: expected one of {', '.join(OVERLAP)} with a "
-            f"fraction from 0 to 1, each once, got {str(error)!r}; for "
-            f"example --overlap gradients=0.9"
+            f"--overlap: expected one of {', '.join(OVERLAP)} with a fraction from 0 "
+            f"to 1, each once, got {str(error)!r}; for example --overlap gradients=0.9"
         ) from None

@@ -34,18 +34,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key that is read.
 
-    Attributes
-    ----------
-    type
-        Of its value.
-    default
-        The framework's default, ``None`` where it has none.
-    required
-        Whether the file must have the key.
-    minimum
-        The smallest number that it takes.
-    values
-        The values that it takes; empty for all of its type.
+    ``default`` is the framework's, ``None`` where it has none; ``minimum`` the smallest
+    number that it takes; ``values`` those that it takes, empty for all of its type.
     """
 
     type: Literal["integer", "number", "flag", "text", "list", "object"]
@@ -58,12 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Unsupported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key that changes memory or time in ways that plans do not know.
 
-    Attributes
-    ----------
-    unchanged
-        The values that change nothing.
-    why
-        Why nest refuses others.
+    ``unchanged`` values change nothing; ``why`` nest refuses others.
     """
 
     unchanged: tuple[Any, ...]
@@ -114,18 +99,8 @@ class KeyedFile:
     """The keys of one file.
 
     Every reader raises :class:`~nest.errors.InvalidPlanError`; the text
-    names file and key, and the line where ``line_of`` returns it.
-
-    Parameters
-    ----------
-    document
-        What the file contains. Its sections are mappings of their own.
-    where
-        Name of the file.
-    table
-        The keys that it may have.
-    line_of
-        Returns the line of a key, ``None`` where it is not known.
+    names file and key, and the line where ``line_of`` returns it. Sections of
+    ``document`` are mappings of their own; ``table`` has the keys that it may have.
     """
 
     def __init__(
@@ -219,11 +194,7 @@ class KeyedFile:
         return tuple(ignored)
 
     def _entries(self, every_section: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield all keys with their values.
-
-        Sections that have no key in the table are yielded as a whole, unless
-        ``every_section`` asks for their keys.
-        """
+        """Yield keys and values, sections that are not read as a whole or every one."""
         for name, value in self.document.items():
             opened = every_section or name in self.sections
             if opened and value and isinstance(value, Mapping):
@@ -239,12 +210,8 @@ class KeyedFile:
         if isinstance(value, dict) and "device" in value:
             value = value["device"]
         if value not in unsupported.unchanged:
-            raise self.refuse(
-                path,
-                " or ".join(map(json.dumps, unsupported.unchanged)),
-                _shown(value),
-                unsupported.why,
-            )
+            expected = " or ".join(map(json.dumps, unsupported.unchanged))
+            raise self.refuse(path, expected, _shown(value), unsupported.why)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,12 +23,27 @@ from nest.ir.base import Struct
 from nest.ir.job import ANY_ORDER, Job, Schedule
 from nest.ir.plan import OVERLAP, Overlap, PassLists, Plan, Recompute, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.architectures import Architecture
 
 #: Groups of devices, by what they are for.
 Groups = Mapping[str, frozenset[tuple[int, ...]]]
 
 #: Axes of a mesh, the fastest first, with their sizes.
 Mesh = Sequence[tuple[str, int]]
+
+#: What is kept per weight.
+BYTES = ("weight_bytes", "gradient_bytes", "state_bytes")
+
+
+class Settings(NamedTuple):
+    """The model and the devices of a node, where the problem does not say them.
+
+    ``flavor`` is what torchtitan calls the model, such as ``llama3/8B``.
+    """
+
+    model: Architecture | None = None
+    gpus_per_node: int | None = None
+    flavor: str | None = None
 
 
 class Launch(Struct, frozen=True, kw_only=True, dict=True):
@@ -136,14 +151,12 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def strategy(self) -> Strategy:
         """The strategy of every stage."""
-        return Strategy(
-            dp=self.dp,
-            tp=self.tp,
-            cp=self.cp,
-            ep=self.ep,
-            zero=self.zero,
-            recompute=self.recompute,
-        )
+        return Strategy(**fields_of(self, "dp", "tp", "cp", "ep", "zero", "recompute"))
+
+
+def fields_of(record: Struct, *names: str) -> dict[str, Any]:
+    """Return fields of a record, for another one that has them too."""
+    return {name: getattr(record, name) for name in names}
 
 
 def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | None:
@@ -157,14 +170,7 @@ def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | No
 
 
 def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
-    """Return what a plan says, if one set of degrees says it.
-
-    Parameters
-    ----------
-    problem, plan
-        A plan that is legal for the problem.
-    placement
-        What the layers of the graph stand for.
+    """Return what a plan that is legal says, if one set of degrees says it.
 
     Raises
     ------
@@ -199,29 +205,18 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     if job.gradient_sync_overlap:
         hidden.add("gradients")
     return Launch(
-        tp=first.tp,
-        cp=first.cp,
-        dp=first.dp,
-        ep=first.ep,
-        replicas=plan.replicas,
+        **fields_of(first, "tp", "cp", "dp", "ep", "recompute"),
+        **fields_of(plan, "replicas", "virtual_stages", "placement", "micro_batch"),
+        **fields_of(job, "global_batch", "sequence_length", "dtype"),
+        **fields_of(job.optimizer, *BYTES),
         stages=plan.num_blocks,
-        virtual_stages=plan.virtual_stages,
         chunks=chunks_of(plan, placement),
         schedule=schedule,
-        placement=plan.placement,
         order=order,
         zero=zero,
         distributed_optimizer=distributed,
-        recompute=first.recompute,
-        micro_batch=plan.micro_batch,
-        global_batch=job.global_batch,
-        sequence_length=job.sequence_length,
         overlap=tuple(name for name in OVERLAP if name in hidden and occurs[name]),
         sequence_parallel=job.splits_sequence(first) and first.tp > 1,
-        dtype=job.dtype,
-        weight_bytes=job.optimizer.weight_bytes,
-        gradient_bytes=job.optimizer.gradient_bytes,
-        state_bytes=job.optimizer.state_bytes,
         optimizer=_optimizer(job),
     )
 
@@ -341,17 +336,8 @@ def rank_map_of(launch: Launch, stride: int, mesh: Mesh) -> tuple[int, ...]:
     """Return the plan's device of every rank of a framework.
 
     In a plan replicas come first, then stages; in a stage ``tp`` is fastest,
-    then ``cp`` and ``dp``.
-
-    Parameters
-    ----------
-    launch
-        What runs.
-    stride
-        Devices of one replica, idle ones included.
-    mesh
-        How the framework numbers its ranks: axes ``tp``, ``cp``, ``dp``,
-        ``replicas`` and ``stages``, the fastest first.
+    then ``cp`` and ``dp``. ``stride`` counts the devices of one replica, idle ones
+    included; ``mesh`` is how the framework numbers its ranks.
     """
     strides = {
         "tp": 1,
@@ -446,13 +432,9 @@ def usual_groups(launch: Launch, devices: Sequence[int]) -> Groups:
     Experts are spread over consecutive data ranks of a replica.
     """
     mesh = usual_mesh(launch)
-    experts: Mesh = (
-        ("tp", launch.tp),
-        ("ep", launch.ep),
-        ("experts", launch.dp * launch.cp // launch.ep),
-        *mesh[3:],
-    )
-    return mesh_and_expert_groups(launch, mesh, experts, devices)
+    experts = ("experts", launch.dp * launch.cp // launch.ep)
+    expert_mesh = (mesh[0], ("ep", launch.ep), experts, *mesh[3:])
+    return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
 
 
 def mesh_and_expert_groups(
@@ -476,17 +458,10 @@ def mesh_and_expert_groups(
 def mesh_groups(
     mesh: Mesh, names: Iterable[str], devices: Sequence[int]
 ) -> frozenset[tuple[int, ...]]:
-    """Return the groups that differ in the axes named only.
+    """Return the groups whose ranks differ in the axes named only.
 
-    Parameters
-    ----------
-    mesh
-        Axes, the fastest first: rank 1 is the second along the first axis.
-    names
-        Axes that the members of a group differ in.
-    devices
-        Device of every rank. Groups are sorted by device, except along one
-        axis ``stages``, which is in its order.
+    ``devices`` has the device of every rank. Groups are sorted by device, except along
+    one axis ``stages``, which is in its order.
     """
     inside = set(names)
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -543,12 +518,7 @@ def plan_of(launch: Launch, placement: Placement) -> Plan:
         for layers in placement.cut(launch.chunks)
     ]
     return Plan(
-        replicas=launch.replicas,
-        micro_batch=launch.micro_batch,
         stages=tuple(stages),
-        virtual_stages=launch.virtual_stages,
-        placement=launch.placement,
-        order=launch.order,
-        overlap=launch.overlap,
-        distributed_optimizer=launch.distributed_optimizer,
+        **fields_of(launch, "replicas", "virtual_stages", "placement", "micro_batch"),
+        **fields_of(launch, "order", "overlap", "distributed_optimizer"),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,12 +23,7 @@ from nest.ir.plan import Plan
 class Chunk(NamedTuple):
     """The model parts of one stage, or of one chunk of an interleaved plan.
 
-    Attributes
-    ----------
-    embedding, head
-        Whether they are here.
-    layers, mtp
-        Number of blocks, and of modules for multi-token prediction.
+    ``layers`` and ``mtp`` count blocks and modules for multi-token prediction.
     """
 
     embedding: bool
@@ -85,11 +81,10 @@ class Placement(NamedTuple):
                     break
             if held != chunk:
                 raise InvalidPlanError(
-                    f"stages: expected cuts between layers of the graph "
-                    f"({self.layers} blocks, "
-                    f"{max(piece.layers for _, piece in self.pieces)} at most "
-                    f"in a layer), got a chunk {index} of {chunk.layers} "
-                    f"blocks; use a graph with finer layers"
+                    f"stages: expected cuts between layers of the graph ({self.layers} "
+                    f"blocks, {max(piece.layers for _, piece in self.pieces)} at most "
+                    f"in a layer), got a chunk {index} of {chunk.layers} blocks; use a "
+                    f"graph with finer layers"
                 )
             cuts.append(layers)
         if remaining:
@@ -133,8 +128,7 @@ def placement_of(graph: Graph) -> Placement:
         if chunk is None:
             raise InvalidProblemError(
                 f"graph: expected layers named embedding, layer-{blocks} (or "
-                f"layers-{blocks}-N) and so on, mtp-{modules} and so on, and "
-                f"head, got "
+                f"layers-{blocks}-N) and so on, mtp-{modules} and so on, and head, got "
                 f"{str(layer.id)!r}; name them as the graphs of models do"
             )
         blocks += chunk.layers
@@ -172,10 +166,7 @@ def _read(name: str, blocks: int, modules: int) -> Chunk | None:
 def chunks_of(plan: Plan, placement: Placement) -> tuple[Chunk, ...]:
     """Return what every stage of a plan holds."""
     stands_for = {str(name): piece for name, piece in placement.pieces}
-    chunks = []
-    for stage in plan.stages:
-        chunk = Chunk(False, 0, False)
-        for layer in stage.layers:
-            chunk = joined(chunk, stands_for[str(layer)])
-        chunks.append(chunk)
-    return tuple(chunks)
+    return tuple(
+        reduce(joined, (stands_for[str(layer)] for layer in stage.layers))
+        for stage in plan.stages
+    )

@@ -18,6 +18,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
     Launch,
     Mesh,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -26,18 +27,15 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.megatron_model import check_shape, comparable, why_not
-from nest.frameworks.settings import Settings
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 
-NAME = "maxtext"
 FILE = "config.yml"
 START = (
-    f"On the hosts of {{world}} devices: python -m "
-    f"maxtext.trainers.pre_train.train {FILE} and your keys for run_name, "
-    f"data, tokenizer and learning rate."
+    f"On the hosts of {{world}} devices: python -m maxtext.trainers.pre_train.train "
+    f"{FILE} and your keys for run_name, data, tokenizer and learning rate."
 )
 
 #: Bytes of the optimizer state beside what layers count: fp32 weights.
@@ -45,13 +43,13 @@ STATE_BYTES = 10
 _GRADIENTS = {2: "bfloat16", 4: "float32"}
 _AXES = ("data", "fsdp", "pipeline", "context", "tensor", "expert")
 
-TABLE = read_data(NAME, KeyTable)
+TABLE = read_data("maxtext", KeyTable)
 
 
 def mesh_of(launch: Launch) -> Mesh:
     """Return the plan's own order: the compiler makes the mesh."""
-    mesh = usual_mesh(launch)
-    return (*mesh[:3], mesh[4], mesh[3])
+    *inside, replicas, stages = usual_mesh(launch)
+    return (*inside, stages, replicas)
 
 
 def stated(launch: Launch) -> Launch:
@@ -60,13 +58,7 @@ def stated(launch: Launch) -> Launch:
 
 
 def _block_of(model: Architecture) -> str:
-    """Return MaxText's decoder block for a model of llama's kind.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is none.
-    """
+    """Return MaxText's decoder block for a model, which must be of llama's kind."""
     reason = why_not(model)
     tower = model.towers[0]
     block = tower.runs[0].block
@@ -93,13 +85,7 @@ def _block_of(model: Architecture) -> str:
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the configuration.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it cannot say the model, what is kept per weight, or the plan.
-    """
+    """Return the configuration; ``ExportModule.write`` says its errors."""
     length = length_of(launch)
     kind = _block_of(model)
     model = comparable(model, length)
@@ -125,7 +111,6 @@ def write(
     block = tower.runs[0].block
     attention, mlp = block.attention, block.mlp
     tensor = "tensor_sequence" if run.sequence_parallel else "tensor"
-    piped = run.stages > 1
     values: dict[str, Any] = {
         "base_config": "base.yml",
         "decoder_block": kind,
@@ -156,7 +141,7 @@ def write(
         values["base_moe_mlp_dim"] = mlp.hidden
         values["num_experts"] = mlp.experts
         values["num_experts_per_tok"] = mlp.experts_per_token
-    if piped:
+    if run.stages > 1:
         values["num_layers_per_pipeline_stage"] = run.even_layers
     if run.dtype == "fp8":
         values["quantization"] = "fp8"
@@ -170,24 +155,16 @@ def _batch(run: Launch) -> dict[str, Any]:
     A pipeline cuts the batch of a step; without one gradients accumulate.
     """
     if run.stages > 1:
-        micro = run.micro_batches
-        cut = {"num_pipeline_microbatches": micro}
-        samples = run.global_batch
+        key, samples = "num_pipeline_microbatches", run.global_batch
     else:
-        cut = {"gradient_accumulation_steps": run.micro_batches}
-        samples = run.replicas * run.micro_batch
+        key, samples = "gradient_accumulation_steps", run.replicas * run.micro_batch
     each, rest = divmod(samples, run.world)
-    return {"per_device_batch_size": samples / run.world if rest else each, **cut}
+    size = samples / run.world if rest else each
+    return {"per_device_batch_size": size, key: run.micro_batches}
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     world = len(read_hosts(files))
     with refusing(FILE, InvalidPlanError):
         document = parse_yaml(files[FILE])
@@ -199,8 +176,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     config.check_written()
     config.check_values()
     launch, written = _read(config, world)
-    length = launch.sequence_length
-    assert length is not None
+    length = length_of(launch)
     check_shape(FILE, replace(model, max_sequence=length), written, length)
     return launch, None
 
@@ -215,11 +191,8 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
         raise config.refuse("ici_tensor_parallelism", "one tensor axis", "two")
     product = data * fsdp * stages * cp * tp * ep
     if product != world:
-        raise config.refuse(
-            "ici_data_parallelism",
-            f"axes whose product is the {world} devices",
-            product,
-        )
+        expected = f"axes whose product is the {world} devices"
+        raise config.refuse("ici_data_parallelism", expected, product)
     model = _read_model(config)
     _check_split(config, model, tp, ep)
     sharded = fsdp * ep * cp > 1
@@ -231,20 +204,14 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
     chunks = even_chunks(model.layers, stages)
     layers = config.get("num_layers_per_pipeline_stage")
     if chunks is None or (stages > 1 and layers != chunks[0].layers):
-        raise config.refuse(
-            "num_layers_per_pipeline_stage",
-            f"{model.layers} layers / {stages} stages",
-            layers,
-        )
+        expected = f"{model.layers} layers / {stages} stages"
+        raise config.refuse("num_layers_per_pipeline_stage", expected, layers)
     ranks = fsdp * ep if sharded else data
     replicas = data if sharded else 1
     batch, micro = _read_batch(config, world, stages)
     if batch % micro or batch // micro % (ranks * replicas):
-        raise config.refuse(
-            "per_device_batch_size",
-            "whole samples of a micro-batch on every data rank",
-            batch / micro,
-        )
+        expected = "whole samples of a micro-batch on every data rank"
+        raise config.refuse("per_device_batch_size", expected, batch / micro)
     if stages > 1 and micro % stages:
         raise config.refuse(
             "num_pipeline_microbatches", f"a multiple of the {stages} stages", micro
@@ -284,11 +251,8 @@ def _check_split(config: KeyedFile, model: Architecture, tp: int, ep: int) -> No
         if count % tp:
             raise config.refuse(key, f"a multiple of the {tp} tensor ranks", count)
     if ep > 1 and (not block.mlp.experts or block.mlp.experts % ep):
-        raise config.refuse(
-            "ici_expert_parallelism",
-            f"a divisor of the {block.mlp.experts} experts",
-            ep,
-        )
+        expected = f"a divisor of the {block.mlp.experts} experts"
+        raise config.refuse("ici_expert_parallelism", expected, ep)
 
 
 def _read_batch(config: KeyedFile, world: int, stages: int) -> tuple[int, int]:

@@ -20,10 +20,13 @@ from nest.frameworks.launch import (
     Groups,
     Launch,
     Mesh,
+    Settings,
     as_run,
     check_memory,
     length_of,
     mesh_and_expert_groups,
+    usual_groups,
+    usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
 from nest.frameworks.megatron_model import (
@@ -34,13 +37,11 @@ from nest.frameworks.megatron_model import (
     model_flags,
     read_model,
 )
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.ir.plan import OVERLAP, Overlap, Recompute
 from nest.models.architectures import Architecture
 from nest.models.hf.config import MOST_LAYERS
 
-NAME = "megatron"
 FILE = "args.sh"
 START = (
     f"bash: source {FILE}, then torchrun (or srun) {{world}} times "
@@ -98,8 +99,7 @@ def mesh_of(launch: Launch) -> Mesh:
     ``--use-tp-pp-dp-mapping`` keeps replicas together, as plans do. (With
     context parallelism Megatron wants the same of the groups of experts.)
     """
-    inside = (("tp", launch.tp), ("cp", launch.cp), ("dp", launch.dp))
-    replicas, stages = ("replicas", launch.replicas), ("stages", launch.stages)
+    *inside, replicas, stages = usual_mesh(launch)
     if pipelines_inside(launch):
         return (*inside, stages, replicas)
     return (*inside, replicas, stages)
@@ -143,11 +143,8 @@ def plan_flags(launch: Launch) -> Flags:
     # Where modules for multi-token prediction are is always written.
     laid = launch.even_layers is None or (launch.mtp and stages > 1)
     flag(_LAYOUT, layout_of(launch.chunks), when=laid)
-    flag(
-        "--num-virtual-stages-per-pipeline-rank",
-        launch.virtual_stages,
-        when=launch.virtual_stages > 1 and not laid,
-    )
+    virtual = launch.virtual_stages
+    flag(_VIRTUAL, virtual, when=virtual > 1 and not laid)
     flag("--sequence-parallel", when=launch.sequence_parallel)
     flag("--micro-batch-size", launch.samples)
     flag("--global-batch-size", launch.global_batch)
@@ -175,32 +172,20 @@ def plan_flags(launch: Launch) -> Flags:
     flag("--bf16", when=launch.dtype in ("bf16", "fp8"))
     flag("--fp16", when=launch.dtype == "fp16")
     flag("--fp8-format", "hybrid", when=launch.dtype == "fp8")
-    flag(
-        "--grad-reduce-in-bf16",
-        when=launch.gradient_bytes == 2 and launch.dtype != "fp16",
-    )
-    flag(
-        "--accumulate-allreduce-grads-in-fp32",
-        when=launch.gradient_bytes == 4 and launch.dtype == "fp16",
-    )
+    half, size = launch.dtype == "fp16", launch.gradient_bytes
+    flag("--grad-reduce-in-bf16", when=size == 2 and not half)
+    flag("--accumulate-allreduce-grads-in-fp32", when=size == 4 and half)
     return flags
 
 
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the arguments as a bash array, by file.
-
-    Raises
-    ------
-    InvalidPlanError
-        If the arguments cannot say what the model is, or what is kept per weight.
-    """
+    """Return the arguments as a bash array; ``ExportModule.write`` says its errors."""
     if launch.optimizer not in ("adam", "sgd"):
         raise InvalidPlanError(
             f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
-            f"Megatron-LM keeps other state for matrices than for other "
-            f"weights with it"
+            f"Megatron-LM keeps other state for matrices than for other weights with it"
         )
     check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
@@ -211,7 +196,8 @@ def write(
 
 def array(heading: str, flags: Flags, settings: str = "") -> str:
     """Return arguments as a bash array ``ARGS``, one to a line."""
-    lines = [f"  {' '.join((name, *map(_quoted, v)))}" for name, v in flags]
+    rows = [shlex.join((name, *map(str, values))) for name, values in flags]
+    lines = [f"  {row}" for row in rows]
     return "\n".join((f"# {heading}", f"{settings}ARGS=(", *lines, ")", ""))
 
 
@@ -251,21 +237,10 @@ def _one_connection(launch: Launch) -> bool:
     )
 
 
-def _quoted(value: object) -> str:
-    return shlex.quote(str(value))
-
-
 class Reading(NamedTuple):
-    """A launch that arguments describe.
+    """A launch that arguments describe, as :func:`as_run` has it, and its model.
 
-    Attributes
-    ----------
-    launch
-        What runs, as :func:`nest.frameworks.launch.as_run` has it.
-    model
-        The model.
-    pipelines_inside
-        Whether all stages of a data rank come before the next data rank.
+    ``pipelines_inside``: all stages of a data rank come before the next data rank.
     """
 
     launch: Launch
@@ -274,31 +249,18 @@ class Reading(NamedTuple):
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Parameters
-    ----------
-    files
-        Texts by name.
-    model
-        The model that they should describe.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file, line and argument.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     arguments = read_array(files[FILE], FILE, (_CONNECTIONS,))
     devices = read_hosts(files)
     reading = read_arguments(arguments, len(devices), "export")
     arguments.check_all_used()
     launch = reading.launch
     setting = read_script(files[FILE], FILE).variables.get(_CONNECTIONS, ())
-    if [token.text for token in setting] != ["1"] * _one_connection(launch):
+    one = _one_connection(launch)
+    if [token.text for token in setting] != ["1"] * one:
         raise InvalidPlanError(
-            f"{FILE}: {_CONNECTIONS}: expected "
-            f"{'1' if _one_connection(launch) else 'no such setting'} with "
-            f"these degrees, got another; correct it"
+            f"{FILE}: {_CONNECTIONS}: expected {'1' if one else 'no such setting'} "
+            f"with these degrees, got another; correct it"
         )
     check_shape(FILE, model, reading.model, launch.sequence_length)
     return launch, groups_of(reading, devices)
@@ -312,16 +274,16 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     them, in their order (``parallel_state.py`` of megatron-core).
     """
     launch = reading.launch
-    inside = (("tp", launch.tp), ("cp", launch.cp), ("dp", launch.dp))
-    replicas, stages = ("replicas", launch.replicas), ("stages", launch.stages)
+    if not reading.pipelines_inside:
+        return usual_groups(launch, devices)
+    tp, cp, dp, replicas, stages = usual_mesh(launch)
     experts = ("experts", launch.dp * launch.cp // launch.ep)
-    split = (("tp", launch.tp), ("ep", launch.ep))
-    mesh: Mesh = (*inside, replicas, stages)
-    expert_mesh: Mesh = (*split, experts, replicas, stages)
-    if reading.pipelines_inside:
-        mesh = (*inside[:2], stages, inside[2], replicas)
-        expert_mesh = (*split, stages, experts, replicas)
-    return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
+    return mesh_and_expert_groups(
+        launch,
+        (tp, cp, stages, dp, replicas),
+        (tp, ("ep", launch.ep), stages, experts, replicas),
+        devices,
+    )
 
 
 def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
@@ -603,27 +565,16 @@ def _overlap(
 ) -> tuple[Overlap, ...]:
     """Return what runs behind computation."""
     names = {name for name, flag in _OVERLAP.items() if arguments.has(flag)}
-    arguments.check(
-        "tp" not in names or sequence,
-        _OVERLAP["tp"],
-        "--sequence-parallel too",
-        "none",
-        "add it",
-    )
-    arguments.check(
-        "ep" not in names or modules <= 1,
-        _OVERLAP["ep"],
-        "--mtp-num-layers of 1 at most",
-        modules,
-        "remove it",
-    )
-    arguments.check(
-        "weights" not in names or ("gradients" in names and zero > 0),
-        _OVERLAP["weights"],
-        f"{_OVERLAP['gradients']} and a sharded optimizer too",
-        "none",
-        "add it",
-    )
+    sharded = "gradients" in names and zero > 0
+    both = f"{_OVERLAP['gradients']} and a sharded optimizer too"
+    needs: dict[Overlap, tuple[bool, str, object, str]] = {
+        "tp": (sequence, "--sequence-parallel too", "none", "add it"),
+        "ep": (modules <= 1, "--mtp-num-layers of 1 at most", modules, "remove it"),
+        "weights": (sharded, both, "none", "add it"),
+    }
+    for name, (holds, expected, got, remedy) in needs.items():
+        holds = holds or name not in names
+        arguments.check(holds, _OVERLAP[name], expected, got, remedy)
     return tuple(name for name in OVERLAP if name in names)
 
 
@@ -801,12 +752,9 @@ def _counts(
         expected,
         stages,
     )
-    counts = [rest // middle] * middle if middle else []
-    if first is not None:
-        counts.insert(0, first)
-    if last is not None:
-        counts.append(last)
-    return counts
+    between = [rest // middle] * middle if middle else []
+    counts = (first, *between, last)
+    return [count for count in counts if count is not None]
 
 
 def _read_layout(
@@ -818,17 +766,14 @@ def _read_layout(
         for stage, text in enumerate(_without_groups(arguments, layout).split("|"), 1)
     ]
     joined = "".join(letters)
+    num_blocks = joined.count("t")
     homes = [stage for stage, text in enumerate(letters, 1) if "m" in text]
     empty = letters.index("") + 1 if "" in letters else 0
     predicting = f"--mtp-num-layers {modules} times m"
     for holds, expected, got in (
         (re.fullmatch(r"E[tm]*L", joined), "one E first and one L last", repr(layout)),
         ("mt" not in joined, "every m behind every t", repr(layout)),
-        (
-            joined.count("t") == layers,
-            f"--num-layers {layers} times t",
-            joined.count("t"),
-        ),
+        (num_blocks == layers, f"--num-layers {layers} times t", num_blocks),
         (
             joined.count("m") == modules,
             predicting if modules else "no m without --mtp-num-layers",
@@ -862,8 +807,7 @@ def _read_layout(
 def _without_groups(arguments: Arguments, layout: str) -> str:
     """Return a layout with its groups written as often as they repeat."""
     text = re.sub(r"[,\s]", "", layout)
-    group = re.compile(r"\(([^()]*)\)(?:\*(\d{1,4}))?")
-    while match := group.search(text):
+    while match := re.search(r"\(([^()]*)\)(?:\*(\d{1,4}))?", text):
         repeated = match[1] * int(match[2] or 1)
         text = text[: match.start()] + repeated + text[match.end() :]
         arguments.check(

@@ -156,14 +156,8 @@ _BRIDGE = _with_sections(_TABLES.bridge)
 _ARGUMENTS = "MODEL_ARGS"
 
 
-def format_of(config: Config) -> Format:
-    """Return the format of a configuration.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is none that is known.
-    """
+def _format_of(config: Config) -> Format:
+    """Return the format of a configuration, which must be one that is known."""
     sections = config.sections
     if _ARGUMENTS in sections:
         return Format("Megatron-LM", _plain_keys(config), ())
@@ -175,11 +169,10 @@ def format_of(config: Config) -> Format:
         return _NEMO
     names = [name for name in sections if "." not in name]
     raise InvalidPlanError(
-        f"{config.where}: expected sections language_model and "
-        f"model_parallel (Megatron-LM), {_ARGUMENTS} (its model "
-        f"configurations), model and trainer (NeMo 1), or model and train "
-        f"(Megatron-Bridge), got {', '.join(names) or 'none'}; pass another "
-        f"file, or the launch script"
+        f"{config.where}: expected sections language_model and model_parallel "
+        f"(Megatron-LM), {_ARGUMENTS} (its model configurations), model and trainer "
+        f"(NeMo 1), or model and train (Megatron-Bridge), got "
+        f"{', '.join(names) or 'none'}; pass another file, or the launch script"
     )
 
 
@@ -202,10 +195,8 @@ def read_config(
 
     Parameters
     ----------
-    text, where
-        The file, and its name for messages.
-    world
-        Devices of the cluster.
+    text, where, world
+        The file, its name for messages, and the devices of the cluster.
     variables
         Values of environment variables.
     overrides
@@ -225,7 +216,7 @@ def read_config(
     used = {x for one in references for x in re.split(r"[^\w.]+", one)}
     check_variables(variables or {}, used, where)
     # Plain arguments are keys of the file; others are in a table.
-    layout = format_of(Config(text, where))
+    layout = _format_of(Config(text, where))
     keys, options = {}, []
     for name, value in overrides:
         if "." in name or name in layout.keys:
@@ -259,13 +250,7 @@ def read_config(
 
 
 def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:
-    """Return the keys that nest does not read, unread sections as a whole.
-
-    Raises
-    ------
-    InvalidPlanError
-        If one is nearly a key that is read.
-    """
+    """Return the keys that nest does not read, unread sections as a whole."""
     paths = {path for key in read for path in _prefixes(key)}
     siblings: dict[str, list[str]] = {}
     for path in sorted(paths):
@@ -303,13 +288,7 @@ def _plain_keys(config: Config) -> dict[str, Key]:
 
 
 def _options(config: Config, keys: Mapping[str, Key]) -> dict[str, _Source]:
-    """Return what keys stand for, by option.
-
-    Raises
-    ------
-    InvalidPlanError
-        If two keys give different values to the same option.
-    """
+    """Return what keys stand for, by option, which they must not contradict."""
     sources: dict[str, _Source] = {}
     for name, key in keys.items():
         entry = config.get(name)
@@ -353,15 +332,10 @@ def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
     """Yield what a key says, as words of a launch line."""
     value, line = entry.value, entry.line
     if entry.unknown and (key.has_meanings or key.option in _SWITCHED):
-        raise config.refuse(
-            name,
-            "a value that the file states",
-            entry.unknown,
-            f"pass --say {name}=VALUE",
-        )
-    if isinstance(value, dict) or (
-        isinstance(value, list) and any(isinstance(x, dict) for x in value)
-    ):
+        remedy = f"pass --say {name}=VALUE"
+        raise config.refuse(name, "a value that the file states", entry.unknown, remedy)
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, dict) for item in items):
         raise config.refuse(name, "a value", "sections")
     if key.has_meanings:
         for text in _meaning(config, name, key, value):
@@ -375,7 +349,8 @@ def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
     if entry.unknown:
         yield Word("", line, entry.unknown)
     elif isinstance(value, list):
-        yield from _listed(config, name, key, value, line)
+        for text in _listed(config, name, key, list(map(_text, value))):
+            yield Word(text, line)
     elif value is not True:
         yield Word(_text(value), line)
 
@@ -392,21 +367,15 @@ def _meaning(config: Config, name: str, key: Key, value: Any) -> Meaning:
     raise config.refuse(name, f"one of {', '.join(known_values)}", _text(value))
 
 
-def _listed(
-    config: Config, name: str, key: Key, value: list[Any], line: int
-) -> Iterator[Word]:
-    """Yield the values of a list as the argument has them."""
-    if key.option == "--moe-layer-freq":
-        yield Word(f"[{','.join(map(_text, value))}]", line)
-    elif key.option == "--window-size":
-        yield Word(",".join(map(_text, value)), line)
-    elif key.option == "--pipeline-model-parallel-layout":
+def _listed(config: Config, name: str, key: Key, texts: list[str]) -> list[str]:
+    """Return the values of a list as the argument has them."""
+    if key.option == "--pipeline-model-parallel-layout":
         raise config.refuse(
             name, "a text such as Et*8|t*8L", "a list", f"pass --say {name}=TEXT"
         )
-    else:
-        for item in value:
-            yield Word(_text(item), line)
+    if key.option == "--moe-layer-freq":
+        return [f"[{','.join(texts)}]"]
+    return [",".join(texts)] if key.option == "--window-size" else texts
 
 
 def _text(value: object) -> str:
@@ -425,12 +394,9 @@ def _nemo_fp8(config: Config) -> dict[str, _Source]:
         if enabled is not None and enabled.value is True:
             tokens = (Word("--fp8-format", enabled.line), Word(text, enabled.line))
             return {"--fp8-format": _Source(f"model.{name}", tokens)}
-    raise config.refuse(
-        "model.fp8",
-        "fp8_hybrid or fp8_e4m3 with it",
-        "neither",
-        "pass --say model.fp8_hybrid=true",
-    )
+    expected = "fp8_hybrid or fp8_e4m3 with it"
+    remedy = "pass --say model.fp8_hybrid=true"
+    raise config.refuse("model.fp8", expected, "neither", remedy)
 
 
 def _check_supported(config: Config, layout: Format) -> None:
@@ -438,12 +404,9 @@ def _check_supported(config: Config, layout: Format) -> None:
     for key, harmless in layout.unsupported.items():
         entry = config.get(key)
         if entry is not None and entry.value not in harmless:
-            raise config.refuse(
-                key,
-                f"{' or '.join(map(_text, harmless)) or 'no such key'}",
-                _text(entry.value),
-                "plans know no other",
-            )
+            expected = " or ".join(map(_text, harmless)) or "no such key"
+            got = _text(entry.value)
+            raise config.refuse(key, expected, got, "plans know no other")
 
 
 def _check_required(
@@ -461,18 +424,13 @@ def _check_required(
         required.append("language_model.ffn_hidden_size")
     for key in required:
         option = layout.keys[key].option
-        if config.get(key) or (
+        stated = config.get(key) or (
             option and (option in sources or option in arguments.options)
-        ):
-            continue
+        )
         shape = _is_shape(key)
-        if not (model is not None and shape):
-            raise config.refuse(
-                key,
-                "a value",
-                "none",
-                f"add it, or pass --say {key}=VALUE" + " or --model NAME" * shape,
-            )
+        if not (stated or (shape and model is not None)):
+            remedy = f"add it, or pass --say {key}=VALUE" + " or --model NAME" * shape
+            raise config.refuse(key, "a value", "none", remedy)
 
 
 def _is_shape(key: str) -> bool:

@@ -18,15 +18,7 @@ from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
 from nest.frameworks.keyed import read_data
 from nest.models.architectures import Architecture
-from nest.models.blocks import (
-    Attention,
-    Block,
-    Head,
-    Mlp,
-    RepeatedBlock,
-    Tower,
-    unusual,
-)
+from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
 from nest.models.zoo import usual_vocabulary
 from nest.util.text import whole_number
@@ -63,11 +55,8 @@ def comparable(model: Architecture, sequence_length: int) -> Architecture:
     """
     towers = []
     for tower in model.towers:
-        runs = []
-        members = (_narrow(block, sequence_length) for block in tower.blocks())
-        for block, several in groupby(members):
-            runs.append(RepeatedBlock(block=block, count=len(list(several))))
-        towers.append(replace(tower, runs=tuple(runs), repeat=1))
+        runs = runs_of(_narrow(block, sequence_length) for block in tower.blocks())
+        towers.append(replace(tower, runs=runs, repeat=1))
     return Architecture(
         name="",
         towers=tuple(towers),
@@ -225,6 +214,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
 
     latent = attention.key_value_rank > 0
     grouped = attention.kv_heads != attention.heads
+    shared = sparse.shared_hidden if sparse else 0
     flag("--group-query-attention", when=grouped)
     flag("--num-query-groups", attention.kv_heads, when=grouped)
     flag("--kv-channels", attention.head_size, when=not latent)
@@ -241,9 +231,8 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
     flag("--window-size", f"{attention.window - 1},0", when=attention.window)
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
-    flag(
-        "--position-embedding-type", "rope" if attention.rotary else "learned_absolute"
-    )
+    position = "rope" if attention.rotary else "learned_absolute"
+    flag("--position-embedding-type", position)
     flag("--vocab-size", tower.vocabulary)
     flag("--untie-embeddings-and-output-weights", when=not model.head.tied)
     flag("--normalization", "RMSNorm", when=not block.layer_norm)
@@ -253,7 +242,6 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
     flag("--attention-dropout", "0.0", when=not block.dropout)
     flag("--hidden-dropout", "0.0", when=not block.dropout)
     if sparse is not None:
-        shared = sparse.shared_hidden
         flag("--num-experts", sparse.experts)
         flag("--moe-router-topk", sparse.experts_per_token)
         flag("--moe-ffn-hidden-size", sparse.hidden)
@@ -288,7 +276,6 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     heads = arguments.needed("--num-attention-heads")
     length = arguments.needed("--seq-length")
     positions = arguments.integer("--max-position-embeddings", default=length)
-    assert positions is not None
     if positions < length:
         raise arguments.refuse(
             "--max-position-embeddings", f"at least --seq-length {length}", positions
@@ -296,7 +283,6 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     gated = arguments.has("--swiglu")
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
     width = arguments.integer("--ffn-hidden-size", default=usual)
-    assert width is not None
     rotary = _rotary(arguments)
     modules = _modules(arguments, rotary)
     tied = not arguments.has("--untie-embeddings-and-output-weights")
@@ -316,30 +302,22 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         layer_norm=kind != "RMSNorm",
         dropout=dropout,
     )
-    sparse, where = _read_experts(arguments, dense, layers)
-    runs = tuple(
-        RepeatedBlock(
-            block=replace(block, name="experts", mlp=sparse)
-            if has_experts and sparse
-            else block,
-            count=len(list(several)),
-        )
-        for has_experts, several in groupby(where)
+    runs = runs_of(
+        replace(block, name="experts" if mlp.experts else "decoder", mlp=mlp)
+        for mlp in _read_mlps(arguments, dense, layers)
     )
     tower = Tower(
         runs=runs, learned_positions=0 if rotary else positions, modules=modules
     )
     vocabulary = _vocabulary(arguments, tower)
-    return (
-        Architecture(
-            name=name,
-            source=f"arguments of Megatron-LM, {arguments.where}",
-            towers=(replace(tower, vocabulary=vocabulary),),
-            head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
-            max_sequence=positions,
-        ),
-        length,
+    model = Architecture(
+        name=name,
+        source=f"arguments of Megatron-LM, {arguments.where}",
+        towers=(replace(tower, vocabulary=vocabulary),),
+        head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
+        max_sequence=positions,
     )
+    return model, length
 
 
 def _vocabulary(arguments: Arguments, tower: Tower) -> int:
@@ -387,27 +365,28 @@ def _modules(arguments: Arguments, rotary: bool) -> int:
 def _read_attention(
     arguments: Arguments, hidden: int, heads: int, rotary: bool
 ) -> Attention:
-    norm = arguments.has("--qk-layernorm")
-    window = 0
+    attention = Attention(
+        heads=heads,
+        kv_heads=heads,
+        head_size=0,
+        rotary=rotary,
+        query_key_norm=arguments.has("--qk-layernorm"),
+    )
     text = arguments.text("--window-size")
     if text is not None:
         match = re.fullmatch(r"\(?\s*(\d{1,15})\s*,\s*0\s*\)?", text)
         if match is None:
             raise arguments.refuse("--window-size", "N,0", repr(text))
-        window = int(match[1]) + 1
+        attention = replace(attention, window=int(match[1]) + 1)
     if arguments.has("--multi-latent-attention"):
         rotary_size = arguments.integer("--qk-pos-emb-head-dim", default=64)
-        return Attention(
-            heads=heads,
-            kv_heads=heads,
-            head_size=(arguments.integer("--qk-head-dim", default=128)) + rotary_size,
+        return replace(
+            attention,
+            head_size=arguments.integer("--qk-head-dim", default=128) + rotary_size,
             value_size=arguments.integer("--v-head-dim", default=128),
-            rotary=rotary,
-            query_key_norm=norm,
             query_rank=arguments.integer("--q-lora-rank", default=0),
             key_value_rank=arguments.integer("--kv-lora-rank", default=32),
             rotary_size=rotary_size,
-            window=window,
         )
     size = arguments.integer_or_none("--kv-channels")
     if size is None:
@@ -425,20 +404,11 @@ def _read_attention(
         raise arguments.refuse(
             "--num-query-groups", f"a divisor of the {heads} attention heads", kv_heads
         )
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=size,
-        rotary=rotary,
-        query_key_norm=norm,
-        window=window,
-    )
+    return replace(attention, kv_heads=kv_heads, head_size=size)
 
 
-def _read_experts(
-    arguments: Arguments, dense: Mlp, layers: int
-) -> tuple[Mlp | None, list[bool]]:
-    """Return the experts, if any, and which blocks have them."""
+def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
+    """Return the MLP of every block, or the experts in its place."""
     experts = arguments.integer_or_none("--num-experts")
     topk = arguments.integer("--moe-router-topk", default=2)
     width = arguments.integer("--moe-ffn-hidden-size", default=dense.hidden)
@@ -447,10 +417,7 @@ def _read_experts(
     arguments.has("--moe-grouped-gemm")
     arguments.text("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex"))
     if experts is None:
-        return None, [False] * layers
-    assert topk is not None
-    assert width is not None
-    assert shared is not None
+        return [dense] * layers
     if topk > experts:
         raise arguments.refuse(
             "--moe-router-topk", f"at most --num-experts {experts}", topk
@@ -462,7 +429,8 @@ def _read_experts(
         experts_per_token=topk,
         shared_hidden=shared,
     )
-    return sparse, _frequency(arguments, pattern, layers)
+    sparse_layers = _frequency(arguments, pattern, layers)
+    return [sparse if has_experts else dense for has_experts in sparse_layers]
 
 
 def _frequency(arguments: Arguments, pattern: str | None, layers: int) -> list[bool]:

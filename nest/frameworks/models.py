@@ -17,13 +17,7 @@ def model_of(
 
     A problem keeps the name of its model and where its shape comes from. A record
     counts only if it has as many blocks as the graph and as many FLOPs as the job says.
-
-    Parameters
-    ----------
-    problem, placement
-        The problem, and what its layers stand for.
-    given
-        The model that the user names, if any.
+    ``named`` is the model that the user names, if any.
 
     Raises
     ------
@@ -66,9 +60,8 @@ def _why_not(problem: Problem, placement: Placement, model: Architecture) -> str
     modules = sum(tower.modules for tower in model.towers)
     if modules != placement.mtp:
         return (
-            f"expected a model with as many modules for multi-token "
-            f"prediction as the graph, {placement.mtp}, got {model.name} "
-            f"with {modules}"
+            f"expected a model with as many modules for multi-token prediction as the "
+            f"graph, {placement.mtp}, got {model.name} with {modules}"
         )
     job = problem.job
     flops, length = job.model_flops_per_sample, job.sequence_length

@@ -22,9 +22,8 @@ from nest.cost.space import batch_splits, strategies
 from nest.cost.verdict import Score
 from nest.errors import InvalidPlanError, NestError
 from nest.frameworks.export import as_run_by, export
-from nest.frameworks.launch import even_chunks
+from nest.frameworks.launch import Settings, even_chunks
 from nest.frameworks.layers import Placement, placement_of
-from nest.frameworks.settings import Settings
 from nest.ir.base import LayerId
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Stage, Strategy
@@ -32,18 +31,11 @@ from nest.ir.problem import Problem
 
 
 class Nearest(NamedTuple):
-    """The plan that a framework can run in place of another one.
+    """The plan that a framework can run in place of another one, and its export.
 
-    Attributes
-    ----------
-    problem, plan
-        The problem as the framework has it, and the plan.
-    changes
-        Differences of the framework from the job, as texts for the user.
-    files
-        The export.
-    before, after
-        The scores of the plan that was asked for, and of this one.
+    The problem is as the framework has it; ``changes`` are its differences from the
+    job, as texts for the user. ``before`` is the score of the plan that was asked for,
+    ``after`` that of this one.
     """
 
     problem: Problem
@@ -70,12 +62,8 @@ def nearest(
 ) -> Nearest:
     """Return the nearest plan that a framework can run, and its export.
 
-    The plan itself, if that is one.
-
-    Parameters
-    ----------
-    problem, plan, target, settings
-        As for :func:`nest.frameworks.export.export`.
+    The plan itself, if that is one. Arguments are those of
+    :func:`nest.frameworks.export.export`.
 
     Raises
     ------
@@ -105,17 +93,15 @@ def nearest(
     costs = CostModel(targeted)
     refusal: InvalidPlanError | None = None
     for group in _candidates(targeted, plan):
-        feasible: list[tuple[int, int, Plan, Score]] = []
+        feasible: list[tuple[Plan, Score]] = []
         for candidate in group:
             try:
                 verdict = score(targeted, candidate, costs)
             except InvalidPlanError:
                 continue
             if verdict.feasible:
-                feasible.append(
-                    (verdict.step_quanta, len(feasible), candidate, verdict)
-                )
-        for _, _, candidate, verdict in sorted(feasible, key=lambda x: x[:2]):
+                feasible.append((candidate, verdict))
+        for candidate, verdict in sorted(feasible, key=lambda x: x[1].step_quanta):
             try:
                 files = export(targeted, candidate, target, settings)
             except InvalidPlanError as error:
@@ -147,15 +133,14 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
     virtual = plan.virtual_stages
     if virtual not in job.virtual_stages:
         virtual = 1
+    sharded = plan.distributed_optimizer and job.distributed_optimizer
     base = replace(
         plan,
         virtual_stages=virtual,
         placement="loop",
         order=None,
         overlap=tuple(name for name in plan.overlap if name in job.overlap),
-        distributed_optimizer=(
-            plan.distributed_optimizer and job.distributed_optimizer
-        ),
+        distributed_optimizer=sharded,
         problem_hash=None,
         solver=None,
     )
@@ -169,16 +154,9 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
         yield list(_with_each(base, equal, choices))
     groups: tuple[list[Plan], list[Plan]] = ([], [])
     for split in batch_splits(problem):
-        same_batches = (split.replicas, split.micro_batch) == (
-            plan.replicas,
-            plan.micro_batch,
-        )
-        here = replace(
-            base,
-            virtual_stages=1,
-            replicas=split.replicas,
-            micro_batch=split.micro_batch,
-        )
+        batches = {"replicas": split.replicas, "micro_batch": split.micro_batch}
+        here = replace(base, virtual_stages=1, **batches)
+        same = (here.replicas, here.micro_batch) == (plan.replicas, plan.micro_batch)
         choices_there = strategies(problem, split.micro_batch)
         for stages in range(1, min(split.devices, placement.layers) + 1):
             equal = even_cut(placement, stages)
@@ -186,7 +164,7 @@ def _candidates(problem: Problem, plan: Plan) -> Iterator[list[Plan]]:
                 fitting = [
                     x for x in choices_there if x.devices * stages <= split.devices
                 ]
-                groups[not same_batches].extend(_with_each(here, equal, fitting))
+                groups[not same].extend(_with_each(here, equal, fitting))
     yield from groups
 
 
@@ -195,11 +173,8 @@ def _with_each(
 ) -> Iterator[Plan]:
     """Yield a plan with these stages under every strategy."""
     for strategy in choices:
-        yield replace(
-            plan,
-            virtual_stages=plan.virtual_stages,
-            stages=tuple(Stage.of(layers, [strategy] * len(layers)) for layers in cut),
-        )
+        stages = tuple(Stage.of(layers, [strategy] * len(layers)) for layers in cut)
+        yield replace(plan, stages=stages)
 
 
 def even_cut(placement: Placement, count: int) -> list[list[LayerId]] | None:

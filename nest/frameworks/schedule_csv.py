@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from nest.cost.orders import plan_schedule
-from nest.cost.schedules import Schedule
+from nest.cost.schedules import Pass, Schedule
 from nest.cost.schedules.ordered import pass_text, read_order
 from nest.errors import InvalidPlanError
 from nest.ir.plan import PassLists, Placement, Plan
@@ -47,17 +47,15 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
 def cells_of(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> PassLists:
     """Return the cells of every row; two paired passes share one."""
     return tuple(
-        tuple(_cells(schedule, block, num_blocks, num_micro_batches))
+        tuple(_cells(schedule.passes(block, num_blocks, num_micro_batches)))
         for block in range(num_blocks)
     )
 
 
-def _cells(
-    schedule: Schedule, block: int, num_blocks: int, num_micro_batches: int
-) -> Iterator[str]:
+def _cells(passes: Iterable[Pass]) -> Iterator[str]:
     """Yield the cells of a row."""
     first = None
-    for run in schedule.passes(block, num_blocks, num_micro_batches):
+    for run in passes:
         text = pass_text(run)
         if run.paired:
             first = text
@@ -97,14 +95,8 @@ def read(
 ) -> tuple[Placement, PassLists]:
     """Return where chunks sit in a file, and the passes of every block.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    num_blocks, virtual_stages
-        Blocks of the plan, and chunks of each.
-    num_micro_batches
-        Those of the plan; ``None`` for those of the file.
+    ``virtual_stages`` are chunks of each block; without ``num_micro_batches`` those of
+    the file count.
 
     Raises
     ------
@@ -128,8 +120,7 @@ def read(
                 raise InvalidPlanError(
                     f"{where}, row {row_number}: expected stages 0 to "
                     f"{num_chunks - 1}, those of the plan, got "
-                    f"{stage}{letter}{micro_batch}; take the schedule of as "
-                    f"many stages"
+                    f"{stage}{letter}{micro_batch}; take the schedule of as many stages"
                 )
         order.append(tuple(f"{s}{x}{m}" for s, x, m in row))
     placement: Placement = "v" if turns and virtual_stages == 2 else "loop"

@@ -7,6 +7,7 @@ default and named as such.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -44,11 +45,10 @@ _SIGNS = frozenset(
 #: Arguments that are no other ones written wrongly.
 _NAMES = frozenset(
     f"--{name}"
-    for names in (
-        *(MEGATRON.values, MEGATRON.switches, MEGATRON.others),
-        MEGATRON.harmless,
+    for name in (
+        *(*MEGATRON.values, *MEGATRON.switches),
+        *(*MEGATRON.others, *MEGATRON.harmless),
     )
-    for name in names
 )
 
 #: Arguments that say the same as one of these.
@@ -103,12 +103,7 @@ class Count(NamedTuple):
 class Launched(NamedTuple):
     """The launch that a script starts.
 
-    Attributes
-    ----------
-    reading
-        What runs, the model, and the order of ranks.
-    notes
-        Defaults that count, and ignored arguments, as texts for the user.
+    Notes are defaults that count, and ignored arguments, as texts for the user.
     """
 
     reading: Reading
@@ -127,10 +122,8 @@ def read_launch(
 
     Parameters
     ----------
-    text, where
-        The script, and its name for messages.
-    world
-        Devices of the cluster.
+    text, where, world
+        The script, its name for messages, and the devices of the cluster.
     variables
         Values of shell variables.
     overrides
@@ -151,12 +144,8 @@ def read_launch(
     if model is not None:
         arguments = with_model(arguments, model)
     if "--yaml-cfg" in arguments.options:
-        raise arguments.refuse(
-            "--yaml-cfg",
-            "arguments",
-            "a configuration",
-            "import that file: nest import megatron-args FILE.yaml",
-        )
+        remedy = "import that file: nest import megatron-args FILE.yaml"
+        raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
     taken = check_devices(script, tokens, arguments, world)
     reading = read_checked(arguments, world, tokens)
     notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
@@ -235,13 +224,7 @@ def check_variables(
 
 
 def unread(arguments: Arguments, tokens: Sequence[Word]) -> tuple[str, ...]:
-    """Return the note about arguments that nest ignores, if there are any.
-
-    Raises
-    ------
-    InvalidPlanError
-        If one is nearly that of an argument that is read.
-    """
+    """Return the note about what :func:`unread_names` gives, if anything."""
     return ignored_note(arguments.where, unread_names(arguments, tokens), "argument")
 
 
@@ -255,14 +238,12 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
     InvalidPlanError
         If one is nearly that of an argument that is read.
     """
-    launcher = {
-        *(name.replace("_", "-") for name in _USUAL),
-        *(_name(token) for token in _launcher(tokens)),
-    }
+    launcher = {name.replace("_", "-") for name in _USUAL}
+    launcher.update(map(_name, _launcher(tokens)))
     ignored = arguments.unread({*_NAMES, *launcher})
     read = {*launcher, "--rampup-batch-size"}
-    spelt = {name: text for name, (text, _) in arguments.underscored.items()}
-    names = {**spelt, **arguments.names}
+    names = {name: text for name, (text, _) in arguments.underscored.items()}
+    names |= arguments.names
     return tuple(names.get(x, x) for x in ignored if x not in read)
 
 
@@ -284,11 +265,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     InvalidPlanError
         If there is none of either, or several commands.
     """
-    commands = [
-        command
-        for command in script.commands
-        if _SIGNS & {_name(token) for token in command.words}
-    ]
+    commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)
         raise InvalidPlanError(
@@ -303,7 +280,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         for value in values
         for token in words_in(value)
     ]
-    if _SIGNS & {_name(token) for token in tokens}:
+    if _SIGNS & {*map(_name, tokens)}:
         return tuple(tokens)
     raise InvalidPlanError(
         f"{where}: expected a command with arguments of Megatron-LM such as "
@@ -362,7 +339,11 @@ def _counted(
     counts: dict[str, tuple[str, Count]] = {}
     unknown: dict[str, tuple[str, Word]] = {}
     launcher = _launcher(tokens) or tuple(tokens)
-    options = [*_launcher_options(launcher), *_directives(script)]
+    options = [*_launcher_options(launcher)] + [
+        _Option("#SBATCH", name, _SLURM[name], value)
+        for name, value in script.directives.items()
+        if name in _SLURM
+    ]
     for program, name, kind, value in options:
         text = re.sub(r"^(?:gpu:)?(?:[A-Za-z]\w*:)?", "", value.text)
         # One task may start all ranks of a node.
@@ -454,12 +435,6 @@ def _launcher_options(launcher: Sequence[Word]) -> Iterator[_Option]:
             yield _Option(program, name, kinds[name], value)
 
 
-def _directives(script: Script) -> Iterator[_Option]:
-    for name, value in script.directives.items():
-        if name in _SLURM:
-            yield _Option("#SBATCH", name, _SLURM[name], value)
-
-
 def check_devices(
     script: Script, tokens: Sequence[Word], arguments: Arguments, world: int
 ) -> tuple[str, ...]:
@@ -492,21 +467,19 @@ def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
     """
     if stated is None:
         return
-    degrees = [
-        (name, arguments.count(name))
+    degrees = {
+        name: arguments.count(name)
         for name in (
             "--tensor-model-parallel-size",
             "--pipeline-model-parallel-size",
             "--context-parallel-size",
         )
-    ]
-    product = 1
-    for _, degree in degrees:
-        product *= degree
+    }
+    product = math.prod(degrees.values())
     if stated.value % product:
         locations = ", ".join(
             f"{arguments.location_of_value(name)} {degree}"
-            for name, degree in degrees
+            for name, degree in degrees.items()
             if degree > 1
         )
         raise InvalidPlanError(
@@ -528,16 +501,8 @@ def notes_of(
 ) -> list[str]:
     """Return what a file leaves open.
 
-    Parameters
-    ----------
-    arguments
-        The file.
-    title
-        The framework whose defaults count.
-    keys
-        What the file calls options.
-    stated
-        Options that the file switches off.
+    The defaults of ``title`` count; ``keys`` are what the file calls options, and
+    ``stated`` those that it switches off.
     """
     names = {*arguments.options, *stated}
     absent = [

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
@@ -86,18 +86,14 @@ def read_script(
 ) -> Script:
     """Read a script.
 
-    Parameters
-    ----------
-    text, where
-        What it says, and its name for messages.
-    overrides
-        Values of variables; they win over those of the script.
+    ``overrides`` are values of variables; they win over those of the script.
 
     Raises
     ------
     InvalidOptionError
         If quotes or brackets do not end, or the script is too long, too deep,
-        or expands to more than :data:`MAX_WORK` characters and words.
+        or expands to more than :data:`nest.frameworks.shell_words.MAX_WORK`
+        characters and words.
     """
     if len(text) > _MAX_SCRIPT:
         raise InvalidOptionError(
@@ -118,6 +114,11 @@ def _both(one: bool | None, other: bool | None) -> bool | None:
     if one is False or other is False:
         return False
     return None if one is None or other is None else True
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    """Return whether one of both holds; ``None`` if unknown."""
+    return _not(_both(_not(one), _not(other)))
 
 
 def _not(held: bool | None) -> bool | None:
@@ -144,13 +145,10 @@ def _holds(words: Sequence[str]) -> bool | None:
             return _compared(one, name, other)
         case ["!", *inner] if len(inner) <= 3:
             return _not(_holds(inner))
-    for name in ("-o", "-a"):
+    for name, join in (("-o", _either), ("-a", _both)):
         if len(words) > 4 and name in words:
             at = words.index(name)
-            first, second = _holds(words[:at]), _holds(words[at + 1 :])
-            if name == "-a":
-                return _both(first, second)
-            return _not(_both(_not(first), _not(second)))
+            return join(_holds(words[:at]), _holds(words[at + 1 :]))
     return None
 
 
@@ -301,10 +299,7 @@ class _Reader:
             self._skip_lines()
             with self._under(status if both else _not(status)):
                 other = self._pipeline()
-            if both:
-                status = _both(status, other)
-            else:
-                status = _not(_both(_not(status), _not(other)))
+            status = (_both if both else _either)(status, other)
         if self._is_separator("&"):
             self._restore(state)
         return status
@@ -440,7 +435,7 @@ class _Reader:
                     matches = None
                     if self.runs is not False:
                         matches = self._matches(value, raw)
-                    held = _not(_both(_not(held), _not(matches)))
+                    held = _either(held, matches)
                 if not self._is_separator("|"):
                     break
                 self.at += 1
@@ -519,10 +514,8 @@ class _Reader:
         if plain_text(words[0]) in _EXPORTING:
             self._export(words)
             return True
-        number = 0
-        while number < len(words) and self._assigns(words[number]):
-            number += 1
-        before, words = words[:number], words[number:]
+        before = list(takewhile(self._assigns, words))
+        words = words[len(before) :]
         if not words:
             for raw in before:
                 self._assign(raw)
@@ -551,9 +544,8 @@ class _Reader:
                 self._hide(assignment[1])
             self._assign(raw)
             if any(re.fullmatch(r"-\w*A\w*", text) for text in texts):
-                why = f"${assignment[1]}, set element by element"
                 line = raw[0].line
-                self._set(assignment[1], (_unknown(why, line),), line)
+                self._set(assignment[1], _by_element(assignment[1], line), line)
 
     def _hide(self, name: str) -> None:
         """Keep a variable until the function ends."""
@@ -663,18 +655,14 @@ class _Reader:
     def _compare(self, words: list[RawWord]) -> bool | None:
         """Return what ``[[ … ]]`` gives, ``None`` if unknown."""
         self.budget.spend(_STEP + len(words), self.line)
-        for name in ("||", "&&"):
+        names = [plain_text(raw) for raw in words]
+        for name, join in (("||", _either), ("&&", _both)):
             depth = 0
             for number in range(len(words) - 1, -1, -1):
-                plain = plain_text(words[number])
-                depth += {")": 1, "(": -1}.get(plain or "", 0)
-                if plain == name and not depth:
+                depth += {")": 1, "(": -1}.get(names[number] or "", 0)
+                if names[number] == name and not depth:
                     one = self._compare(words[:number])
-                    other = self._compare(words[number + 1 :])
-                    if name == "&&":
-                        return _both(one, other)
-                    return _not(_both(_not(one), _not(other)))
-        names = [plain_text(raw) for raw in words]
+                    return join(one, self._compare(words[number + 1 :]))
         match names:
             case ["!", *_]:
                 return _not(self._compare(words[1:]))
@@ -700,12 +688,8 @@ class _Reader:
 
     def _assigns(self, raw: RawWord) -> bool:
         """Whether a word is ``NAME=…``, the name and ``=`` not quoted."""
-        head = ""
-        for piece in raw:
-            if piece.quoted or piece.expands:
-                break
-            head += piece.text
-        return ASSIGNMENT.match(head) is not None
+        head = takewhile(lambda piece: not (piece.quoted or piece.expands), raw)
+        return ASSIGNMENT.match("".join(piece.text for piece in head)) is not None
 
     def _assign(self, raw: RawWord) -> None:
         head, number = "", 0
@@ -720,13 +704,11 @@ class _Reader:
         if assignment[2]:
             value = self._with_element(name, assignment[2], self._joined(rest, line))
             if assignment[3] or value is None:
-                why = f"${name}, set element by element"
-                value = (_unknown(why, line),)
+                value = _by_element(name, line)
         elif rest and rest[0].array:
             value = self._array(rest[0])
             if any(re.match(r"\[[^]]*\]=", word.text) for word in value):
-                why = f"${name}, set element by element"
-                value = (_unknown(why, line),)
+                value = _by_element(name, line)
             if assignment[3]:
                 self.budget.spend(len(before), line)
                 value = (*before, *value)
@@ -813,11 +795,7 @@ class _Reader:
             for piece in raw
         ]
         self.budget.limit(sum(len(part.text) for part in parts), line)
-        return Word(
-            "".join(part.text for part in parts),
-            parts[0].line if parts else line,
-            next((part.unknown for part in parts if part.unknown), ""),
-        )
+        return _one(parts, line, "")
 
     def _expand(self, raw: RawWord) -> list[Word]:
         """Return the words that a word becomes."""
@@ -830,9 +808,7 @@ class _Reader:
                 line = next((x.line for x in parts if x.text), parts[-1].line)
                 self.budget.spend(_STEP, line)
                 self.budget.limit(sum(len(x.text) for x in parts), line)
-                text = "".join(x.text for x in parts)
-                unknown = next((x.unknown for x in parts if x.unknown), "")
-                words.append(Word(text, line, unknown))
+                words.append(_one(parts, line, "")._replace(line=line))
                 parts = []
         if [word[0::2] for word in words] == [("", "")] and any(
             piece.expands and _is_several(piece) for piece in raw
@@ -1025,10 +1001,10 @@ def _text_from(words: Sequence[RawWord]) -> int:
     return len(words)
 
 
-def _one(values: Sequence[Word], line: int) -> Word:
-    """Return values as one word, with blanks between."""
+def _one(values: Sequence[Word], line: int, between: str = " ") -> Word:
+    """Return values as one word, by default with blanks between."""
     return Word(
-        " ".join(value.text for value in values),
+        between.join(value.text for value in values),
         values[0].line if values else line,
         next((value.unknown for value in values if value.unknown), ""),
     )
@@ -1037,6 +1013,11 @@ def _one(values: Sequence[Word], line: int) -> Word:
 def _unknown(why: str, line: int) -> Word:
     """Return what stands for a value that is not known, inside a text too."""
     return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
+
+
+def _by_element(name: str, line: int) -> tuple[Word, ...]:
+    """Return what stands for an array whose elements are not followed."""
+    return (_unknown(f"${name}, set element by element", line),)
 
 
 def _clean(word: Word) -> Word:

@@ -67,20 +67,11 @@ def written_names(text: str) -> list[str]:
 class Arithmetic:
     """One expression, with the rules of C for whole numbers.
 
-    Parameters
-    ----------
-    text
-        The expression.
-    look_up
-        Returns the value of a variable.
-
-    Attributes
-    ----------
-    written
-        Variables that it sets.
+    ``look_up`` returns the value of a variable.
     """
 
     def __init__(self, text: str, look_up: Callable[[str], int]) -> None:
+        #: Variables that it sets.
         self.written: dict[str, int] = {}
         self.look_up = look_up
         #: Whether what is read counts, behind ``&&``, ``||`` and ``?``.
@@ -113,8 +104,9 @@ class Arithmetic:
             raise ValueError(self._here())
         return value
 
-    def _here(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+    def _here(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else ""
 
     def _take(self, *among: str) -> str:
         """Take the next token if it is one of these."""
@@ -135,12 +127,9 @@ class Arithmetic:
         return value
 
     def _assignment(self) -> int:
-        name = self._here()
-        sign = self.tokens[self.at + 1] if self.at + 1 < len(self.tokens) else ""
-        plain = sign == "="
-        compound = sign[-1:] == "=" and sign[:-1] in _ALL
-        compound = compound and sign not in _ALL
-        if not re.match(r"[A-Za-z_]", name) or not (plain or compound):
+        name, sign = self._here(), self._here(1)
+        compound = sign[-1:] == "=" and sign[:-1] in _ALL and sign not in _ALL
+        if not re.match(r"[A-Za-z_]", name) or not (sign == "=" or compound):
             return self._choice()
         self.at += 2
         value = self._assignment()

@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
+    Settings,
     as_run,
     check_dtype,
     check_memory,
@@ -30,19 +31,16 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
-from nest.frameworks.settings import Settings
 from nest.ir.job import Schedule
 from nest.ir.plan import Overlap
 from nest.models.architectures import Architecture
 from nest.models.zoo import architecture
 from nest.units import ceil_div
 
-NAME = "torchtitan"
 FILE = "job.toml"
 START = (
-    f"torchrun (or srun) {{world}} times -m torchtitan.train "
-    f"--job.config_file {FILE}, with your sections for data, tokenizer, "
-    f"optimizer and checkpoints."
+    f"torchrun (or srun) {{world}} times -m torchtitan.train --job.config_file {FILE}, "
+    f"with your sections for data, tokenizer, optimizer and checkpoints."
 )
 mesh_of = usual_mesh
 
@@ -76,7 +74,7 @@ _FLOAT8 = "quantize.linear.float8"
 
 #: Maximum number of dots in a line.
 _MAX_DOTS = 100
-TABLE = read_data(NAME, KeyTable)
+TABLE = read_data("torchtitan", KeyTable)
 
 _DATA = "parallelism.data_parallel_shard_degree"
 _PARTS = "parallelism.module_fqns_per_model_part"
@@ -114,13 +112,10 @@ def modules_of(chunks: Sequence[Chunk]) -> list[list[str]]:
 def write(
     launch: Launch, model: Architecture, settings: Settings, heading: str
 ) -> dict[str, str]:
-    """Return the job file.
+    """Return the job file; ``ExportModule.write`` says its errors.
 
     Raises
     ------
-    InvalidPlanError
-        If the file cannot say what is kept per weight, the data type, or
-        how data ranks go together with others.
     InvalidOptionError
         If it is not known what torchtitan calls the model.
     """
@@ -128,10 +123,9 @@ def write(
     flavor = settings.flavor or FLAVORS.get(model.name)
     if flavor is None or not re.fullmatch(r"[\w.+-]+/[\w.+-]+", flavor):
         raise InvalidOptionError(
-            f"--flavor: expected torchtitan's name and flavor of "
-            f"{model.name}, such as llama3/8B, got "
-            f"{'none' if flavor is None else repr(flavor)}; add "
-            f"it to nest export"
+            f"--flavor: expected torchtitan's name and flavor of {model.name}, such as "
+            f"llama3/8B, got {'none' if flavor is None else repr(flavor)}; add it to "
+            f"nest export"
         )
     check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
     run = as_run(launch)
@@ -180,9 +174,8 @@ def write(
     if "tp" in run.overlap:
         if any("W" in cell for row in run.order or () for cell in row):
             raise InvalidPlanError(
-                "overlap: expected none of tp where gradients of weights are "
-                "computed apart, as torch.compile cannot, got tp; choose "
-                "another plan"
+                "overlap: expected none of tp where gradients of weights are computed "
+                "apart, as torch.compile cannot, got tp; choose another plan"
             )
         split["enable_async_tensor_parallel"] = True
         values["compile"] = {"enable": True}
@@ -219,34 +212,18 @@ def why_not_data(launch: Launch) -> str | None:
     if launch.ep > 1:
         return "zero: expected 2 or 3 with expert parallelism, got 0"
     return (
-        f"zero: expected 2 or 3 over several data ranks together with "
-        f"{launch.tp} tensor and {launch.stages} pipeline ranks, got 0 over "
-        f"{launch.dp}"
+        f"zero: expected 2 or 3 over several data ranks together with {launch.tp} "
+        f"tensor and {launch.stages} pipeline ranks, got 0 over {launch.dp}"
     )
-
-
-class Reading(NamedTuple):
-    """The launch that a job file describes, and its name of the model."""
-
-    launch: Launch
-    flavor: str
 
 
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
-    """Read an export of this module, and refuse what could not run.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is broken; the text names file and key.
-    """
+    """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     job = job_file(files[FILE], FILE)
     job.check_written()
-    reading = read_job(
-        job, len(devices), model.layers, lambda name: files.get(name, "")
-    )
-    return reading.launch, usual_groups(reading.launch, devices)
+    launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
+    return launch, usual_groups(launch, devices)
 
 
 def job_file(text: str, where: str) -> KeyedFile:
@@ -290,19 +267,10 @@ def _line(text: str, path: str) -> int | None:
 
 def read_job(
     job: KeyedFile, world: int, layers: int, read_file: Callable[[str], str]
-) -> Reading:
+) -> Launch:
     """Return the launch that a job file describes on ``world`` devices.
 
-    Parameters
-    ----------
-    job
-        The file.
-    world
-        Devices.
-    layers
-        Blocks of the model.
-    read_file
-        Returns the text of another file that it names.
+    ``read_file`` returns the text of another file that it names.
 
     Raises
     ------
@@ -321,30 +289,28 @@ def read_job(
     if shard == -1:
         shard = world // others
     if shard < 1 or shard * others != world:
-        raise job.refuse(
-            _DATA,
-            f"degrees whose product is the {world} devices",
-            f"{shard} * {others}",
-        )
+        expected = f"degrees whose product is the {world} devices"
+        raise job.refuse(_DATA, expected, f"{shard} * {others}")
     sharded = shard * cp > 1
+    ranks, replicas = (shard, replicas) if sharded else (replicas, 1)
     ep = _expert_degree(job, tp, shard * cp)
     chunks, virtual = _chunks(job, layers, stages)
-    samples, batch = _batch(job, stages, replicas * shard)
+    samples, batch = _batch(job, stages, replicas * ranks)
     policy = job.get("parallelism.fsdp_reshard_after_forward")
     if policy == "default":
         policy = "never" if stages > 1 else "always"
     launch = Launch(
         tp=tp,
         cp=cp,
-        dp=shard if sharded else replicas,
+        dp=ranks,
         ep=ep,
-        replicas=replicas if sharded else 1,
+        replicas=replicas,
         stages=stages,
         virtual_stages=virtual,
         chunks=chunks,
         zero=(3 if policy == "always" else 2) if sharded else 0,
         recompute=job.get("activation_checkpoint.mode"),
-        micro_batch=samples * (shard if sharded else replicas),
+        micro_batch=samples * ranks,
         global_batch=batch,
         sequence_length=job.get("training.seq_len"),
         overlap=("tp",) if _asynchronous(job, tp) else (),
@@ -357,10 +323,9 @@ def read_job(
     if reason is not None:
         raise job.refuse(_DATA, "what can run together", reason)
     launch = _with_schedule(job, launch, read_file)
-    name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
-    if not name or not flavor:
+    if not (job.get("model.name") and job.get("model.flavor")):
         raise job.refuse("model.flavor", "name and flavor", "none")
-    return Reading(launch, f"{name}/{flavor}")
+    return launch
 
 
 def read_foreign(
@@ -373,14 +338,12 @@ def read_foreign(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
 
-    Returns the launch, the model, and notes for the user.
+    Returns the launch on ``world`` devices, the model, and notes for the user.
 
     Parameters
     ----------
     text, where
         The file, and its name for messages.
-    world
-        Devices.
     overrides
         Keys in addition to those of the file, such as
         ``activation_checkpoint.mode``, with their values.
@@ -406,17 +369,16 @@ def read_foreign(
     name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
     if model is None:
         models = {flavor: name for name, flavor in FLAVORS.items()}
-        if f"{name}/{flavor}" not in models:
-            raise job.refuse(
-                "model.flavor",
-                f"a flavor that is known ({', '.join(sorted(models))}) or --model",
-                f"{name}/{flavor}",
-            )
-        model = architecture(models[f"{name}/{flavor}"])
+        got = f"{name}/{flavor}"
+        if got not in models:
+            listed = ", ".join(sorted(models))
+            expected = f"a flavor that is known ({listed}) or --model"
+            raise job.refuse("model.flavor", expected, got)
+        model = architecture(models[got])
     _split_points(job, model.layers)
     if not is_old:
         _default_split(job, model.layers)
-    launch = read_job(job, world, model.layers, read_file).launch
+    launch = read_job(job, world, model.layers, read_file)
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
     return replace(launch, overlap=overlap), model, notes
 
@@ -474,10 +436,8 @@ def _split_points(job: KeyedFile, layers: int) -> None:
         starts = [0, *(whole.index(p) if p in whole else 0 for p in points)]
         if sorted(set(starts)) != starts:
             raise job.refuse(f"parallelism.{_POINTS}", "layers in order", points)
-        ends = [*starts[1:], len(whole)]
-        split["module_fqns_per_model_part"] = [
-            whole[first:last] for first, last in zip(starts, ends, strict=True)
-        ]
+        ends = itertools.pairwise([*starts, len(whole)])
+        split["module_fqns_per_model_part"] = [whole[a:b] for a, b in ends]
     if count and stages != 1:
         local = job.get(_LOCAL_BATCH)
         if type(count) is not int or count < 1 or local % count:
@@ -516,9 +476,8 @@ def _default_split(job: KeyedFile, layers: int) -> None:
         if rest or (each < 2 if several else each != 1):
             raise job.refuse(
                 path,
-                f"a number that makes "
-                f"{'2 or more parts' if several else '1 part'} on each of "
-                f"{stages} stages under {name}",
+                f"a number that makes {'2 or more parts' if several else '1 part'} on "
+                f"each of {stages} stages under {name}",
                 f"{num_parts} parts of {max_layers}",
             )
     each, rest = divmod(total, num_parts)
@@ -544,11 +503,8 @@ def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
             path, f"tensor_parallel_degree {tp}, as plans split experts", job.get(path)
         )
     if ranks % ep:
-        raise job.refuse(
-            "parallelism.expert_parallel_degree",
-            f"a divisor of the {ranks} shard * context ranks",
-            ep,
-        )
+        expected = f"a divisor of the {ranks} shard * context ranks"
+        raise job.refuse("parallelism.expert_parallel_degree", expected, ep)
     return ep
 
 
@@ -567,8 +523,7 @@ def _with_schedule(
         if (expected == _TURN) != (name == _TURN):
             where = f"{expected} with chunks placed as {placement!r} in {path}"
             raise job.refuse(_SCHEDULE, where, repr(name))
-        passes = {"placement": placement, "order": order}
-        return replace(launch, schedule="any", **passes)
+        return replace(launch, schedule="any", placement=placement, order=order)
     schedules = {
         title: schedule
         for (schedule, interleaved), title in _SCHEDULES.items()
@@ -609,11 +564,8 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
     if batch == -1:
         batch = local * data
     if local < 1 or batch < 1 or batch % (local * data):
-        raise job.refuse(
-            _GLOBAL_BATCH,
-            f"a multiple of local_batch_size * data ranks = {local} * {data}",
-            batch,
-        )
+        expected = f"a multiple of local_batch_size * data ranks = {local} * {data}"
+        raise job.refuse(_GLOBAL_BATCH, expected, batch)
     if stages == 1:
         return local, batch
     samples = job.get(_MICRO_BATCH)
@@ -621,11 +573,8 @@ def _batch(job: KeyedFile, stages: int, data: int) -> tuple[int, int]:
         raise job.refuse(_MICRO_BATCH, f"a divisor of {_LOCAL_BATCH} {local}", samples)
     if batch != local * data:
         # Accumulation flushes the pipeline, which plans do not.
-        raise job.refuse(
-            _GLOBAL_BATCH,
-            f"local_batch_size * data ranks = {local * data} with a pipeline",
-            batch,
-        )
+        expected = f"local_batch_size * data ranks = {local * data} with a pipeline"
+        raise job.refuse(_GLOBAL_BATCH, expected, batch)
     return samples, batch
 
 

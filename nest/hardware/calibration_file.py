@@ -55,10 +55,8 @@ class InvalidCalibrationError(NestError, ValueError):
 def read_calibration(path: str | Path) -> CalibrationFile:
     """Read a calibration.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If the file is no calibration, or a number in it is out of range.
+    Raises ``InvalidCalibrationError`` if the file is no calibration, or a number in it
+    is out of range.
     """
     where = str(path)
     data = read_bytes(path, InvalidCalibrationError, "calibration")
@@ -119,29 +117,14 @@ def calibrated_parts(
 ) -> list[MachineRun]:
     """Return machines with the parameters of a calibration.
 
-    Parameters
-    ----------
-    parts
-        Machines and their devices.
-    found
-        The calibration.
-    where
-        Its file, for messages.
-
-    Raises
-    ------
-    InvalidCalibrationError
-        If it is not one of all these devices.
+    Raises ``InvalidCalibrationError`` if it is not one of all these devices.
     """
-    return [
-        (
-            machine.with_calibration(
-                calibration_for(calibration, machine.calibration_family, where)
-            ),
-            count,
-        )
-        for machine, count in machines
-    ]
+    calibrated = []
+    for machine, count in machines:
+        family = machine.calibration_family
+        parameters = calibration_for(calibration, family, where)
+        calibrated.append((machine.with_calibration(parameters), count))
+    return calibrated
 
 
 def with_calibration(
@@ -151,10 +134,8 @@ def with_calibration(
 
     As they are without a file.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If it cannot be read, or is not one of all these devices.
+    Raises ``InvalidCalibrationError`` if it cannot be read, or is not one of all these
+    devices.
     """
     if path is None:
         return machines, None
@@ -179,15 +160,7 @@ def resting_on(
 def own_runs_for(
     calibration: CalibrationFile | None, machines: Sequence[MachineRun]
 ) -> OwnRuns | None:
-    """Return the own runs of a calibration if they ran on such machines.
-
-    Parameters
-    ----------
-    found
-        The calibration, if there is one.
-    parts
-        Machines and their devices.
-    """
+    """Return the own runs of a calibration if they ran on such machines."""
     if calibration is None or calibration.own_runs is None:
         return None
     families = {machine.calibration_family for machine, _ in machines}
@@ -199,10 +172,7 @@ def calibration_for(
 ) -> Calibration:
     """Return the parameters of a device family.
 
-    Raises
-    ------
-    InvalidCalibrationError
-        If the calibration is not one of these devices.
+    Raises ``InvalidCalibrationError`` if the calibration is not one of these devices.
     """
     calibration = calibrations.of(family)
     if calibration is None:
@@ -219,8 +189,7 @@ def calibration_for(
             else ""
         )
         raise InvalidCalibrationError(
-            f"{where}: expected a calibration of {family}, got one of "
-            f"{families}; leave --calibration out, or calibrate with runs on "
-            f"{family}{remedy}"
+            f"{where}: expected a calibration of {family}, got one of {families}; "
+            f"leave --calibration out, or calibrate with runs on {family}{remedy}"
         )
     return calibration

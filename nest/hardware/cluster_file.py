@@ -36,10 +36,7 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     :data:`OWN` and the machine whose kernels its own are taken to be like (``kernels:
     h100``): that part of the peak they reach. Its topology must be said.
 
-    Parameters
-    ----------
-    path
-        A file in JSON, or in YAML if its name ends so.
+    The file is in JSON, or in YAML if its name ends so.
 
     Returns
     -------
@@ -59,10 +56,7 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
 def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[MachineRun]]:
     """Return the cluster that a text describes, see :func:`read_cluster`.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the text, a machine or the cluster is not valid.
+    Raises ``InvalidProblemError`` if the text, a machine or the cluster is not valid.
     """
     document = without_units(decode(data, where, dict, "cluster", InvalidProblemError))
     sites: dict[str, Machine] = {}
@@ -84,9 +78,8 @@ def decode_cluster(data: bytes, where: str) -> tuple[Cluster, list[MachineRun]]:
         unknown = [x.name for x, _ in machines if x.source == _SOURCE]
         if unknown:
             raise InvalidProblemError(
-                f"{where}: $.topology: expected the network of {unknown[0]}, "
-                f"which is no known machine, got none; add it, see 'nest new "
-                f"cluster'"
+                f"{where}: $.topology: expected the network of {unknown[0]}, which is "
+                f"no known machine, got none; add it, see 'nest new cluster'"
             )
         (site, count), *rest = machines
         made = mixed_cluster(machines) if rest else site.cluster(count)
@@ -182,10 +175,7 @@ def _room(document: Mapping[str, Any]) -> Hierarchy:
 def find_cluster(text: str) -> tuple[list[MachineRun], Cluster | None]:
     """Return the cluster in a file, or the one that names stand for.
 
-    Returns
-    -------
-    tuple
-        Runs of machines; the cluster, if it is one of a file.
+    Returns runs of machines, and the cluster if it is one of a file.
     """
     if text.endswith(SUFFIXES):
         cluster, machines = read_cluster(text)

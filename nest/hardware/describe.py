@@ -61,23 +61,14 @@ def machine_for(
 ) -> Machine:
     """Return the machine that a report describes.
 
-    Parameters
-    ----------
-    hardware
-        Name of the device, see :func:`~nest.hardware.devices.device_spec`.
-    interconnect
-        Free text; see :func:`network_bytes_per_s` for what is read, and
-        "NVLink 4 inter-gpu connects" for a node with fewer links.
-    devices_per_node
-        Size of a node. Not used where the device's own links join more
-        devices than one box holds (NVL72, TPU pods).
+    ``hardware`` is a name that :func:`~nest.hardware.devices.device_spec` knows. Of the
+    free text ``interconnect`` is read what :func:`network_bytes_per_s` says, and
+    "NVLink 4 inter-gpu connects" for a node with fewer links. The size of a node does
+    not count where the device's own links join more devices than one box holds (NVL72,
+    TPU pods).
 
-    Raises
-    ------
-    UnknownNameError
-        If the device is unknown.
-    InvalidOptionError
-        If a link has no bandwidth.
+    Raises ``UnknownNameError`` if the device is unknown, and ``InvalidOptionError`` if
+    a link has no bandwidth.
     """
     device = device_spec(hardware)
     default = next(spec for spec in machine_specs() if spec.device == device.name)
@@ -115,13 +106,10 @@ def machine_for(
 def network_bytes_per_s(text: str, node_size: int) -> float | None:
     """Read the bandwidth between nodes, per device, from a text.
 
-    Read are, in this order: so much "per GPU"; ``n`` ports of so much; so
-    much "per node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for
-    storage and management are left out.
-
-    Returns
-    -------
-    Bytes/s in one direction, or ``None`` if the text does not say it.
+    Read are, in this order: so much "per GPU"; ``n`` ports of so much; so much "per
+    node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for storage and management
+    are left out. Returns bytes/s in one direction, or ``None`` if the text does not say
+    it.
     """
     text = _NOT_FOR_TRAINING.sub("", text)
     if match := _PER_DEVICE.search(text):

@@ -14,12 +14,8 @@ from nest.util.stored import read_stored
 class Reserve(Struct, frozen=True, kw_only=True):
     """Memory that framework, driver and communication library take.
 
-    Attributes
-    ----------
-    reserve_bytes
-        On each device, kept out of the plan's reach.
-    source
-        Where the figure comes from.
+    On each device ``reserve_bytes`` are out of the reach of plans; ``source`` says
+    where the figure comes from.
     """
 
     reserve_bytes: Size
@@ -27,49 +23,35 @@ class Reserve(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSpec(Struct, frozen=True, kw_only=True):
-    """One accelerator as its data sheet describes it.
-
-    Attributes
-    ----------
-    name, aliases
-        Names it goes by, those of its driver among them; matched without
-        regard to case.
-    family
-        Key of its calibration, see :mod:`nest.hardware.calibration`.
-    peak_flops, peak_source
-        Dense peak FLOP/s per data type (no sparsity).
-    memory_bytes, memory_source
-        Capacity. For GPUs what the driver reports, which is a little under
-        the marketed number in GiB.
-    hbm_bytes_per_s, hbm_source
-        Memory bandwidth.
-    link, link_bytes_per_s, link_source
-        Network inside a node: a name of ``links.json``, and bytes/s per
-        device in one direction.
-    reserve
-        Name of an entry of the file's ``reserves``.
-    power_w, power_source
-        Power that the device may take, in W; ``None`` if it is not known.
-    exponentials_per_s, exponentials_source
-        Exponentials that its special function units compute in a second;
-        ``None`` if it is not known.
-    """
+    """One accelerator as its data sheet describes it."""
 
     name: str
+    #: Key of its calibration, see :mod:`nest.hardware.calibration`.
     family: str
+    #: Further names, those of its driver among them; matched without regard to case.
     aliases: tuple[str, ...] = ()
+    #: Dense peak FLOP/s per data type (no sparsity).
     peak_flops: PositiveReals
     peak_source: str
+    #: Capacity. For GPUs what the driver reports, which is a little under the marketed
+    #: number in GiB.
     memory_bytes: Count
     memory_source: str
+    #: Memory bandwidth.
     hbm_bytes_per_s: PositiveReal
     hbm_source: str
+    #: Network inside a node: a name of ``links.json``, and bytes/s per device in one
+    #: direction.
     link: str
     link_bytes_per_s: PositiveReal
     link_source: str
+    #: Name of an entry of the file's ``reserves``.
     reserve: str
+    #: Power that the device may take, in W; ``None`` if it is not known.
     power_w: PositiveReal | None = None
     power_source: str = ""
+    #: Exponentials that its special function units compute in a second; ``None`` if it
+    #: is not known.
     exponentials_per_s: PositiveReal | None = None
     exponentials_source: str = ""
 
@@ -132,10 +114,7 @@ def device_spec(name: str) -> DeviceSpec:
     text matches the device whose family it names as a word, the first one
     whose memory size it names too ("NVIDIA A100-SXM4-40GB, PCIe").
 
-    Raises
-    ------
-    UnknownNameError
-        If no device matches; the text lists all names.
+    Raises ``UnknownNameError`` if no device matches; the text lists all names.
     """
     exact = known_device(name)
     if exact is not None:

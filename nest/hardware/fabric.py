@@ -17,10 +17,7 @@ MachineRun = tuple[Machine, int]
 def mixed_cluster(machines: Sequence[MachineRun]) -> Cluster:
     """Return a cluster of several kinds of machines, one after the other.
 
-    Parameters
-    ----------
-    parts
-        Machines and their devices, in the order of ranks.
+    Ranks have the order of the machines.
     """
     others, first = [], 0
     for machine, count in machines:

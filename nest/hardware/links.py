@@ -19,16 +19,9 @@ SMALL_GROUP = 8
 class LinkSpec(Struct, frozen=True, kw_only=True):
     """One family of links.
 
-    Attributes
-    ----------
-    name
-        Also the name of the network levels that use it.
-    bytes_per_s
-        Data sheet: per device, in one direction.
-    latency_ns
-        One step of a collective, software included.
-    source
-        Where the figures come from.
+    ``name`` is also that of the network levels that use it. The data sheet gives
+    ``bytes_per_s`` per device, in one direction; ``latency_ns`` is that of one step of
+    a collective, software included; ``source`` says where the figures come from.
     """
 
     name: str
@@ -46,55 +39,37 @@ def link_specs() -> tuple[LinkSpec, ...]:
 def link_spec(name: str) -> LinkSpec:
     """Return the link family of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     return find("link", name, link_specs())
 
 
 class LinkCalibration(Struct, frozen=True, kw_only=True):
-    """What a link family was measured to reach.
+    """What a link family was measured to reach."""
 
-    Attributes
-    ----------
-    efficiency
-        Of the data-sheet bandwidth that large collectives reach.
-    latency_ns
-        One step of a collective, and one message.
-    launch_ns
-        Once per collective or message, whatever its size.
-    group_loss
-        ``c``: groups of ``m`` members reach ``1 - c/m`` of the efficiency.
-    num_points
-        Measurements it was fitted to, by ``bench/calibrate_links.py``.
-    mean_error_before, mean_error, median_error, max_error
-        Relative errors over these: the mean that the fit minimizes (sizes
-        and collectives count alike) with the data-sheet bandwidth and 3 µs
-        a step, the same fitted, median and largest fitted.
-    provenance
-        Where the measurements come from.
-    """
-
+    #: Of the data-sheet bandwidth that large collectives reach.
     efficiency: PositiveReal
+    #: One step of a collective, and one message.
     latency_ns: Real
+    #: Once per collective or message, whatever its size.
     launch_ns: Real
+    #: ``c``: groups of ``m`` members reach ``1 - c/m`` of the efficiency.
     group_loss: Fraction = 0.0
+    #: Measurements it was fitted to, by ``bench/calibrate_links.py``.
     num_points: int
+    #: Relative errors over these: the mean that the fit minimizes (sizes and
+    #: collectives count alike) with the data-sheet bandwidth and 3 µs a step, the same
+    #: fitted, median and largest fitted.
     mean_error_before: float
     mean_error: float
     median_error: float
     max_error: float
+    #: Where the measurements come from.
     provenance: str
 
 
 class LinkCalibrationFile(
-    Fitted[LinkCalibration],
-    frozen=True,
-    kw_only=True,
-    tag_field="schema",
-    tag="nest-link-calibration/1",
+    Fitted[LinkCalibration], frozen=True, kw_only=True, tag="nest-link-calibration/1"
 ):
     """The stored calibration of links."""
 

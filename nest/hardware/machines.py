@@ -26,44 +26,31 @@ from nest.util.text import whole_number
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """A node type with its network.
+    """A node type with its network."""
 
-    Attributes
-    ----------
-    name, source
-        Keyword, and where the figures come from.
-    confirmed_by
-        Where the same was found later, and what of it; nothing of it is part
-        of a problem.
-    device
-        The accelerator.
-    node, network
-        The network inside a node (its fan-out is the node's size) and
-        between nodes (its fan-out is replaced by the number of nodes), with
-        data-sheet bandwidths. Their names are link families.
-    calibration_family
-        Device family whose calibration prices operators.
-    even
-        Whether jobs use all nodes alike, each in part if need be (64 of the
-        72 devices of an NVLink domain), instead of cutting the last one.
-    own_calibration
-        Parameters used instead of the family's stored ones.
-    power_w
-        Power that a device may take, in W; ``None`` if it is not known.
-    exponentials_per_s
-        Exponentials that a device computes; ``None`` if it is not known.
-    """
-
+    #: Keyword, and where the figures come from.
     name: str
     source: str = ""
+    #: The accelerator.
     device: Device
+    #: The network inside a node (its fan-out is the node's size) and between nodes (its
+    #: fan-out is replaced by the number of nodes), with data-sheet bandwidths. Their
+    #: names are link families.
     node: Level
     network: Level
+    #: Device family whose calibration prices operators.
     calibration_family: str
+    #: Whether jobs use all nodes alike, each in part if need be (64 of the 72 devices
+    #: of an NVLink domain), instead of cutting the last one.
     even: bool = False
+    #: Where the same was found later, and what of it; nothing of it is part of a
+    #: problem.
     confirmed_by: str = ""
+    #: Parameters used instead of the family's stored ones.
     own_calibration: Calibration | None = None
+    #: Power that a device may take, in W; ``None`` if it is not known.
     power_w: PositiveReal | None = None
+    #: Exponentials that a device computes; ``None`` if it is not known.
     exponentials_per_s: PositiveReal | None = None
 
     @property
@@ -139,38 +126,26 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class MachineSpec(Struct, frozen=True, kw_only=True):
-    """A machine as stored.
+    """A machine as stored."""
 
-    Attributes
-    ----------
-    name, aliases
-        Keywords.
-    device
-        A name of ``devices.json``, which gives the network inside a node.
-    node_size
-        Devices per node: those joined by the device's own links.
-    network, network_bytes_per_s
-        A name of ``links.json``; bytes/s per device in one direction.
-    peer_fraction
-        What of a device's bandwidth inside the node reaches one peer, where
-        pairs are joined by links of their own; ``None`` behind a switch.
-    group_fractions
-        What of it groups of so many devices have, where wires say so.
-    even
-        See :class:`Machine`.
-    source, confirmed_by
-        Where the figures come from, and see :class:`Machine`.
-    """
-
+    #: Keywords.
     name: str
     aliases: tuple[str, ...] = ()
+    #: A name of ``devices.json``, which gives the network inside a node.
     device: str
+    #: Devices per node: those joined by the device's own links.
     node_size: Count
+    #: A name of ``links.json``; bytes/s per device in one direction.
     network: str
     network_bytes_per_s: PositiveReal
+    #: What of a device's bandwidth inside the node reaches one peer, where pairs are
+    #: joined by links of their own; ``None`` behind a switch.
     peer_fraction: PositiveReal | None = None
+    #: What of it groups of so many devices have, where wires say so.
     group_fractions: tuple[GroupFraction, ...] = ()
+    #: See :class:`Machine`.
     even: bool = False
+    #: Where the figures come from, and see :class:`Machine`.
     source: str
     confirmed_by: str = ""
 
@@ -222,10 +197,7 @@ def machines() -> tuple[Machine, ...]:
 def machine(name: str) -> Machine:
     """Return the machine that goes by ``name``.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     by_name = {
         name: record
@@ -249,12 +221,7 @@ def parse_clusters(text: str) -> list[tuple[Machine, int]]:
 
     Neighbors of one machine are one: ``h100x8+h100x8`` is ``h100x16``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a part has another form or asks for no device.
-    UnknownNameError
-        If a machine is unknown.
+    Raises as :func:`parse_cluster` does.
     """
     sites: list[tuple[Machine, int]] = []
     for cluster_text in text.split("+"):
@@ -270,12 +237,8 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
 
     ``h100:64``, ``64xh100`` and ``8x8xh100`` (8 nodes) mean the same.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text has another form or asks for no device.
-    UnknownNameError
-        If the machine is unknown.
+    Raises ``InvalidOptionError`` if the text has another form or asks for no device,
+    and ``UnknownNameError`` if the machine is unknown.
     """
     match = _CLUSTER.fullmatch(text.strip())
     if match is None:
@@ -293,8 +256,7 @@ def parse_cluster(text: str) -> tuple[Machine, int]:
     site = machine(match["name"] or match["last"])
     if match["nodes"] and count // nodes != site.node.fan_out:
         raise InvalidOptionError(
-            f"cluster: expected nodes of {site.node.fan_out} devices for "
-            f"{site.name}, got {text!r}; correct it, or describe your nodes "
-            f"with 'nest new cluster'"
+            f"cluster: expected nodes of {site.node.fan_out} devices for {site.name}, "
+            f"got {text!r}; correct it, or describe your nodes with 'nest new cluster'"
         )
     return site, count

@@ -14,29 +14,20 @@ from nest.ir.base import Struct
 
 
 class ClusterTemplate(Struct, frozen=True, kw_only=True):
-    """The figures of a cluster file; ``None`` is as the machine has it.
+    """The figures of a cluster file; ``None`` is as the machine has it."""
 
-    Attributes
-    ----------
-    num_devices, node_size
-        All devices, and those of a node.
-    node_bytes_per_s, network_bytes_per_s
-        Data-sheet bandwidth inside a node and between nodes, per device, in
-        one direction.
-    price_usd_per_hour
-        Of a device.
-    name
-        Of a device of a user's own; with one all its figures are written.
-    memory_bytes, hbm_bytes_per_s, peak_flops
-        Figures of the device; FLOP/s in 16 bits.
-    """
-
+    #: All devices, and those of a node.
     num_devices: int
     node_size: int | None = None
+    #: Data-sheet bandwidth inside a node and between nodes, per device, in one
+    #: direction.
     node_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None
+    #: Of a device.
     price_usd_per_hour: float | None = None
+    #: Of a device of a user's own; with one all its figures are written.
     name: str | None = None
+    #: Figures of the device; FLOP/s in 16 bits.
     memory_bytes: int | None = None
     hbm_bytes_per_s: float | None = None
     peak_flops: float | None = None

@@ -7,7 +7,7 @@ is known about it may get better, by :mod:`nest.instances.update` alone.
 
 from __future__ import annotations
 
-from nest.instances.classes import CLASSES
+from nest.instances.records import CLASSES
 from nest.instances.store import STATES, class_words, names
 from nest.instances.store import find as instance
 from nest.instances.store import known_about as best_known

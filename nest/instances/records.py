@@ -6,6 +6,23 @@ from typing import Any, Literal
 
 from nest.ir.base import Count, Distinct, FileStruct, Size, Struct
 from nest.ir.plan import Plan
+from nest.util.stored import read_records
+
+
+class Class(Struct, frozen=True, kw_only=True):
+    """A class of instances: its name, what it is about, and what it says.
+
+    ``bench/instance_classes.py`` computes which of them a problem is in; those about
+    memory need a proof, see :attr:`BestKnown.memory_class`.
+    """
+
+    name: str
+    dimension: str
+    meaning: str
+
+
+#: All classes, in the order of lists.
+CLASSES = read_records("nest.instances", "classes", Class)
 
 #: Whether the optimum (or that no plan fits) is proven.
 State = Literal["closed", "open"]
@@ -22,7 +39,7 @@ class Instance(Struct, frozen=True, kw_only=True):
         The instance is the problem with this hash and no other; the hash of the same
         without a memory limit, see :func:`nest.instances.store.unlimited`.
     classes
-        What is true of the problem, see :mod:`nest.instances.classes`.
+        What is true of the problem, see :data:`CLASSES`.
     num_devices, num_layers, quantum_ps
         Of its cluster and its graph; the size of its time unit.
     source
@@ -65,14 +82,9 @@ class Index(FileStruct, frozen=True, kw_only=True, tag="nest-instances/1"):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """What an exact solver proved.
+    """What an exact solver proved, and by which method.
 
-    Attributes
-    ----------
-    solver, version, method
-        Who, and how.
-    bound_quanta
-        What no plan is faster than; ``None`` if no plan fits at all.
+    No plan is faster than ``bound_quanta``; ``None`` if no plan fits at all.
     """
 
     solver: str

@@ -23,8 +23,7 @@ from nest.errors import (
     UnknownInstanceError,
     UnknownNameError,
 )
-from nest.instances.classes import CLASSES
-from nest.instances.records import BestKnown, BestKnownFile, Index, Instance
+from nest.instances.records import CLASSES, BestKnown, BestKnownFile, Index, Instance
 from nest.ir.io import decode, decode_problem, problem_hash, read_bytes
 from nest.ir.problem import Problem
 from nest.units import MAX_TERM
@@ -143,9 +142,8 @@ def load(name: str) -> Problem:
     actual_hash = problem_hash(problem)
     if actual_hash != instance.problem_hash:
         raise InvalidProblemError(
-            f"{path}: expected the problem with hash "
-            f"{instance.problem_hash[:12]}, got {actual_hash[:12]}; an "
-            f"instance never changes: install the package anew"
+            f"{path}: expected the problem with hash {instance.problem_hash[:12]}, got "
+            f"{actual_hash[:12]}; an instance never changes: install the package anew"
         )
     return problem
 
@@ -176,12 +174,7 @@ def names(
 ) -> tuple[str, ...]:
     """Return the names of the instances that are in all of some classes.
 
-    Parameters
-    ----------
-    class_names
-        Names of classes, and ``open`` or ``closed``; none asks for all instances.
-    status
-        ``open`` or ``closed``; ``None`` asks for both.
+    ``open`` and ``closed`` count as classes, one of which ``status`` may ask for too.
 
     Raises
     ------

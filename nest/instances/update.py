@@ -65,6 +65,24 @@ class _Cell(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     detail: str = ""
 
+    @property
+    def by(self) -> str:
+        """The solver with its version."""
+        return " ".join(filter(None, (self.solver, self.version)))
+
+    def scored(self, problem: Problem, where: str) -> tuple[Plan, int] | None:
+        """Return the plan that it says fits, if any, and what it takes."""
+        if self.plan is None or self.status not in (Status.OPTIMAL, Status.FEASIBLE):
+            return None
+        quanta = _scored(problem, self.plan, where)
+        if self.step_time_quanta != quanta:
+            raise NestError(
+                f"{where}: step_time_quanta: expected {quanta}, what its plan "
+                f"takes by the shared cost model, got {self.step_time_quanta}; "
+                f"solve it again with this version"
+            )
+        return self.plan, quanta
+
 
 class _Compared(msgspec.Struct, frozen=True):
     """The fields that an update reads of a comparison."""
@@ -115,17 +133,9 @@ def with_document(
 ) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after the answers of a document.
 
-    Parameters
-    ----------
-    records
-        What is known, by name.
-    document
-        A ``nest-compare/1`` or ``nest-bench-cell/1`` document about an
-        instance, or about the same problem without a memory limit.
-    where
-        Its file, for messages.
-    prove
-        Called for every proof that the document claims and that is news.
+    It is a ``nest-compare/1`` or ``nest-bench-cell/1`` about an instance, or about the
+    same problem without a memory limit. ``prove`` is called for every proof that it
+    claims and that is news.
 
     Raises
     ------
@@ -191,14 +201,7 @@ def with_plan(
 ) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after a plan for an instance.
 
-    Parameters
-    ----------
-    records
-        What is known, by name.
-    name, plan, where
-        The instance, the plan, and its file for messages.
-    by
-        Who found it; ``None`` leaves that to the plan.
+    ``by`` is who found it; without, the plan says it.
 
     Raises
     ------
@@ -223,16 +226,7 @@ def with_certificate(
 ) -> tuple[dict[str, BestKnown], list[Change]]:
     """Return what is known after a certificate for an instance.
 
-    Parameters
-    ----------
-    records
-        What is known, by name.
-    name, data, where
-        The instance, the certificate, and its file for messages.
-    by
-        Who found its plan.
-    limit_s
-        How long ``nest-check`` may work.
+    ``by`` found its plan; ``nest-check`` may work ``limit_s`` seconds.
 
     Raises
     ------
@@ -323,36 +317,26 @@ def _with_plan(
     record: BestKnown, problem: Problem, cell: _Cell, where: str
 ) -> BestKnown:
     """Return what is known after the plan of an answer, if it has one."""
-    if not _has_plan(cell):
-        return record
-    assert cell.plan is not None
-    quanta = _scored(problem, cell.plan, where)
-    _check_claim(cell, quanta, where)
-    return _with_value(record, cell.plan, quanta, _name(cell))
+    scored = cell.scored(problem, where)
+    return _with_value(record, *scored, cell.by) if scored else record
 
 
 def _with_unlimited_plan(
     record: BestKnown, problem: Problem, cell: _Cell, where: str
 ) -> BestKnown:
     """Return the same after a plan that need not fit the memory."""
-    if not _has_plan(cell):
+    scored = cell.scored(store.unlimited(problem), where)
+    if scored is None:
         return record
-    assert cell.plan is not None
-    quanta = _scored(store.unlimited(problem), cell.plan, where)
-    _check_claim(cell, quanta, where)
-    if not score(problem, cell.plan).violations:
-        return _with_value(record, cell.plan, quanta, _name(cell))
+    plan, quanta = scored
+    if not score(problem, plan).violations:
+        return _with_value(record, plan, quanta, cell.by)
     beyond = record.unlimited or Unlimited()
     if beyond.value_quanta is not None and beyond.value_quanta <= quanta:
         return record
-    plan = replace(cell.plan, problem_hash=record.problem_hash)
+    plan = replace(plan, problem_hash=record.problem_hash)
     beyond = replace(beyond, plan=plan, value_quanta=quanta)
     return replace(record, unlimited=beyond)
-
-
-def _has_plan(cell: _Cell) -> bool:
-    """Whether an answer has a plan that it says fits."""
-    return cell.plan is not None and cell.status in (Status.OPTIMAL, Status.FEASIBLE)
 
 
 def _with_proof(record: BestKnown, proof: Proof, where: str) -> BestKnown:
@@ -373,27 +357,11 @@ def _with_unlimited_proof(record: BestKnown, proof: Proof, where: str) -> BestKn
     return replace(record, unlimited=beyond)
 
 
-def _check_claim(cell: _Cell, quanta: int, where: str) -> None:
-    if cell.step_time_quanta != quanta:
-        raise NestError(
-            f"{where}: step_time_quanta: expected {quanta}, what its plan "
-            f"takes by the shared cost model, got {cell.step_time_quanta}; "
-            f"solve it again with this version"
-        )
-
-
-def _name(cell: _Cell) -> str:
-    return " ".join(filter(None, (cell.solver, cell.version)))
-
-
 def _proof(cell: _Cell, where: str) -> Proof | None:
     """Return what an answer proves, if anything.
 
-    Raises
-    ------
-    NestError
-        If its solver is none that proves here, or of another package: who
-        would check that?
+    A solver of another package is refused, as are those that prove nothing here: who
+    would check that?
     """
     infeasible = cell.status == Status.INFEASIBLE
     if not infeasible and cell.lower_bound_quanta is None:
@@ -418,13 +386,7 @@ def _proof(cell: _Cell, where: str) -> Proof | None:
 
 
 def _proven(claim: Proof, answer: _Cell, where: str) -> Proof:
-    """Return what a solver proves here, no less than what was claimed.
-
-    Raises
-    ------
-    NestError
-        If it is less, or nothing.
-    """
+    """Return what a solver proves here, no less than what was claimed."""
     repeated = _proof(answer, where) if answer.outcome == "solved" else None
     if repeated is not None and (
         repeated.bound_quanta is None
@@ -444,9 +406,8 @@ def _proven(claim: Proof, answer: _Cell, where: str) -> Proof:
     )
     detail = f" ({answer.detail})" if answer.detail else ""
     raise NestError(
-        f"{where}: expected a bound that it proves here as well, {expected}, "
-        f"got {got}{detail}; raise --time-limit, or pass its plan alone, with "
-        f"--plan"
+        f"{where}: expected a bound that it proves here as well, {expected}, got "
+        f"{got}{detail}; raise --time-limit, or pass its plan alone, with --plan"
     )
 
 
@@ -467,10 +428,8 @@ def _check(record: BestKnown, where: str) -> None:
     value = record.value_quanta
     if value is None:
         return
-    proofs = [*record.proofs]
-    if record.unlimited is not None and record.unlimited.proof is not None:
-        proofs.append(record.unlimited.proof)
-    for proof in proofs:
+    unlimited = record.unlimited and record.unlimited.proof
+    for proof in (*record.proofs, *([unlimited] if unlimited else [])):
         bound = proof.bound_quanta
         if bound is None:
             raise NestError(

@@ -92,11 +92,8 @@ def check_text(field: str, value: object) -> None:
 
     Names stand in tables, in comments of shell scripts and on terminals.
 
-    Raises
-    ------
-    InvalidTextError
-        If it has control characters, ends of lines, or marks that turn the
-        direction of text.
+    Raises ``InvalidTextError`` if it has control characters, ends of lines, or marks
+    that turn the direction of text.
     """
     if isinstance(value, str):
         if _NOT_IN_NAMES.search(value):

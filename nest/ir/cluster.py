@@ -338,9 +338,8 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             end = device_range.first + device_range.count
         if end > self.num_devices:
             raise ValueError(
-                f"others[{len(self.others) - 1}].count: expected ranges "
-                f"within num_devices = {self.num_devices}, got an end of "
-                f"{end}; correct it"
+                f"others[{len(self.others) - 1}].count: expected ranges within "
+                f"num_devices = {self.num_devices}, got an end of {end}; correct it"
             )
         names: set[str] = set()
         for device in self.types:
@@ -503,7 +502,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     def priced(self, prices: Mapping[str, float]) -> Cluster:
         """Return the cluster with other prices of the types named."""
-        return self._with_devices(
+        return self.with_devices(
             lambda device: replace(
                 device,
                 price_usd_per_hour=prices.get(device.name, device.price_usd_per_hour),
@@ -512,7 +511,7 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
 
     def with_memory(self, memory_bytes: int) -> Cluster:
         """Return the cluster with devices of another capacity."""
-        return self._with_devices(
+        return self.with_devices(
             lambda device: replace(device, memory_bytes=memory_bytes)
         )
 
@@ -526,14 +525,12 @@ class Cluster(Struct, frozen=True, kw_only=True, dict=True):
             limit = max(memory_bytes, device.reserve_bytes)
             return replace(device, memory_bytes=min(device.memory_bytes, limit))
 
-        return self._with_devices(change)
+        return self.with_devices(change)
 
-    def _with_devices(self, change: Callable[[Device], Device]) -> Cluster:
-        return replace(
-            self,
-            device=change(self.device),
-            others=tuple(
-                replace(device_range, device=change(device_range.device))
-                for device_range in self.others
-            ),
+    def with_devices(self, change: Callable[[Device], Device]) -> Cluster:
+        """Return the cluster with every device changed, whatever its type."""
+        others = tuple(
+            replace(device_range, device=change(device_range.device))
+            for device_range in self.others
         )
+        return replace(self, device=change(self.device), others=others)

@@ -63,10 +63,7 @@ def refusing(where: str, error_type: type[NestError]) -> Iterator[None]:
 def read_limited(file: IO[bytes]) -> bytes:
     """Return what is left of a file, a device or a pipe.
 
-    Raises
-    ------
-    MalformedError
-        If that is more than :data:`MAX_FILE_BYTES`.
+    Raises ``MalformedError`` if that is more than :data:`MAX_FILE_BYTES`.
     """
     data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
@@ -81,13 +78,9 @@ def read_limited(file: IO[bytes]) -> bytes:
 def read_file(path: str | Path) -> bytes:
     """Return what a file holds, as :func:`read_limited`.
 
-    Raises
-    ------
-    MalformedError
-        If it is too large, or a pipe with a name: nobody may ever write to
-        it. Those of a shell, such as /dev/stdin, are read.
-    OSError
-        If it cannot be read.
+    Raises ``MalformedError`` if it is too large, or a pipe with a name: nobody may ever
+    write to it. Those of a shell, such as /dev/stdin, are read. Raises ``OSError`` if
+    it cannot be read.
     """
     if stat.S_ISFIFO(os.stat(path).st_mode):
         real_path = os.path.realpath(path)
@@ -108,10 +101,7 @@ def read_stdin(error_type: type[NestError]) -> bytes:
 def text_of(data: bytes, language: str = "text") -> str:
     """Decode a text in UTF-8; a byte order mark before it is passed over.
 
-    Raises
-    ------
-    MalformedError
-        If it is none.
+    Raises ``MalformedError`` if it is none.
     """
     expected = f"{language} in UTF-8"
     if data.startswith(_BYTE_ORDER_MARKS):
@@ -148,24 +138,31 @@ def line_at(text: str, position: int) -> int:
 def parse_json(text: str, expected: str = "JSON") -> Any:
     """Return what a JSON text says; ``expected`` names it in messages.
 
-    Raises
-    ------
-    MalformedError
-        If it is no JSON, an object has a key twice, or a number is none; the
-        message says in which line.
+    Raises ``MalformedError`` if it is no JSON, an object has a key twice, or a number
+    is none; the message says in which line.
     """
-    try:
-        return json.loads(text, object_pairs_hook=_distinct, parse_constant=_constant)
-    except _TwiceError:
-        _refusetwice(text)
-    except _ConstantError:
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            _refuse_twice(text)
+        return fields
+
+    def refuse_constant(_: str) -> NoReturn:
         match = _first(_JSON_NAN, text)
         raise MalformedError(
             "a finite number",
             match[1],
             "JSON has no such number: write another one, or leave the key out",
             line_at(text, match.start()),
-        ) from None
+        )
+
+    try:
+        return json.loads(
+            text, object_pairs_hook=distinct, parse_constant=refuse_constant
+        )
+    except MalformedError:
+        raise
     except json.JSONDecodeError as error:
         raise MalformedError(
             expected,
@@ -185,31 +182,12 @@ def parse_json(text: str, expected: str = "JSON") -> Any:
         ) from None
 
 
-class _TwiceError(Exception):
-    """A key is there twice."""
-
-
-class _ConstantError(Exception):
-    """A number is none."""
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    distinct = dict(pairs)
-    if len(distinct) < len(pairs):
-        raise _TwiceError
-    return distinct
-
-
-def _constant(name: str) -> NoReturn:
-    raise _ConstantError(name)
-
-
 def _first(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     """Return the first match outside strings."""
     return next(match for match in pattern.finditer(text) if match[1])
 
 
-def _refusetwice(text: str) -> NoReturn:
+def _refuse_twice(text: str) -> NoReturn:
     """Find the key that is there twice, and both lines."""
     open_objects: list[dict[str, int]] = []
     for match in _JSON_KEY.finditer(text):

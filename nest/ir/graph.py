@@ -170,9 +170,8 @@ class ComputeTimes(NamedTuple):
 def _check_part(weight_backward_ns: float | None, backward_ns: float) -> None:
     if weight_backward_ns is not None and weight_backward_ns > backward_ns:
         raise ValueError(
-            f"weight_backward_ns: expected at most backward_ns "
-            f"({backward_ns}), of which it is a part, got "
-            f"{weight_backward_ns}"
+            f"weight_backward_ns: expected at most backward_ns ({backward_ns}), of "
+            f"which it is a part, got {weight_backward_ns}"
         )
 
 

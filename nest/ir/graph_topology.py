@@ -42,15 +42,8 @@ def check_link(bandwidth_bytes_per_s: float, latency_ns: float) -> None:
 class NetworkNode(Struct, frozen=True, kw_only=True):
     """A device or a switch.
 
-    Attributes
-    ----------
-    id
-        Its name.
-    kind
-        What it is.
-    forward
-        Whether it passes on what is meant for others; by default switches
-        do and devices do not.
+    ``forward`` says whether it passes on what is meant for others; by default switches
+    do and devices do not.
     """
 
     id: str
@@ -68,16 +61,8 @@ class NetworkNode(Struct, frozen=True, kw_only=True):
 class NetworkLink(Struct, frozen=True, kw_only=True):
     """A link between two nodes, the same in both directions.
 
-    In a directed graph it leads from ``source`` to ``target`` only.
-
-    Attributes
-    ----------
-    source, target
-        Names of the nodes that it joins.
-    bandwidth_bytes_per_s
-        In one direction.
-    latency_ns
-        Of one message, up to 1 s.
+    In a directed graph it leads from ``source`` to ``target`` only. The bandwidth is
+    that of one direction; the latency, of one message, is at most 1 s.
     """
 
     source: str
@@ -89,30 +74,9 @@ class NetworkLink(Struct, frozen=True, kw_only=True):
 class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="graph"):
     """Any network of devices and switches.
 
-    Attributes
-    ----------
-    nodes
-        Devices and switches.
-    links
-        At most one between two nodes; in a directed graph at most one each way.
-    directed
-        Whether links lead one way only.
-    order
-        All devices in rank order; by default as in ``nodes``.
-    units
-        Partitions of the devices, finest first: the unit (node, rack, …) of
-        each. A finer unit lies within one coarser unit.
-    coordinates
-        Where each device is on a torus or a grid: as many axes for all.
-    launch_ns
-        What a message or a collective costs once, whatever its size.
-
-    Raises
-    ------
-    ValueError
-        If two nodes have one name, a link has an end that is no node or
-        joins what is joined already, order, units or coordinates miss a
-        device or name what is none, or two devices are not connected.
+    Raises ``ValueError`` if two nodes have one name, a link has an end that is no node
+    or joins what is joined already, order, units or coordinates miss a device or name
+    what is none, or two devices are not connected.
     """
 
     #: The value of the key ``kind`` in files.
@@ -120,12 +84,20 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
     #: What limits the number of devices, and what to do about it.
     room: ClassVar = ("the devices of the graph", "add some")
 
+    #: Devices and switches.
     nodes: tuple[NetworkNode, ...]
+    #: At most one between two nodes; in a directed graph at most one each way.
     links: tuple[NetworkLink, ...]
+    #: Whether links lead one way only.
     directed: bool = False
+    #: All devices in rank order; by default as in ``nodes``.
     order: tuple[str, ...] = ()
+    #: Partitions of the devices, finest first: the unit (node, rack, …) of each. A
+    #: finer unit lies within one coarser unit.
     units: tuple[dict[str, str], ...] = ()
+    #: Where each device is on a torus or a grid: as many axes for all.
     coordinates: dict[str, tuple[int, ...]] = {}
+    #: What a message or a collective costs once, whatever its size.
     launch_ns: Real = 0.0
 
     def __post_init__(self) -> None:
@@ -166,9 +138,8 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
             key = ends if self.directed else tuple(sorted(ends))
             if key in seen:
                 raise ValueError(
-                    f"{where}: expected one link between two nodes, got a "
-                    f"second one from {link.source!r} to {link.target!r}; "
-                    f"add up their bandwidths"
+                    f"{where}: expected one link between two nodes, got a second one "
+                    f"from {link.source!r} to {link.target!r}; add up their bandwidths"
                 )
             seen.add(key)
 

@@ -260,17 +260,15 @@ class Job(Struct, frozen=True, kw_only=True):
             )
         if not (self.idle_devices or self.same_devices):
             raise ValueError(
-                f"idle_devices: expected true where stages may differ in "
-                f"devices, got false; add 'devices' to uniform, which is "
-                f"{list(self.uniform)}"
+                f"idle_devices: expected true where stages may differ in devices, got "
+                f"false; add 'devices' to uniform, which is {list(self.uniform)}"
             )
         split = SPLIT_BACKWARD.issuperset(self.schedules)
         if split and "full" in self.recompute:
             raise ValueError(
                 f"recompute: expected 'none' or 'selective' with schedule "
-                f"{self.schedule_text!r}, got "
-                f"{[str(x) for x in self.recompute]}; what 'full' computes "
-                f"again is needed until weights have their gradients"
+                f"{self.schedule_text!r}, got {[str(x) for x in self.recompute]}; what "
+                f"'full' computes again is needed until weights have their gradients"
             )
 
     @property

@@ -56,8 +56,7 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     Attributes
     ----------
     dp, tp, cp
-        Data, tensor and context parallel degree; a layer uses
-        ``dp * tp * cp`` devices.
+        Data, tensor and context parallel degree; a layer uses ``dp * tp * cp`` devices.
     ep
         Expert parallel degree; divides ``dp * cp`` and adds no devices.
     sequence_parallel
@@ -246,21 +245,15 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
             first = self.stages[block]
             if chunk.devices != first.devices:
                 raise ValueError(
-                    f"stages: expected {first.devices} devices in stage "
-                    f"{i + 1}, as in stage {block + 1} on the same block, got "
-                    f"{chunk.devices}"
+                    f"stages: expected {first.devices} devices in stage {i + 1}, as in "
+                    f"stage {block + 1} on the same block, got {chunk.devices}"
                 )
 
     @property
     def text(self) -> str:
         """It in short: replicas, micro-batch, stages, chunks, strategies."""
-        strategies = list(
-            dict.fromkeys(
-                str(strategy)
-                for stage in self.stages
-                for strategy in stage.layer_strategies
-            )
-        )
+        used = [s for stage in self.stages for s in stage.layer_strategies]
+        strategies = list(dict.fromkeys(map(str, used)))
         if len(strategies) > 3:
             strategies[2:] = [f"{len(strategies) - 2} others"]
         chunks = f"v={self.virtual_stages}, " * (self.virtual_stages > 1)

@@ -117,9 +117,8 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
         for name in self.job.one_stage:
             if name not in kinds:
                 raise ValueError(
-                    f"job.one_stage: expected kinds of the graph "
-                    f"({', '.join(kinds)}), got {name!r}; correct or remove "
-                    f"it"
+                    f"job.one_stage: expected kinds of the graph ({', '.join(kinds)}), "
+                    f"got {name!r}; correct or remove it"
                 )
         if self.job.plans_split_sequences:
             return
@@ -127,8 +126,7 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
             if any(cost.sequence_parallel for cost in kind.costs):
                 split = str(self.job.sequence_parallel).lower()
                 raise ValueError(
-                    f"job.sequence_parallel: expected a list such as "
-                    f"[false, true], as kind {kind.name!r} has costs with "
-                    f"sequence_parallel, got {split}; correct it, or remove "
-                    f"those costs"
+                    f"job.sequence_parallel: expected a list such as [false, true], as "
+                    f"kind {kind.name!r} has costs with sequence_parallel, got "
+                    f"{split}; correct it, or remove those costs"
                 )

@@ -30,10 +30,7 @@ class Tabular:
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame, a row each.
 
-        Raises
-        ------
-        NestError
-            If pandas is not installed.
+        Raises ``NestError`` if pandas is not installed.
         """
         return frame(self.to_rows())
 
@@ -45,10 +42,7 @@ class Tabular:
 def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a data frame of rows.
 
-    Raises
-    ------
-    NestError
-        If pandas is not installed.
+    Raises ``NestError`` if pandas is not installed.
     """
     try:
         import pandas as pd

@@ -34,21 +34,12 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def parse_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> Any:
     """Return what a YAML text says.
 
-    Only plain values are made: no tags; dates stay text, as do integers that
-    are not written in decimals (``010``, ``1:30``).
+    Only plain values are made: no tags; dates stay text, as do integers that are not
+    written in decimals (``010``, ``1:30``). ``expected`` is what messages call it;
+    without ``aliases`` it may have none.
 
-    Parameters
-    ----------
-    text, expected
-        One document, and what it is called in messages.
-    aliases
-        Whether it may have aliases.
-
-    Raises
-    ------
-    MalformedError
-        If it is no YAML, a mapping has a key twice, or it has what is not
-        read; the message says in which line.
+    Raises ``MalformedError`` if it is no YAML, a mapping has a key twice, or it has
+    what is not read; the message says in which line.
     """
     try:
         check_yaml(text, expected, aliases=aliases)
@@ -81,13 +72,8 @@ def malformed_yaml(
 def check_yaml(text: str, expected: str = "YAML", *, aliases: bool = True) -> None:
     """Look at what a parser meets, before anything is made of it.
 
-    Raises
-    ------
-    MalformedError
-        If the text is long, values are inside values too deep, or aliases
-        stand for too many.
-    yaml.YAMLError
-        If it is no YAML.
+    Raises ``MalformedError`` if the text is long, values are inside values too deep, or
+    aliases stand for too many, and ``yaml.YAMLError`` if it is no YAML.
     """
     if len(text) > MAX_YAML_CHARACTERS:
         raise MalformedError(

@@ -7,6 +7,7 @@ are exact, so that they can be compared with what a model's authors print.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from nest.ir.base import Struct
 from nest.models.blocks import Block, Head, Mixer, Tower
@@ -81,28 +82,22 @@ class Architecture(Struct, frozen=True, kw_only=True):
     @property
     def active_parameters(self) -> int:
         """Weights that one token visits: all but the other experts."""
-        idle = 0
         modules = [t.last for t in self.towers for _ in range(t.modules)]
-        for block in (*blocks(self), *modules):
-            mlp = block.mlp
-            if mlp.experts:
-                visited = mlp.experts_per_token
-                idle += (mlp.experts - visited) * expert_weights(block)
-        return self.parameters - idle
+        return self.parameters - sum(
+            (block.mlp.experts - block.mlp.experts_per_token) * expert_weights(block)
+            for block in (*blocks(self), *modules)
+            if block.mlp.experts
+        )
 
     def lengths(self, sequence_length: int) -> dict[str, int]:
         """Return the tokens per sample of every tower, by its name.
 
-        Parameters
-        ----------
-        sequence_length
-            Tokens of the towers that have no length of their own.
+        ``sequence_length`` is that of the towers that have no length of their own.
         """
+        lengths = {tower.name: tower.sequence_length for tower in self.towers}
         return {
-            tower.name: sequence_length
-            if tower.sequence_length is None
-            else tower.sequence_length
-            for tower in self.towers
+            name: sequence_length if fixed is None else fixed
+            for name, fixed in lengths.items()
         }
 
     def model_flops(self, sequence_length: int) -> int:
@@ -110,11 +105,6 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
         Three times :meth:`forward_flops`: the backward pass takes twice the
         forward pass.
-
-        Parameters
-        ----------
-        sequence_length
-            Tokens of the sample, for towers without a length of their own.
         """
         return 3 * self.forward_flops(sequence_length)
 
@@ -127,12 +117,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         ones a token visits count. For GPT-3 this is a third of ``72 L s h² (1 + s/6h +
         V/12hL)``, appendix A of Korthikanti et al. 2022 (arXiv 2205.05198);
         Megatron-LM, PaLM and most reports quote MFU this way. A mixer counts its linear
-        layers, its convolution and the products of its recurrence.
-
-        Parameters
-        ----------
-        sequence_length
-            Tokens of the sample, for towers without a length of their own.
+        layers, its convolution and the products of its recurrence. ``sequence_length``
+        are the tokens of towers without a length of their own.
         """
         lengths = self.lengths(sequence_length)
         forward = 0
@@ -165,16 +151,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
 
         Key and value heads are replicated where there are fewer than ``tp``;
         the vocabulary is padded. Causal attention is balanced over ``cp`` by
-        giving every rank one early and one late piece of the sequence.
-
-        Parameters
-        ----------
-        tp, cp, ep
-            Tensor, context and expert parallel degree.
-        sequence_length
-            Tokens of the towers that have no length of their own.
-        sequence_parallel
-            Whether activations between layers are cut over ``tp`` too.
+        giving every rank one early and one late piece of the sequence. With
+        ``sequence_parallel`` activations between layers are cut over ``tp`` too.
 
         Returns
         -------
@@ -197,7 +175,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
         if reasons:
             powers = (2**i for i in range(_MAX_CHOICES))
             *fitting, last = (str(n) for n in powers if not tensor_reasons(n))
-            choices = f"{', '.join(fitting)} or {last}" if fitting else last
+            choices = " or ".join(filter(None, (", ".join(fitting), last)))
             return (
                 f"tp: expected {reasons[0]} of {self.name}, got {tp}; choose {choices}"
             )
@@ -205,20 +183,16 @@ class Architecture(Struct, frozen=True, kw_only=True):
             mixer = block.mixer
             if cp > 1 and mixer is not None and mixer.heads // tp % cp:
                 return (
-                    f"cp: expected a divisor of the {mixer.heads // tp} "
-                    f"heads of {mixer.kind} that a rank of {self.name} has, "
-                    f"got {cp}; choose 1"
+                    f"cp: expected a divisor of the {mixer.heads // tp} heads of "
+                    f"{mixer.kind} that a rank of {self.name} has, got {cp}; choose 1"
                 )
         counts = sorted({block.mlp.experts for block in shapes} - {0})
         if ep > 1 and not counts:
             return f"ep: expected 1, as {self.name} has no experts, got {ep}; choose 1"
         for experts in counts:
             if experts % ep:
-                fits = max(
-                    n
-                    for n in _powers_below(ep)
-                    if all(count % n == 0 for count in counts)
-                )
+                powers = (2**i for i in range((ep - 1).bit_length()))
+                fits = max(n for n in powers if gcd(*counts) % n == 0)
                 return (
                     f"ep: expected a divisor of the {experts} experts of "
                     f"{self.name}, got {ep}; choose {fits}"
@@ -233,10 +207,9 @@ class Architecture(Struct, frozen=True, kw_only=True):
                 )
             if sequence_parallel and tokens % (tp * cp * min(cp, 2)):
                 return (
-                    f"tp: expected a divisor of the "
-                    f"{tokens // (cp * min(cp, 2))} tokens that sequence "
-                    f"parallelism cuts, got {tp}; choose another degree or "
-                    f"sequence length"
+                    f"tp: expected a divisor of the {tokens // (cp * min(cp, 2))} "
+                    f"tokens that sequence parallelism cuts, got {tp}; choose another "
+                    f"degree or sequence length"
                 )
         return None
 
@@ -244,37 +217,27 @@ class Architecture(Struct, frozen=True, kw_only=True):
 def blocks(model: Architecture, *, once: bool = False) -> Iterator[Block]:
     """Yield the blocks of all towers, or every run's block once."""
     for tower in model.towers:
-        if once:
-            yield from (run.block for run in tower.runs)
-        else:
-            yield from tower.blocks()
+        yield from (run.block for run in tower.runs) if once else tower.blocks()
 
 
 def _held(tower: Tower) -> Iterator[Block]:
     """Yield the blocks of a tower; those with shared weights once."""
     seen = set()
     for block in tower.blocks():
-        if not block.shared:
+        if block.shared not in seen:
             yield block
-        elif block.shared not in seen:
+        if block.shared:
             seen.add(block.shared)
-            yield block
 
 
 def head_towers(model: Architecture) -> tuple[Tower, ...]:
     """Return the towers that no other reads or follows: the head does."""
-    read = {tower.reads for tower in model.towers}
-    read |= {tower.follows for tower in model.towers}
+    read = {name for tower in model.towers for name in (tower.reads, tower.follows)}
     return tuple(tower for tower in model.towers if tower.name not in read)
 
 
 #: Degrees that a message may list: powers of two up to 64.
 _MAX_CHOICES = 7
-
-
-def _powers_below(degree: int) -> list[int]:
-    """Return the powers of two below a degree above 1."""
-    return [2**i for i in range((degree - 1).bit_length())]
 
 
 def _block_flops(block: Block, tokens: int, source: int) -> int:
@@ -307,10 +270,9 @@ def _block_flops(block: Block, tokens: int, source: int) -> int:
 
 def _why_not_tensor(block: Block, tp: int) -> str | None:
     """Say what ``tp`` does not divide: ``a divisor of the 40 … heads``."""
-    if block.mixer is not None:
-        reason = _why_not_mixer(block.mixer, tp)
-        if reason is not None:
-            return reason
+    reason = block.mixer and _why_not_mixer(block.mixer, tp)
+    if reason:
+        return reason
     for attention in (block.attention, block.cross_attention):
         if attention is None or not attention.heads:
             continue

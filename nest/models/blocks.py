@@ -8,7 +8,8 @@ counts are whole numbers, sequence lengths are tokens per sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -271,17 +272,19 @@ class RepeatedBlock(Struct, frozen=True, kw_only=True):
     count: int
 
 
+def runs_of(blocks: Iterable[Block]) -> tuple[RepeatedBlock, ...]:
+    """Return blocks as runs of equal ones."""
+    return tuple(
+        RepeatedBlock(block=block, count=len(list(equal)))
+        for block, equal in groupby(blocks)
+    )
+
+
 class Convolution(Struct, frozen=True, kw_only=True):
     """Shape of a convolution in front of a tower.
 
-    Attributes
-    ----------
-    inputs, outputs, kernel, bias
-        Its channels, how many positions it sees, and whether it has a bias.
-    normed
-        Whether a batch norm is behind it.
-    positions
-        Positions that it computes per token of the tower.
+    ``kernel`` are the positions that an output sees, ``positions`` those that it
+    computes per token of the tower; where ``normed``, a batch norm is behind it.
     """
 
     inputs: int
@@ -386,14 +389,8 @@ class Module(Struct, frozen=True, kw_only=True):
     A linear layer joins the stream with the embeddings of later tokens, each
     behind a norm; a block like the last one of the tower and a norm in front
     of the output layer, which it shares with the model, come next
-    (arXiv 2412.19437).
-
-    Attributes
-    ----------
-    block
-        Its block.
-    table
-        Whether it holds a copy of what embeds tokens; modules side by side share one.
+    (arXiv 2412.19437). With ``table`` it holds a copy of what embeds tokens; modules
+    side by side share one.
     """
 
     block: Block

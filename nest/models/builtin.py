@@ -21,12 +21,7 @@ from nest.util.stored import find, read_records
 class Recipe(Request, frozen=True, kw_only=True):
     """How one built-in problem is made: a request for a model on a cluster.
 
-    Attributes
-    ----------
-    name
-        Keyword on the command line.
-    model, machine, num_devices
-        Names of an architecture and of a machine, and how many devices.
+    ``model`` and ``machine`` are names of an architecture and of a machine.
     """
 
     name: str

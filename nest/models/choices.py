@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import asdict
 
 from nest.constraints.targets import ANY, Framework, optimizer_of, stated_schedules
 from nest.constraints.targets import target as find_target
@@ -22,7 +24,7 @@ from nest.ir.job import (
 )
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
-from nest.models.operators import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype
 from nest.units import divisors
 
 #: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient, fp32 master
@@ -164,6 +166,12 @@ class Choices(Struct, frozen=True, kw_only=True):
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
 
+    @property
+    def of_job(self) -> dict[str, Any]:
+        """The fields that a job has too."""
+        fields = asdict(self)
+        return {name: fields[name] for name in Job.__struct_fields__ if name in fields}
+
     def splits(self, tp: int) -> dict[bool, bool]:
         """Return the splits of sequences that have costs at a degree.
 
@@ -173,7 +181,7 @@ class Choices(Struct, frozen=True, kw_only=True):
             return {False: self.sequence_parallel}
         if tp == 1:
             return {False: True in self.sequence_parallel}
-        return {split: split for split in self.sequence_parallel}
+        return dict(zip(self.sequence_parallel, self.sequence_parallel, strict=True))
 
 
 def choose(
@@ -188,15 +196,9 @@ def choose(
     Unless the user chooses, sequence parallelism is off where a tower's length does not
     divide by every ``tp`` (the 257 tokens of an image), and for targets without it.
 
-    Parameters
-    ----------
-    model, site, num_devices
-        What is trained on what.
-    request
-        What the user chooses; degrees among it must divide the model.
-    named
-        Values that plans are named by, by the settings of ``--pin``. Where
-        the request leaves a list open, it gets those that the model allows.
+    Degrees that the request chooses must divide the model. ``named`` are values that
+    plans are named by, by the settings of ``--pin``: where the request leaves a list
+    open, it gets those that the model allows.
 
     Raises
     ------
@@ -237,8 +239,10 @@ def choose(
         )
         for axis, few in usual.items()
     )
-    if request.sequence_parallel is not None:
-        sequence_parallel = _stated_split(request.sequence_parallel)
+    stated = request.sequence_parallel
+    sequence_parallel: bool | tuple[bool, ...]
+    if stated is not None:
+        sequence_parallel = stated[0] if len(stated) == 1 else (False, True)
     elif framework.rules and framework.rules.sequence_parallel.value is False:
         sequence_parallel = False
     else:
@@ -286,12 +290,8 @@ def _schedule(
     schedule = stated_schedules(target, stated)
     recompute = request.recompute
     if not recompute:
-        recompute = tuple(
-            choice
-            for choice in RECOMPUTE
-            if choice != "full"
-            or not SPLIT_BACKWARD.issuperset(named_schedules(schedule))
-        )
+        splits = SPLIT_BACKWARD.issuperset(named_schedules(schedule))
+        recompute = tuple(x for x in RECOMPUTE if not (splits and x == "full"))
     virtual_stages = request.virtual_stages
     if virtual_stages is None:
         more: Collection[int] = ()
@@ -312,11 +312,6 @@ def _schedule(
     return schedule, recompute, virtual_stages
 
 
-def _stated_split(stated: Sequence[bool]) -> bool | tuple[bool, ...]:
-    """Return the user's value of sequence parallelism, or both."""
-    return stated[0] if len(stated) == 1 else (False, True)
-
-
 def _usual_split(
     model: Architecture, length: int, tps: Sequence[int], usual: Sequence[int] | None
 ) -> bool | tuple[bool, ...]:
@@ -325,9 +320,8 @@ def _usual_split(
     Plans choose where every one of the ``usual`` degrees divides them, but
     another one does not.
     """
-    uneven = {
-        tp for tokens in model.lengths(length).values() for tp in tps if tokens % tp
-    }
+    lengths = model.lengths(length).values()
+    uneven = {tp for tp in tps if any(tokens % tp for tokens in lengths)}
     if uneven and usual is not None and uneven.isdisjoint(usual):
         return (False, True)
     return not uneven

@@ -30,18 +30,15 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Module, Tower
 from nest.models.choices import Choices
-from nest.models.operators import (
-    BF16,
-    Execution,
-    Node,
-    Split,
+from nest.models.operators.base import BF16, Execution, Node, Split
+from nest.models.operators.nodes import (
     block_node,
     embedding_node,
     head_node,
-    layer_cost,
     module_node,
     norm_node,
 )
+from nest.models.operators.timing import layer_cost
 from nest.models.weights import final_norm_weights
 
 #: Kinds of modules for multi-token prediction: the first, which holds the
@@ -58,16 +55,8 @@ def build_on(
 ) -> Problem:
     """Return the problem of a model, with a quantum that suits its times.
 
-    Parameters
-    ----------
-    model, choices
-        What is trained, and how; see :func:`choose`.
-    parts
-        Machines and their devices, in the order of ranks.
-    cluster
-        Of a file, which takes the place of that of the machines.
-    name
-        Of the problem; ``None`` makes one of model and machines.
+    ``parts`` are machines and their devices, in the order of ranks; a ``cluster`` of a
+    file takes the place of theirs.
 
     Raises
     ------
@@ -91,13 +80,6 @@ def build_problem(
     """Return the problem of training a model on a cluster.
 
     Training is in mixed precision and 1F1B, under the preset ``standard``.
-
-    Parameters
-    ----------
-    model, site, num_devices
-        What is trained on what.
-    choices
-        See :func:`choose`.
 
     Raises
     ------
@@ -153,28 +135,12 @@ def problem_of(
     """
     # Modules share one token table, so plans must not part them.
     several = any(tower.modules > 1 for tower in model.towers)
-    return Problem(
-        name=name,
-        source=source,
-        graph=graph,
-        cluster=cluster,
-        job=Job(
-            global_batch=choices.global_batch,
-            micro_batches=choices.micro_batches,
-            sequence_length=choices.sequence_length,
-            dtype=choices.dtype,
-            optimizer=choices.optimizer,
-            zero=choices.zero,
-            recompute=choices.recompute,
-            sequence_parallel=choices.sequence_parallel,
-            virtual_stages=choices.virtual_stages,
-            schedule=choices.schedule,
-            overlap=choices.overlap,
-            distributed_optimizer=choices.distributed_optimizer,
-            one_stage=MTP_KINDS if several else (),
-            model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
-        ),
+    job = Job(
+        **choices.of_job,
+        one_stage=MTP_KINDS if several else (),
+        model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
     )
+    return Problem(name=name, source=source, graph=graph, cluster=cluster, job=job)
 
 
 def _mixed_problem(
@@ -254,14 +220,8 @@ def build_graph(
 class Counted(NamedTuple):
     """What graph nodes of a kind do on one device under one split.
 
-    Attributes
-    ----------
-    kind
-        Name of the kind.
-    split, sequence_parallel
-        The split, and what keys of costs say of sequence parallelism.
-    parts
-        Counted layers, each with how often it is repeated.
+    ``sequence_parallel`` is what keys of costs say of it; ``parts`` are counted layers,
+    each with how often it is repeated.
     """
 
     kind: str

@@ -54,18 +54,10 @@ class GivenUpError(Exception):
 class _Steps(NamedTuple):
     """Steps from one closed set to a larger one.
 
-    Attributes
-    ----------
-    source, target
-        Numbers of the sets.
-    ticks
-        What the jobs between take at least.
-    channel_ticks
-        What they take of the memory channel.
-    block
-        These jobs, as bits, if they overlap; 0 for one job alone.
-    whole
-        Whether that is on the whole chip: 0 or 1.
+    ``source`` and ``target`` are numbers of sets; ``ticks`` are what the jobs between
+    take at least, and ``channel_ticks`` of the memory channel. ``block`` are these
+    jobs, as bits, if they overlap, 0 for one job alone; ``whole`` says whether that is
+    on the whole chip: 0 or 1.
     """
 
     source: Ints
@@ -85,17 +77,8 @@ def schedule_part(
 ) -> tuple[Timetable | None, int]:
     """Return a shortest timetable of a part, and what none is shorter than.
 
-    Parameters
-    ----------
-    group
-        A part.
-    table
-        A timetable; it is returned if none is shorter.
-    bound_ticks
-        What none is shorter than; returned, with no timetable, if finding
-        out more is too much work.
-    how
-        The deadline.
+    ``table`` is returned if no timetable is shorter; ``bound_ticks``, with no
+    timetable, if finding out more is too much work.
 
     Raises
     ------
@@ -290,14 +273,8 @@ def _distances(steps: _Steps, ticks: Ints, count: int) -> tuple[Ints, Ints]:
 class _Label(NamedTuple):
     """A label: one path to a closed set.
 
-    Attributes
-    ----------
-    source
-        The number of what was reached before.
-    block, whole
-        As of the last step.
-    ticks, channel_ticks
-        What the path took.
+    ``source`` is the number of what was reached before, ``block`` and ``whole`` are as
+    of the last step.
     """
 
     source: int

@@ -28,12 +28,7 @@ VECTOR: Weight = (0, 1)
 def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     """Return bounds on the shortest schedule, without an engine.
 
-    Parameters
-    ----------
-    operators
-        A DAG, in any order.
-    cores
-        The cores.
+    ``operators`` are a DAG, in any order.
 
     Returns
     -------

@@ -104,9 +104,8 @@ def _check_ticks(operator: Operator, where: str) -> None:
             )
         if type(channel_ticks) is not int or not (0 <= channel_ticks <= (ticks or 0)):
             raise InvalidProblemError(
-                f"{where}: {channel_field}: expected a whole number from 0 "
-                f"to its {ticks_field}, {ticks or 0}, got {channel_ticks}; "
-                f"correct it"
+                f"{where}: {channel_field}: expected a whole number from 0 to its "
+                f"{ticks_field}, {ticks or 0}, got {channel_ticks}; correct it"
             )
     if not free and operator.single_ticks is operator.whole_ticks is None:
         raise InvalidProblemError(

@@ -18,15 +18,8 @@ _MOST_CHARACTERS = 20
 class Layer(FileStruct, frozen=True, kw_only=True, tag="nest-layer/1"):
     """The operators of a layer, pass by pass.
 
-    Attributes
-    ----------
-    name
-        For people.
-    unit
-        What ticks are, such as ``cycles`` or ``ps``; for people.
-    passes
-        Operators by the name of their pass, such as ``forward``; passes run
-        one after the other.
+    ``unit`` is what ticks are, such as ``cycles`` or ``ps``. ``passes`` are operators
+    by the name of their pass, such as ``forward``, which run one after the other.
     """
 
     name: str = ""

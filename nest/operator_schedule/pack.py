@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from nest.operator_schedule.parts import Job, JobGroup
 from nest.operator_schedule.records import Cores
+from nest.operator_schedule.reduce import sub_part
 
 #: Jobs that are started, in all, before it is given up.
 MAX_STARTED = 20_000
@@ -19,12 +20,8 @@ Free = tuple[int, ...]
 class Packed(NamedTuple):
     """The shortest schedule of a block, or a bound on it.
 
-    Attributes
-    ----------
-    ticks
-        What it takes, or, if there is no such schedule, what it takes at least.
-    starts
-        When its jobs start, in their order; ``None`` if it takes more.
+    ``ticks`` are what it takes, or at least if there is no such schedule; then there
+    are no ``starts`` of its jobs, which are in their order.
     """
 
     ticks: int
@@ -39,28 +36,13 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
     another could have been finished before. Of two ways to have started the
     same jobs the one is left that is nowhere later.
 
-    Parameters
-    ----------
-    group
-        A part.
-    block
-        Some of its jobs, as bits; all that precedes them, but for themselves, is done.
-    most_ticks
-        Longer ones are not looked for.
+    ``block`` are some of its jobs, as bits; all that precedes them, but for themselves,
+    is done. Schedules longer than ``most_ticks`` are not looked for.
 
-    Returns
-    -------
     ``None`` if that is too much work.
     """
     members = [i for i in range(len(group.jobs)) if block >> i & 1]
-    index_of = {i: index for index, i in enumerate(members)}
-    jobs = [
-        group.jobs[i]._replace(
-            after=tuple(index_of[j] for j in group.jobs[i].after if block >> j & 1)
-        )
-        for i in members
-    ]
-    search = _Search(jobs, group.cores, most_ticks)
+    search = _Search(sub_part(group, members).jobs, group.cores, most_ticks)
     if not search.run():
         return None
     if search.starts is None:
@@ -71,7 +53,7 @@ def shortest_block(group: JobGroup, block: int, most_ticks: int) -> Packed | Non
 class _Search:
     """Depth first; what is better than ``best`` is looked for."""
 
-    def __init__(self, jobs: list[Job], cores: Cores, limit_ticks: int) -> None:
+    def __init__(self, jobs: Sequence[Job], cores: Cores, limit_ticks: int) -> None:
         self._jobs = jobs
         self._cores = cores
         self._ticks = [job.single.ticks if job.single else 0 for job in jobs]
@@ -97,14 +79,8 @@ class _Search:
     def _extend(self, begun: int, now: int, free: tuple[Free, Free]) -> bool:
         """Start one more job, in all ways; return whether that was all.
 
-        Parameters
-        ----------
-        begun
-            Jobs that are started, as bits.
-        now
-            When the last of them starts.
-        free
-            When the cores are free.
+        ``begun`` are the jobs that are started, as bits; ``now`` is when the last of
+        them starts, ``free`` when the cores are free.
         """
         count = len(self._jobs)
         if begun == (1 << count) - 1:

@@ -66,16 +66,9 @@ def in_series(
     that are free take no time and are left out; what precedes them precedes
     what follows them. The cut is the finest one.
 
-    Parameters
-    ----------
-    operators
-        A DAG, in any order.
-    cores
-        The cores.
+    ``operators`` are a DAG, in any order.
 
-    Returns
-    -------
-    The parts: numbers of their operators, and these as jobs.
+    Parts are numbers of their operators, and these as jobs.
     """
     before = _ancestors(operators)
     running = [i for i, x in enumerate(operators) if x.engine != "none"]
@@ -89,16 +82,10 @@ def in_series(
 def cut(before: Sequence[int], numbers: Sequence[int]) -> list[list[int]]:
     """Cut where all before precedes all that comes after.
 
-    Parameters
-    ----------
-    before
-        What precedes each number, as bits.
-    numbers
-        What to cut; whatever is between two of them is among them.
+    ``before`` is what precedes each number, as bits. Whatever is between two of
+    ``numbers`` is among them.
 
-    Returns
-    -------
-    The finest cut, each part in an order that keeps what precedes what.
+    It is the finest cut, each part in an order that keeps what precedes what.
     """
     bits = sum(1 << i for i in numbers)
     order = sorted(numbers, key=lambda i: (before[i] & bits).bit_count())

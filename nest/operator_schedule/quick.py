@@ -19,12 +19,8 @@ ROUNDS = 4
 def quick_timetable(group: JobGroup, enough_ticks: int) -> Timetable:
     """Return a good timetable of a part.
 
-    Parameters
-    ----------
-    group
-        The part.
-    enough_ticks
-        None is shorter: once one is so long, it is returned.
+    No timetable is shorter than ``enough_ticks``: the first that is so long is
+    returned.
     """
     best = min(
         (_timetable(group, whole) for whole in set(_choices(group))),

@@ -26,8 +26,6 @@ class Operator(Struct, frozen=True, kw_only=True):
     ----------
     name
         Unique among the operators of a pass.
-    engine
-        What it runs on.
     single_ticks
         Ticks on one core of its type, of both types if it is fused; ``None``
         if it cannot.
@@ -52,14 +50,8 @@ class Operator(Struct, frozen=True, kw_only=True):
 class Placed(NamedTuple):
     """The time and the cores of an operator.
 
-    Attributes
-    ----------
-    start_tick, end_tick
-        ``[start, end)``.
-    whole
-        Whether it has the whole chip.
-    tensor_core, vector_core
-        Number of its core; ``None`` where it needs none, or all.
+    It runs in ``[start, end)``. Its cores have numbers, ``None`` where it needs none,
+    or has the whole chip.
     """
 
     start_tick: int
@@ -74,12 +66,8 @@ class PartOf(NamedTuple):
 
     Attributes
     ----------
-    operators
-        Names of those that run in it.
     start_tick, end_tick
         ``[start, end)``; operators may end earlier, and the memory channel later.
-    lower_bound_ticks
-        It cannot be shorter.
     channel_ticks
         Ticks of the memory channel that its operators need.
     proof
@@ -98,16 +86,7 @@ class PartOf(NamedTuple):
 class Schedule(NamedTuple):
     """A schedule of one pass.
 
-    Attributes
-    ----------
-    makespan_ticks
-        Its length.
-    lower_bound_ticks
-        No schedule is shorter.
-    operators
-        When and where every operator runs, in the order they were given.
-    parts
-        What it is made of, one after the other.
+    ``operators`` are in the order they were given, ``parts`` run one after the other.
     """
 
     makespan_ticks: int

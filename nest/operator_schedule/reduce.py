@@ -117,13 +117,9 @@ def _alone(job: Job) -> Job:
 class Pieces(NamedTuple):
     """A part, cut up.
 
-    Attributes
-    ----------
-    first, last
-        Jobs that run alone before all others and after them, in this order.
-    between
-        What is left, cut where everything meets: numbers of jobs, and these
-        as parts of their own, one after the other.
+    The jobs ``first`` run alone before all others, the jobs ``last`` after them, in
+    this order. ``between`` is what is left, cut where everything meets: numbers of
+    jobs, and these as parts of their own, one after the other.
     """
 
     first: list[int]

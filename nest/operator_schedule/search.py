@@ -42,14 +42,7 @@ MAX_KEPT = 2**16
 class How(NamedTuple):
     """Settings of an engine.
 
-    Attributes
-    ----------
-    deadline
-        When it must end.
-    num_workers, seed
-        Of the engine.
-    quick
-        Whether to leave open what ``dp`` gives up, or takes long for.
+    ``quick`` says whether to leave open what ``dp`` gives up, or takes long for.
     """
 
     deadline: Deadline
@@ -61,16 +54,7 @@ class How(NamedTuple):
 class ScheduleBounds(NamedTuple):
     """The best timetable of a part, and a lower bound.
 
-    Attributes
-    ----------
-    table
-        The best timetable.
-    length_ticks
-        How long it is.
-    lower_bound_ticks
-        None is shorter.
-    proof
-        As :attr:`~nest.operator_schedule.records.PartOf.proof`.
+    ``proof`` is as :attr:`~nest.operator_schedule.records.PartOf.proof`.
     """
 
     table: Timetable

@@ -27,10 +27,9 @@ def schedule(
     ----------
     operators
         A DAG, in any order.
-    cores
-        The cores.
     solver
-        A keyword of :data:`SOLVERS`, for what bounds do not settle.
+        A keyword of :data:`nest.operator_schedule.SOLVERS`, for what bounds do
+        not settle.
     time_limit_s
         For all parts together; ``None`` for no limit.
     num_workers, seed

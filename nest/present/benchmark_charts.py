@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest.present.pages.charts import colors, lines, number_axis
+from nest.present.pages.charts import colors, lines, mark, number_axis
 from nest.util.sections import Chart
 from nest.util.tables import Column, Table
 
@@ -76,14 +76,9 @@ _CHARTS = {
 
 
 def chart(name: str, document: Document) -> Chart | None:
-    """Return a chart of a report; ``None`` if there is nothing to show.
+    """Return a chart of a ``nest-bench/1`` document; ``None`` without points.
 
-    Parameters
-    ----------
-    name
-        One of ``_CHARTS``.
-    document
-        A ``nest-bench/1`` document.
+    ``name`` is one of ``_CHARTS``.
     """
     axes, curves = _CHARTS[name], _curves(name, document)
     if not any(y > 0 for curve in curves.values() for _, y in curve):
@@ -102,14 +97,17 @@ def chart(name: str, document: Document) -> Chart | None:
     y = number_axis("y", axes.y, True, maximum=axes.most)
     if axes.y == "cells":
         y["axis"]["tickMinStep"] = 1
-    spec = lines(
-        values,
-        number_axis("x", axes.x, False, axes.scale),
-        y,
-        colors("line", list(curves)),
-        step=name != "sweep",
-        dots=name == "sweep",
-    )
+    channels = {
+        "x": number_axis("x", axes.x, False, axes.scale),
+        "y": y,
+        "color": colors("line", list(curves)),
+    }
+    # Without dots there still is something to point at.
+    size, opacity, interpolate = 60, 0, "step-after"
+    if name == "sweep":
+        size, opacity, interpolate = 40, 1, "linear"
+    dot = mark("point", filled=True, size=size, opacity=opacity)
+    spec = lines(values, channels, dot, interpolate=interpolate)
     title = _message(axes, curves)
     table = Table(
         (Column("line"), Column(axes.x, form=".6g"), Column(axes.y, form=".6g")),

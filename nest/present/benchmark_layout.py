@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nest.present.benchmark_charts import chart
-from nest.present.table import count, percent
+from nest.present.table import count, number_form, percent
 from nest.units import GIB
 from nest.util.sections import Section
 from nest.util.tables import Column, Table
@@ -106,11 +106,10 @@ def _solvers(document: Document) -> Section:
 
     return _section(
         "Solvers",
-        "Proven: optimal or infeasible, cells. Best, within 1 % and with a "
-        "plan: cells of problems not proven infeasible. Over best: extra step "
-        "time against the best known plan, over the cells with a plan. The "
-        "profile counts the other cells as failures. The shared cost model "
-        "scores all plans.",
+        "Proven: optimal or infeasible, cells. Best, within 1 % and with a plan: cells "
+        "of problems not proven infeasible. Over best: extra step time against the "
+        "best known plan, over the cells with a plan. The profile counts the other "
+        "cells as failures. The shared cost model scores all plans.",
         (
             Column("solver"),
             Column("cells", form="d"),
@@ -211,10 +210,7 @@ def _pairs(answers: Document) -> Section:
         "with a 95 % interval of 2,000 bootstrap draws of whole problems.",
         (
             Column("pair", value=lambda x: f"{x['solver']} : {x['against']}"),
-            Column("wins", form="d"),
-            Column("ties", form="d"),
-            Column("losses", form="d"),
-            Column("neither", form="d"),
+            *(Column(x, form="d") for x in ("wins", "ties", "losses", "neither")),
             Column("wins %", value=wins, right=True),
             Column("sign_test_p", "p", ".2g"),
             Column("step time ratio", value=ratio, right=True),
@@ -250,9 +246,8 @@ def _sweep(document: Document) -> Section:
         ]
     return _section(
         "What bandwidth buys",
-        "Step time at multiples of the network bandwidth, and the speed-up "
-        "against × 1 (or the smallest multiple without it). Latencies do not "
-        "change.",
+        "Step time at multiples of the network bandwidth, and the speed-up against × 1 "
+        "(or the smallest multiple without it). Latencies do not change.",
         (
             Column("model"),
             Column("cluster"),
@@ -261,12 +256,7 @@ def _sweep(document: Document) -> Section:
             Column("batch", form="d"),
             Column("factor", "bandwidth", lambda x: f"× {x:g}", right=True),
             Column("step_time", "step time", right=True),
-            Column(
-                "speed_up",
-                "speed-up",
-                lambda ratio: "" if ratio is None else f"{ratio:.3f}",
-                right=True,
-            ),
+            Column("speed_up", "speed-up", number_form(".3f"), right=True),
         ),
         points,
         charts=("sweep",),
@@ -275,12 +265,7 @@ def _sweep(document: Document) -> Section:
 
 
 def _answer_rows(answers: Document) -> Section:
-    of_problem = {
-        problem["problem"]: {
-            key: problem[key] for key in ("best_step_time_ns", "time_unit")
-        }
-        for problem in answers["problems"]
-    }
+    of_problem = {problem["problem"]: problem for problem in answers["problems"]}
     rows = [{**of_problem[row["problem"]], **row} for row in answers["rows"]]
     return _section(
         "Answers",
@@ -353,12 +338,11 @@ def _times(document: Document) -> Section:
 
     return _section(
         "Times",
-        f"Answered: ended by itself with a plan that fits or a proof. Means "
-        f"are geometric, shifted by {times['shift_s']:g} s, over all cells: "
-        f"{unanswered}. Primal integral: mean distance from the best plan "
-        f"known over the time limit, 0 is at once and 1 never; of all cells "
-        f"of problems with a plan. Hosts: {', '.join(times['hosts']) or '–'}."
-        f"{warning}",
+        f"Answered: ended by itself with a plan that fits or a proof. Means are "
+        f"geometric, shifted by {times['shift_s']:g} s, over all cells: {unanswered}. "
+        f"Primal integral: mean distance from the best plan known over the time limit, "
+        f"0 is at once and 1 never; of all cells of problems with a plan. Hosts: "
+        f"{', '.join(times['hosts']) or '–'}.{warning}",
         (
             Column("solver"),
             _out_of("answered", "answered", "cells"),
@@ -429,9 +413,7 @@ def _status(answer: Document) -> str:
 
 def _over(ratio: float | None) -> str:
     """Return by how much more in per cent; only an exact 0 is shown so."""
-    if ratio is None:
-        return ""
-    return f"{percent(ratio - 1)} %"
+    return "" if ratio is None else f"{percent(ratio - 1)} %"
 
 
 def _gib(size_bytes: int | None) -> str:

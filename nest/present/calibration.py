@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.table import terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.util.tables import Column, Table
 
+_percent = number_form(".1f", 100)
 #: Cells of a proposed run that a table shows.
 _RUN_CELLS = (
     Column("model", min_width=12),
@@ -57,7 +58,7 @@ def _errors(figures: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     columns = (
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=2),
-        Column("bias", "bias %", lambda x: f"{100 * x:+z.1f}", right=True, rank=1),
+        Column("bias", "bias %", number_form("+z.1f", 100), right=True, rank=1),
         Column("title", "error of step times", min_width=16),
     )
     rows = [{**figures[key], "title": title} for key, title in titles.items()]
@@ -116,7 +117,3 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
             )
         ),
     ]
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f}"

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from nest.accelerators.document import CHOICES, Document
-from nest.present.table import key_lines, terminal_table
+from nest.present.table import key_lines, number_form, terminal_table
 from nest.util.tables import EVERYWHERE, Column, Table, Writer
 from nest.util.time_scale import TimeScale
 
@@ -47,6 +47,10 @@ MEANS = {
 }
 
 
+#: A power; empty where it is unknown.
+watts = number_form(",.1f", unit=" W")
+
+
 def number_of(noun: str, amount: int) -> str:
     """Return a number of points, devices or the like."""
     return f"{amount:,} {noun}{'s' * (amount != 1)}"
@@ -64,11 +68,6 @@ def speed(tokens_per_s: float | None) -> str:
 def area(point: Document) -> str:
     """Return the area of a point."""
     return f"{point['area_mm2']:,.1f} mm²"
-
-
-def watts(amount: float | None) -> str:
-    """Return a power; empty where it is unknown."""
-    return "" if amount is None else f"{amount:,.1f} W"
 
 
 def density(point: Document) -> str:
@@ -252,13 +251,8 @@ def _text_of(key: str, text: Callable[[Document], str]) -> Callable[[Document], 
 def best_table(document: Document, one_each: bool = False) -> Table:
     """Return the best point of every model and of all, and the base.
 
-    Parameters
-    ----------
-    document
-        The answers.
-    one_each
-        Whether a point for several models has a row for each of them, and
-        none for all together.
+    With ``one_each`` a point for several models has a row for each of them, and none
+    for all together.
     """
 
     def on(name: str, text: Callable[[Document], str], rank: int) -> Column:
@@ -274,7 +268,7 @@ def best_table(document: Document, one_each: bool = False) -> Table:
         Column("relative", right=True),
         *_point_columns(4, 5, 3, 6),
         on("power", lambda on: watts(on["power_w"]), 8)._replace(writers=_TERMINAL),
-        on("MFU", lambda on: _percent(on["mfu"]), 7),
+        on("MFU", lambda on: number_form(".1f", 100, " %")(on["mfu"]), 7),
         Column(
             "plan",
             value=_text_of("on", lambda on: on["plan_text"] or ""),
@@ -319,10 +313,6 @@ def _best_records(
             shared = {"title": title, "index": "", "text": "", "point": None}
         relative = times(relative_of(document, on))
         yield {**shared, "on": on, "relative": relative}
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def counts_table(document: Document) -> Table:

@@ -1,15 +1,15 @@
 """The table of a comparison: on terminals, on pages and in CSV files.
 
-A new column is one line of :func:`columns`. It shows a field of
-:meth:`nest.solvers.result.SolveResult.to_json`, or what its ``value`` makes of
-several fields.
+A new column is one entry of :func:`all_columns`, which also says which writers
+show it. It shows a field of :func:`answer_fields`, or what its ``value`` makes
+of several fields.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -17,13 +17,20 @@ from rich.console import RenderableType
 from nest.analysis.compare import beside_best, fastest
 from nest.ir.problem import Problem
 from nest.present.screen import degrees, lines, title
-from nest.present.table import note_text, percent, scale_of, status_of, terminal_table
+from nest.present.table import (
+    note_text,
+    number_form,
+    percent,
+    scale_of,
+    status_of,
+    terminal_table,
+)
 from nest.present.verbosity import VERBOSE
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.uncertainty.headroom import FITS_MEANING, fullest_device
 from nest.units import format_bytes, format_sizes
-from nest.util.tables import Column, Table, to_csv
+from nest.util.tables import Column, Table, Writer, to_csv
 from nest.util.time_scale import TimeScale, digits
 
 #: What the mark of the column "slower" means.
@@ -31,18 +38,6 @@ EQUAL_MEANING = "* within the prediction error: a measurement may reverse the or
 
 #: The fields of one answer, as in a document.
 Fields = Mapping[str, Any]
-
-#: Fields of an answer in a CSV file.
-CSV_KEYS = (
-    *("problem", "solver", "seed", "outcome", "status", "limit"),
-    *("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
-    *("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
-    *("wall_s", "cpu_s", "peak_rss_bytes", "host", "detail"),
-)
-
-
-def _seconds(wall_s: float | None) -> str:
-    return "" if wall_s is None else f"{wall_s:.2f}"
 
 
 def answer_fields(
@@ -103,9 +98,7 @@ def compare_screen(
         plan = degrees(problem, best.plan, best.score.num_micro_batches)
         below.append(f"plan of {best.solver}: {plan}")
     below += notes
-    shown = screen_columns(problem, scale)
-    if VERBOSE.get():
-        shown += _exact_columns(scale)
+    shown = columns(Writer.TERMINAL, problem, scale)
     return [
         lines([title(problem)]),
         terminal_table(Table.of(shown, answers)),
@@ -121,12 +114,26 @@ def answer_note(fields: Fields, scale: TimeScale) -> str:
     return "; ".join(filter(None, texts))
 
 
-def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
-    """Return the columns of the first screen, and of a page."""
-    cluster = problem.cluster
-    whole = format_bytes(cluster.memory_bytes() + cluster.headroom_bytes())
-    size, unit = whole.split()
-    of_size = f" of {size}" if len(cluster.types) == 1 else ""
+def columns(
+    writer: Writer, problem: Problem | None = None, scale: TimeScale | None = None
+) -> list[Column]:
+    """Return the columns that a writer shows.
+
+    Writers of texts for people need a problem and the scale of its times.
+    """
+    scale = scale or TimeScale.fitting(None)
+    return [x for x in all_columns(problem, scale) if writer in x.writers]
+
+
+def all_columns(problem: Problem | None, scale: TimeScale) -> list[Column]:
+    """Return the columns of all writers, see :func:`columns`."""
+    unit = of_size = ""
+    if problem is not None:
+        cluster = problem.cluster
+        whole = format_bytes(cluster.memory_bytes() + cluster.headroom_bytes())
+        size, unit = whole.split()
+        of_size = f" of {size}" if len(cluster.types) == 1 else ""
+    verbose = frozenset({Writer.TERMINAL} if VERBOSE.get() else ())
 
     def fits(fields: Fields) -> str:
         return fields["fullest"].fits if fields["fullest"] else "–"
@@ -159,19 +166,62 @@ def screen_columns(problem: Problem, scale: TimeScale) -> list[Column]:
         text = f"{100 * longer:.1f}" if longer else "fastest"
         return text + " *" * bool(longer and fields["equal_to_best"])
 
+    def ends(
+        key: str, name: str, form: Callable[[Any], str], min_width: int | None = None
+    ) -> Column:
+        return Column(
+            key,
+            name,
+            lambda pair: form(pair) if pair else "",
+            value=lambda fields: (fields["intervals"] or {}).get(key),
+            writers=verbose,
+            min_width=min_width,
+        )
+
+    def sizes(pair: Any) -> str:
+        return format_sizes(pair[0], pair[1], 1)
+
     return [
+        *_exact("problem"),
         Column("solver"),
-        Column("fits", value=fits),
-        Column("memory", f"memory, {unit}{of_size}", value=memory, right=True),
-        Column("step", f"step time, {scale.unit} (90 %)", value=step, right=True),
-        Column("slower", "slower, %", value=slower, right=True),
-        Column("proof", value=_proof, style=_style, min_width=13),
-        Column("wall_s", "search, s", _seconds, right=True),
+        *_exact("seed", "outcome", "status", "limit"),
+        _text("fits", "", fits),
+        _text("memory", f"memory, {unit}{of_size}", memory, right=True),
+        _text("step", f"step time, {scale.unit} (90 %)", step, right=True),
+        _text("slower", "slower, %", slower, right=True),
+        _text("proof", "", _proof, style=_style, min_width=13),
+        *_exact("step_time_ns", "step_time_quanta", "over_best", "lower_bound_ns"),
+        *_exact("lower_bound_quanta", "over_memory_bytes", "own_objective_ns"),
+        Column("wall_s", "search, s", number_form(".2f"), right=True),
+        *_exact("cpu_s", "peak_rss_bytes", "host", "detail"),
+        ends("step_time_50_ns", "step 50 %", scale.interval),
+        Column("simulated_step_time_ns", "simulated", scale, writers=verbose),
+        Column("own_objective_ns", "own objective", scale, writers=verbose),
+        Column("tokens_per_s", "tokens/s", _speed, _tokens_per_s, writers=verbose),
+        ends("memory_90_bytes", "memory 90 %", sizes, 8),
+        ends("memory_50_bytes", "memory 50 %", sizes, 8),
     ]
 
 
-#: Headings of the first screen, without units; entries of the glossary.
-HEADINGS = (*("solver", "fits", "memory", "step time", "slower"), *("proof", "search"))
+def _exact(*keys: str) -> list[Column]:
+    """Return columns of CSV files alone."""
+    return [Column(key, writers=frozenset({Writer.CSV})) for key in keys]
+
+
+def _text(
+    key: str, name: str, value: Callable[[Fields], str], **settings: Any
+) -> Column:
+    """Return a column of texts for people, on terminals and pages."""
+    writers = frozenset({Writer.TERMINAL, Writer.PAGE})
+    return Column(key, name, value=value, writers=writers, **settings)
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    return digits(tokens_per_s, 6) if tokens_per_s else ""
+
+
+def _tokens_per_s(fields: Fields) -> float | None:
+    return (fields["score"] or {}).get("throughput_tokens_per_s")
 
 
 def _proof(fields: Fields) -> str:
@@ -190,37 +240,8 @@ def _style(text: str) -> str:
     return "bold red" if text.isupper() else ""
 
 
-def _exact_columns(scale: TimeScale) -> list[Column]:
-    """Return more columns of the screen, for ``--verbose``."""
-
-    def memory(share: int) -> Column:
-        key = f"memory_{share}_bytes"
-        return Column(
-            key,
-            f"memory {share} %",
-            lambda ends: format_sizes(ends[0], ends[1], 1) if ends else "",
-            value=lambda answer: (answer["intervals"] or {}).get(key),
-            min_width=8,
-        )
-
-    return [
-        Column(
-            "step_time_50_ns",
-            "step 50 %",
-            lambda ends: scale.interval(ends) if ends else "",
-            value=lambda answer: (answer["intervals"] or {}).get("step_time_50_ns"),
-        ),
-        Column("simulated_step_time_ns", "simulated", scale),
-        Column("own_objective_ns", "own objective", scale),
-        Column(
-            "tokens_per_s",
-            "tokens/s",
-            lambda speed: digits(speed, 6) if speed else "",
-            value=lambda answer: (answer["score"] or {}).get("throughput_tokens_per_s"),
-        ),
-        memory(90),
-        memory(50),
-    ]
+#: Headings of the first screen, without units; entries of the glossary.
+HEADINGS = [x.heading.partition(",")[0] for x in columns(Writer.PAGE)]
 
 
 def repeat_texts(
@@ -255,6 +276,6 @@ def result_csv(problem: Problem, results: Iterable[SolveResult]) -> str:
 
 def answers_csv(answers: Iterable[Fields]) -> str:
     """Return the answers of solvers as CSV; unknown fields stay empty."""
-    shown = [Column(key) for key in CSV_KEYS]
-    unknown: dict[str, Any] = dict.fromkeys(CSV_KEYS)
+    shown = columns(Writer.CSV)
+    unknown: dict[str, Any] = dict.fromkeys(x.key for x in shown)
     return to_csv(Table.of(shown, ({**unknown, **each} for each in answers)))

@@ -63,9 +63,8 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
         ),
         (
             "fits",
-            f"{answer.fits}: {_gib(full.memory_bytes)} of "
-            f"{_gib(full.device_bytes)} GiB on the fullest rank (stage "
-            f"{full.stage}), {spare}",
+            f"{answer.fits}: {_gib(full.memory_bytes)} of {_gib(full.device_bytes)} "
+            f"GiB on the fullest rank (stage {full.stage}), {spare}",
         ),
         *_smallest_row(answer, name),
         (

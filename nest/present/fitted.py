@@ -134,16 +134,8 @@ def fit(
 ) -> dict[int, int] | None:
     """Return the columns to show, with a width each.
 
-    Parameters
-    ----------
-    columns
-        All of them.
-    natural
-        The widest text of each, without its header, in cells.
-    width
-        Cells there are.
-    verbose
-        Whether none may be left out.
+    ``natural`` is the widest text of each column without its header. This and ``width``
+    are in cells. With ``verbose`` no column may be left out.
 
     Returns
     -------
@@ -238,12 +230,7 @@ def _parts(token: str, width: int) -> Iterator[str]:
 class KeyLines:
     """Labeled lines, the texts one below the other.
 
-    Attributes
-    ----------
-    rows
-        Label and text.
-    max_columns
-        What no line exceeds on a wide terminal or in a pipe.
+    No line exceeds ``max_columns`` on a wide terminal or in a pipe.
     """
 
     rows: Sequence[tuple[str, str]]

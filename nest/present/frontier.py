@@ -217,8 +217,7 @@ def proof_lines(frontier: Frontier) -> list[str]:
                 known = "nothing is known of the step time"
             texts.append(
                 f"not proven: {count(curve.devices, 'device')} from "
-                f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, "
-                f"where {known}"
+                f"{format_bytes(low)} to {format_bytes(gap.up_to_bytes)}, where {known}"
             )
     return texts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from nest.accelerators.published import Block, Chip, chips, ga100_blocks, tpu_v4i_blocks
-from nest.present.table import terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.util.tables import Column, Table
 
 
@@ -18,11 +18,7 @@ def peaks_block() -> list[RenderableType]:
         Column("peak_flops", "TFLOP/s by formula", _tera, right=True, rank=3),
         Column("published", value=_published_text, right=True, rank=4),
         Column(
-            "peak_error",
-            "off by",
-            lambda error: f"{100 * error:+z.2f} %",
-            right=True,
-            rank=5,
+            "peak_error", "off by", number_form("+z.2f", 100, " %"), right=True, rank=5
         ),
         Column("die", "die, as published", rank=6, min_width=16),
         Column("power", "power, as published", rank=7, min_width=16),
@@ -64,13 +60,7 @@ def _blocks(blocks: list[Block], bound: str) -> RenderableType:
             right=True,
             rank=2,
         ),
-        Column(
-            "error",
-            "off by",
-            lambda error: f"{100 * error:+z.1f} %",
-            right=True,
-            rank=3,
-        ),
+        Column("error", "off by", number_form("+z.1f", 100, " %"), right=True, rank=3),
         Column("fitted", "fitted to it", rank=4, min_width=20),
     )
     return terminal_table(Table.of(columns, blocks))

@@ -41,9 +41,8 @@ def robust_texts(problem: Problem, robust: Robust) -> list[str]:
         texts.append(other(whose, reference))
     if reference is not best:
         texts.append(
-            f"this one costs {_percent(robust.cost(reference))} in the step "
-            f"time and gains {_percent(robust.gain(reference))} in the "
-            f"guaranteed one"
+            f"this one costs {_percent(robust.cost(reference))} in the step time and "
+            f"gains {_percent(robust.gain(reference))} in the guaranteed one"
         )
     return texts
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -134,16 +134,9 @@ def title(problem: Problem) -> str:
 def answer_rows(
     problem: Problem, result: SolveResult, under: str = "", wish: Wish | None = None
 ) -> Rows:
-    """Return what is known of the answer of a solver.
+    """Return what is known of the answer of a solver, and of a training run.
 
-    Parameters
-    ----------
-    problem, result
-        The problem, and the answer.
-    under
-        What restricts plans, such as ``--target megatron``.
-    wish
-        What is known of the training run.
+    ``under`` is what restricts plans, such as ``--target megatron``.
     """
     rows: Rows = []
     if result.plan is not None and result.score is not None:
@@ -405,6 +398,44 @@ def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -
         f"expected {first.rule}, got {first.value}. The nearest plan that "
         f"{near[0].title} runs: --target {near[0].name} --launch"
     )
+
+
+def launch_texts(files: Mapping[str, str]) -> list[str]:
+    """Return what starts a plan, for one screen.
+
+    Of the files of :func:`nest.frameworks.export.export` those that hold
+    arguments, several of them to a line, and then how to start it as comments.
+    """
+    scripts = [
+        _packed(text)
+        for name, text in files.items()
+        if name not in ("README", "hostfile", "rank_map.json")
+    ]
+    _, *how = files["README"].splitlines()
+    comments = [
+        line
+        for text in how
+        for line in wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
+    ]
+    return [*scripts[:-1], "\n".join((scripts[-1], *comments))]
+
+
+def _packed(text: str) -> str:
+    """Return a text with the members of a bash array side by side."""
+    lines: list[str] = []
+    inside = False
+    for line in text.rstrip("\n").splitlines():
+        inside = inside and line != ")"
+        if (
+            inside
+            and lines[-1].startswith("  -")
+            and len(lines[-1]) + len(line.strip()) < WIDTH
+        ):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        inside = inside or line == "ARGS=("
+    return "\n".join(lines)
 
 
 #: The schedule on a command line: another framework may not have it.

@@ -9,7 +9,7 @@ from rich.padding import Padding
 
 from nest.ir.io import problem_hash
 from nest.present.screen import plan_rows, screen
-from nest.present.table import terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.simulation.events import Simulation
 from nest.units import quanta_to_ns
 from nest.util.tables import Column, Table
@@ -82,9 +82,7 @@ def simulation_block(
         ),
         Column("busy_ns", "busy", scale, right=True, rank=1),
         Column("idle_ns", "idle", scale, right=True, rank=2),
-        Column(
-            "bubble_share", "bubble %", lambda share: f"{100 * share:.2f}", right=True
-        ),
+        Column("bubble_share", "bubble %", number_form(".2f", 100), right=True),
         Column("receive_ns", "receive", scale, right=True, rank=5),
         Column("sync_ns", "sync", scale, right=True, rank=6),
         Column("end_ns", "end", scale, right=True, rank=3),

@@ -18,16 +18,8 @@ _FOLDED = 3
 class StageRange:
     """Stages that follow each other and do the same, or a single one.
 
-    Attributes
-    ----------
-    first, last
-        Numbers of the first and the last of them, from 1.
-    stages
-        Their records.
-    terms
-        What the score says of each, as in its document.
-    devices
-        First device and end of what they use in the first replica.
+    They are numbered from 1. ``terms`` is what the score says of each; ``devices`` are
+    first device and end in the first replica.
     """
 
     first: int
@@ -47,18 +39,10 @@ def runs(
 ) -> list[StageRange]:
     """Return the stages of a plan, three or more equal ones in a row as one.
 
-    Stages are equal if they have layers of the same kinds, as many devices
-    and the same strategies, and they sit side by side. Their times may differ
-    with what they receive, their memory with what is in flight.
-
-    Parameters
-    ----------
-    problem, plan
-        What the stages are of.
-    terms
-        What the score says of each stage, as in its document.
-    fold
-        Whether equal ones are joined.
+    Stages are equal if they have layers of the same kinds, as many devices and the same
+    strategies, and they sit side by side. Their times may differ with what they
+    receive, their memory with what is in flight. ``terms`` is what the score says of
+    each stage.
     """
     ranges = _device_ranges(plan)
     kinds = {layer.id: layer.kind for layer in problem.graph.layers}

@@ -8,17 +8,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from nest.present.pages.charts import (
-    COLORS,
-    chart,
-    layer,
-    mark,
-    names,
-    number_axis,
-    text_of,
-)
+from nest.present.pages import charts
 from nest.present.pages.html import page_html
-from nest.present.table import terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.units import GIB
 from nest.util.sections import Chart, Page, Section
 from nest.util.tables import Column, Table, Writer
@@ -43,28 +35,24 @@ def _label(row: Row) -> str:
     return f"{row['axis']}={row['value']}" if row["axis"] else "base"
 
 
-def _formatted(form: str) -> Any:
-    return lambda value: "" if value is None else format(value, form)
-
-
 _CHANGE = Column("change", value=_label, min_width=14)
 _PLAN = Column("degrees", "plan", lambda text: text or "–", min_width=24)
 
 _COLUMNS = (
     _CHANGE,
     Column("step", "step, s (90 %)", value=_step, right=True, min_width=17),
-    Column("tokens_per_s", "tokens/s", _formatted(",.0f"), right=True, rank=2),
-    Column("speed_up", "speed-up", _formatted(".3f"), right=True),
+    Column("tokens_per_s", "tokens/s", number_form(",.0f"), right=True, rank=2),
+    Column("speed_up", "speed-up", number_form(".3f"), right=True),
     Column(
         "memory",
         "GiB",
-        _formatted(".1f"),
+        number_form(".1f"),
         lambda row: row["memory_bytes"] and row["memory_bytes"] / GIB,
         right=True,
     ),
     Column("fits", "fits", lambda value: value or ""),
-    Column("days", "days", _formatted(".1f"), right=True),
-    Column("usd", "USD", _formatted(",.0f"), right=True),
+    Column("days", "days", number_form(".1f"), right=True),
+    Column("usd", "USD", number_form(",.0f"), right=True),
     _PLAN._replace(writers=frozenset({Writer.PAGE})),
 )
 
@@ -110,10 +98,10 @@ def sweep_page(document: Mapping[str, Any]) -> str:
             f"{_label(row)}: {text}" for row, text in zip(shown, texts, strict=True)
         )
         spec = _bars(shown, key, unit)
-        charts = (Chart(axis, title, summary, spec),) if shown else ()
+        drawn = (Chart(axis, title, summary, spec),) if shown else ()
         table = _table(rows, f"Values of {axis}")
         heading = axis.capitalize()
-        sections.append(Section(axis, heading, (), (), charts, (table,)))
+        sections.append(Section(axis, heading, (), (), drawn, (table,)))
     lead = (
         f"{document['model']} on {document['cluster']}; base: "
         f"{base['value']}. Every value has its own best plan."
@@ -154,14 +142,14 @@ def _bars(rows: Sequence[Row], key: str, unit: str) -> dict[str, Any]:
         for row in rows
     ]
     largest = max((row[key] for row in rows), default=1.0)
-    x = number_axis("amount", unit, maximum=1.2 * largest)
-    y = names("value", [value["value"] for value in values])
-    beyond = mark("text", align="left", dx=5)
-    return chart(
+    x = charts.number_axis("amount", unit, maximum=1.2 * largest)
+    y = charts.names("value", [value["value"] for value in values])
+    beyond = charts.mark("text", align="left", dx=5)
+    return charts.chart(
         values,
         height={"step": 34},
         layer=[
-            layer(mark("bar", color=COLORS[0]), x=x, y=y),
-            layer(beyond, tip=False, x=x, y=y, text=text_of("text")),
+            charts.layer(charts.mark("bar", color=charts.COLORS[0]), x=x, y=y),
+            charts.layer(beyond, tip=False, x=x, y=y, text=charts.text_of("text")),
         ],
     )

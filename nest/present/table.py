@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import IO, Any
 
@@ -40,13 +40,6 @@ _ASCII = str.maketrans(
 )
 
 _FAILURES = [outcome for outcome in Outcome if outcome.failed]
-
-_LIMITS = {
-    Limit.TIME: "time limit",
-    Limit.MEMORY: "memory limit",
-    Limit.SIZE: "size limit",
-    Limit.INTERRUPT: "interrupted",
-}
 
 
 def show(file: IO[str], *items: RenderableType) -> None:
@@ -189,7 +182,8 @@ def note_text(fields: Mapping[str, Any]) -> str:
     limit, detail = fields["limit"], " ".join(fields["detail"].split())
     texts = []
     if limit is not None and fields["outcome"] != Outcome.INTERRUPTED:
-        texts.append(_LIMITS[limit])
+        is_interrupted = limit == Limit.INTERRUPT
+        texts.append("interrupted" if is_interrupted else f"{limit} limit")
     if detail:
         texts.append(detail)
     elif fields["over_memory_bytes"]:
@@ -229,6 +223,16 @@ def scale_of(problem: Problem, results: Sequence[SolveResult]) -> TimeScale:
         if result.score is not None and result.score.step_time_ns
     ]
     return TimeScale.fitting(min(times, default=None), problem.time_unit)
+
+
+def number_form(
+    spec: str, factor: float = 1, unit: str = ""
+) -> Callable[[float | None], str]:
+    """Return what writes a number times a factor; nothing for ``None``.
+
+    ``spec`` is a format specification, and ``unit`` follows the number.
+    """
+    return lambda value: "" if value is None else f"{factor * value:{spec}}{unit}"
 
 
 def count(amount: int, noun: str) -> str:

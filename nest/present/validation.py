@@ -8,10 +8,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from nest.present.table import terminal_table
+from nest.present.table import number_form, terminal_table
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.util.tables import EVERYWHERE, Column, Table, Writer
 
+_percent, _share = number_form(".1f", 100), number_form(".1f", 100, " %")
 #: Breakdowns of the error of the step time, and what each is by.
 BREAKDOWNS = {
     "by_source": "source",
@@ -27,11 +28,13 @@ def validation_block(document: Mapping[str, Any]) -> list[RenderableType]:
     """Return what is printed of a ``nest-validation/1`` document."""
     skipped, sized = document["skipped"], document["used_for_memory"]
     others = f" ({sum(sized.values())} more for memory)" if sized else ""
+    early = ""
+    if "interrupted" in document:
+        early = f"; interrupted, the first of {document['interrupted']['of']}"
     summary = {document["selection"]: document, **document["selected"]}
     items: list[RenderableType] = [
         f"{document['rows']} rows ({document['selection']}): "
-        f"{document['used']} used{others}, {sum(skipped.values())} skipped"
-        + _interrupted(document),
+        f"{document['used']} used{others}, {sum(skipped.values())} skipped{early}",
         "",
         terminal_table(error_table("step time", summary)),
     ]
@@ -67,13 +70,6 @@ def messages_of(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _interrupted(document: Mapping[str, Any]) -> str:
-    """Say so if these are not all rows."""
-    if "interrupted" not in document:
-        return ""
-    return f"; interrupted, the first of {document['interrupted']['of']}"
-
-
 #: Columns that a terminal alone shows, and those that a page alone shows.
 _ON_TERMINALS = EVERYWHERE - {Writer.PAGE}
 _ON_PAGES = EVERYWHERE - {Writer.TERMINAL}
@@ -91,7 +87,7 @@ def error_table(
         Column("used", right=True, rank=1),
         Column("median_abs_error", "median %", _percent, right=True),
         Column("mean_abs_error", "mean %", _percent, right=True, rank=3),
-        Column("bias", "bias %", _signed_percent, right=True, rank=2),
+        Column("bias", "bias %", number_form("+z.1f", 100), right=True, rank=2),
         # Terminals are narrow: the name, which may wrap, is last there.
         Column("name", title, writers=_ON_TERMINALS, min_width=16),
     )
@@ -117,7 +113,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_bias_of_predicted_best",
             "bias of the best",
-            lambda bias: "" if bias is None else f"{100 * bias:+z.1f} %",
+            number_form("+z.1f", 100, " %"),
             right=True,
             rank=5,
             writers=_ON_TERMINALS,
@@ -126,7 +122,7 @@ def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
         Column(
             "median_spearman",
             "median Spearman",
-            lambda rho: "" if rho is None else f"{rho:.3f}",
+            number_form(".3f"),
             right=True,
             rank=3,
             writers=_ON_TERMINALS,
@@ -157,10 +153,9 @@ def _intervals(figures: Mapping[str, Any]) -> str:
     if not figures["rows"]:
         return "no step time has an interval"
     return (
-        f"of {figures['rows']} step times "
-        f"{_share(figures['within_90'])} lie within their 90 % "
-        f"intervals and {_share(figures['within_50'])} within the 50 "
-        f"% ones; half of the 90 % ones are wider than "
+        f"of {figures['rows']} step times {_share(figures['within_90'])} lie within "
+        f"their 90 % intervals and {_share(figures['within_50'])} within the 50 % "
+        f"ones; half of the 90 % ones are wider than "
         f"±{_share(figures['median_half_width_90'])}"
     )
 
@@ -171,9 +166,8 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
     if figures["share"] is None:
         return str(count)
     return (
-        f"{count} ({_share(figures['share'])}; with "
-        f"{_share(MEAN_ERROR)} head-room {roomy}, "
-        f"{_share(figures['share_with_headroom'])})"
+        f"{count} ({_share(figures['share'])}; with {_share(MEAN_ERROR)} head-room "
+        f"{roomy}, {_share(figures['share_with_headroom'])})"
     )
 
 
@@ -182,15 +176,3 @@ def _reasons(title: str, counts: Mapping[str, int]) -> RenderableType:
     columns = (Column("rows", right=True), Column(title, min_width=24))
     rows = [(count, reason) for reason, count in counts.items()]
     return terminal_table(Table(columns, rows))
-
-
-def _percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:.1f}"
-
-
-def _signed_percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:+z.1f}"
-
-
-def _share(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:.1f} %"

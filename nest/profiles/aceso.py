@@ -40,7 +40,7 @@ from nest.ir.base import check_integer
 from nest.ir.io import read_text
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.graphs import count_layer
-from nest.models.operators import Execution, Node, Split
+from nest.models.operators.base import Execution, Node, Split
 from nest.profiles.format import (
     DTYPE_BYTES,
     PEAK_TOLERANCE,
@@ -127,18 +127,10 @@ def import_aceso(
 ) -> Profile:
     """Return the profile in per-operator files.
 
-    Parameters
-    ----------
-    paths
-        Files, and folders of which all CSV files are read.
-    model, tower, head
-        Name of the model, its only tower and its head: what the files must agree with.
-    device, peak_flops
-        Name of the device, and its peak FLOP/s by data type.
-    dtype
-        That the model ran in: fp16 or bf16.
-    algorithm
-        Which way of cutting matrices to take.
+    ``paths`` are files, and folders of which all CSV files are read. They must agree
+    with the model, which has one tower and ran in ``dtype`` (fp16 or bf16) on a device
+    with such peak FLOP/s by data type. ``algorithm`` is the way of cutting matrices to
+    take.
 
     Raises
     ------
@@ -230,9 +222,8 @@ def _files(paths: Sequence[str | Path], algorithm: int) -> tuple[File, ...]:
     for file in files:
         if file.model != files[0].model:
             raise InvalidProfileError(
-                f"{file.path}: expected a file of {files[0].model}, as "
-                f"{files[0].path} is, got one of {file.model}; import them "
-                f"apart"
+                f"{file.path}: expected a file of {files[0].model}, as {files[0].path} "
+                f"is, got one of {file.model}; import them apart"
             )
     files.sort(key=lambda file: (file.tp, file.samples))
     for one, other in pairwise(files):
@@ -333,10 +324,9 @@ def _sequence_length(
     # The files round sizes to 0.001 MB.
     if length < 1 or abs(length - round(length)) > 0.0005 * MB / per_token:
         raise InvalidProfileError(
-            f"{where}:{row.line}: output_size: expected a whole number of "
-            f"tokens of {per_token} bytes ({samples} samples, hidden width "
-            f"{hidden}, {dtype}), got {length:.3f} in {size_mb} MB; check "
-            f"--model and --dtype"
+            f"{where}:{row.line}: output_size: expected a whole number of tokens of "
+            f"{per_token} bytes ({samples} samples, hidden width {hidden}, {dtype}), "
+            f"got {length:.3f} in {size_mb} MB; check --model and --dtype"
         )
     return round(length)
 
@@ -357,11 +347,9 @@ def _check_products(
             least_us = 1e6 * flops / (peak * PEAK_TOLERANCE)
             if row.figures[column] < least_us:
                 raise InvalidProfileError(
-                    f"{where}:{row.line}: {column}: expected >= "
-                    f"{least_us:.3f} ({flops:.4g} FLOP at "
-                    f"{peak / 1e12:.4g} TFLOP/s), got "
-                    f"{row.figures[column]:.6g}; check the units: {column} "
-                    f"is in µs"
+                    f"{where}:{row.line}: {column}: expected >= {least_us:.3f} "
+                    f"({flops:.4g} FLOP at {peak / 1e12:.4g} TFLOP/s), got "
+                    f"{row.figures[column]:.6g}; check the units: {column} is in µs"
                 )
 
 

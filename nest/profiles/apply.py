@@ -50,18 +50,9 @@ def apply_profile(
     contain them. Weights stay. All other costs stay analytic;
     ``problem.source`` says how many are which.
 
-    Parameters
-    ----------
-    problem
-        A problem whose kinds are those of an architecture.
-    profile
-        Measured on the device of the cluster.
-    model
-        Which model's entries to use; may be left out if there is only one.
-    layers_per_node
-        Layers that a graph node stands for, except embeddings and heads.
-    where
-        Names the profile in messages.
+    The problem's kinds are those of an architecture. ``model`` says whose entries to
+    use, if the profile has several; a graph node stands for ``layers_per_node`` layers,
+    unless it is an embedding or a head; ``where`` names the profile in messages.
 
     Raises
     ------
@@ -107,10 +98,9 @@ def apply_profile(
         first = problem.graph.kinds[0]
         tp, *_, samples = first.costs[0].key
         raise InvalidProfileError(
-            f"{where}: expected a layer of the problem, for example "
-            f"{first.name} tp={tp} samples={samples}, got "
-            f"{_listed(entries)}; profile the layers and degrees that the "
-            f"problem uses"
+            f"{where}: expected a layer of the problem, for example {first.name} "
+            f"tp={tp} samples={samples}, got {_listed(entries)}; profile the layers "
+            f"and degrees that the problem uses"
         )
     framework = (profile.framework, profile.framework_version, profile.dtype)
     summary = (
@@ -144,9 +134,8 @@ def _entries(
     if not matching:
         lengths = sorted({entry.sequence_length for entry in entries})
         raise InvalidProfileError(
-            f"{where}: sequence_length: expected {length}, as the job has, "
-            f"got {' and '.join(map(str, lengths))}; profile with that "
-            f"length"
+            f"{where}: sequence_length: expected {length}, as the job has, got "
+            f"{' and '.join(map(str, lengths))}; profile with that length"
         )
     return matching
 

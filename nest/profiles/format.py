@@ -34,47 +34,34 @@ class InvalidProfileError(NestError, ValueError):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One layer, measured.
+    """One layer, measured."""
 
-    Attributes
-    ----------
-    model, kind
-        Name of the architecture, and of the kind of graph node that the
-        layer is, such as ``embedding``, ``decoder`` or ``head``.
-    tp, cp, ep, samples
-        Degrees, and samples per data-parallel rank.
-    sequence_length
-        Tokens per sample of the job; a tower with a length of its own is
-        measured at that.
-    forward_ns, backward_ns
-        Time of one pass of one layer on one device.
-    includes_tp_collectives
-        Whether these times contain the layer's tensor parallel collectives.
-    kept_bytes
-        Activation bytes kept from forward to backward, without
-        recomputation; ``None`` if not measured.
-    working_bytes
-        Memory needed beyond that while the layer runs; ``None`` if not measured.
-    weight_bytes
-        Weights per device, experts included, in the data type of the
-        profile; ``None`` if not known.
-    forward_flops, backward_flops
-        FLOPs of the two passes on this device, for the roofline; ``None`` if not known.
-    """
-
+    #: Name of the architecture, and of the kind of graph node that the layer is, such
+    #: as ``embedding``, ``decoder`` or ``head``.
     model: str
     kind: str
+    #: Degrees, and samples per data-parallel rank.
     tp: Count = 1
     cp: Count = 1
     ep: Count = 1
     samples: Count = 1
+    #: Tokens per sample of the job; a tower with a length of its own is measured at
+    #: that.
     sequence_length: Count
+    #: Time of one pass of one layer on one device.
     forward_ns: PositiveReal
     backward_ns: PositiveReal
+    #: Whether these times contain the layer's tensor parallel collectives.
     includes_tp_collectives: bool = False
+    #: Activation bytes kept from forward to backward, without recomputation; ``None``
+    #: if not measured.
     kept_bytes: Size | None = None
+    #: Memory needed beyond that while the layer runs; ``None`` if not measured.
     working_bytes: Size | None = None
+    #: Weights per device, experts included, in the data type of the profile; ``None``
+    #: if not known.
     weight_bytes: Size | None = None
+    #: FLOPs of the two passes on this device, for the roofline; ``None`` if not known.
     forward_flops: Real | None = None
     backward_flops: Real | None = None
 
@@ -91,35 +78,24 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
-    """Measured layers, and how they were measured.
+    """Measured layers, and how they were measured."""
 
-    Attributes
-    ----------
-    source
-        For people: where the figures come from.
-    device
-        Name of the device, as clusters name it.
-    framework, framework_version
-        What ran the layers.
-    dtype
-        Data type of weights and activations: bf16, fp16 or fp32.
-    sequence_parallel
-        Whether activations between layers were also split over ``tp``.
-    warm_up, repeats
-        Passes before the measured ones; measured passes, whose median an
-        entry gives. ``None`` if not known.
-    entries
-        The layers, in no particular order.
-    """
-
+    #: For people: where the figures come from.
     source: str = ""
+    #: Name of the device, as clusters name it.
     device: str
+    #: What ran the layers.
     framework: str = ""
     framework_version: str = ""
+    #: Data type of weights and activations: bf16, fp16 or fp32.
     dtype: str
+    #: Whether activations between layers were also split over ``tp``.
     sequence_parallel: bool = False
+    #: Passes before the measured ones; measured passes, whose median an entry gives.
+    #: ``None`` if not known.
     warm_up: Size | None = None
     repeats: Count | None = None
+    #: The layers, in no particular order.
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
@@ -128,13 +104,11 @@ class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
             raise ValueError(
                 f"dtype: expected one of {', '.join(DTYPE_BYTES)}, got {self.dtype!r}"
             )
-        check_distinct(
-            "entries",
-            tuple(
-                f"{entry.model} {entry.name} sequence_length={entry.sequence_length}"
-                for entry in self.entries
-            ),
+        names = (
+            f"{entry.model} {entry.name} sequence_length={entry.sequence_length}"
+            for entry in self.entries
         )
+        check_distinct("entries", tuple(names))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -145,10 +119,8 @@ class Profile(FileStruct, frozen=True, kw_only=True, tag="nest-profile/1"):
 def load_profile(path: str | Path) -> Profile:
     """Read a profile file.
 
-    Raises
-    ------
-    InvalidProfileError
-        If there is no such file or it is no profile; the text says where and what.
+    Raises ``InvalidProfileError`` if there is no such file or it is no profile; the
+    text says where and what.
     """
     data = read_bytes(path, InvalidProfileError, "profile")
     return decode_profile(data, str(path))
@@ -157,10 +129,7 @@ def load_profile(path: str | Path) -> Profile:
 def decode_profile(data: bytes, where: str = "profile") -> Profile:
     """Decode a profile; ``where`` names the source in messages.
 
-    Raises
-    ------
-    InvalidProfileError
-        If it is no profile.
+    Raises ``InvalidProfileError`` if it is no profile.
     """
     return decode(data, where, Profile, "profile", InvalidProfileError)
 
@@ -186,19 +155,8 @@ def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> 
     A pass of ``f`` FLOPs takes at least ``f / (peak · 1.02)``, see
     :data:`PEAK_TOLERANCE`. Without a peak or without FLOPs nothing is known.
 
-    Parameters
-    ----------
-    entry
-        The layer.
-    peak
-        Peak FLOP/s of the device.
-    where
-        What to name in the message.
-
-    Raises
-    ------
-    InvalidProfileError
-        If it did; the text names entry, field, both figures and the unit.
+    Raises ``InvalidProfileError`` if it did; the text names entry, field, both figures
+    and the unit.
     """
     if peak is None:
         return
@@ -210,8 +168,7 @@ def check_roofline(entry: Entry, peak: float | None, where: str = "profile") -> 
         least_ns = 1e9 * flops / (peak * PEAK_TOLERANCE)
         if time_ns < least_ns:
             raise InvalidProfileError(
-                f"{where}: {entry.name}: {phase}_ns: expected >= "
-                f"{least_ns:.0f} ({flops:.4g} FLOP at {peak / 1e12:.4g} "
-                f"TFLOP/s), got {time_ns:.6g}; check the units: {phase}_ns "
-                f"is in ns"
+                f"{where}: {entry.name}: {phase}_ns: expected >= {least_ns:.0f} "
+                f"({flops:.4g} FLOP at {peak / 1e12:.4g} TFLOP/s), got {time_ns:.6g}; "
+                f"check the units: {phase}_ns is in ns"
             )

@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower
-from nest.models.operators import Split, vocabulary_rows
+from nest.models.operators.base import Split, vocabulary_rows
 
 Tensor = Any
 Layer = Callable[[Tensor], Tensor]
@@ -36,16 +36,8 @@ DROPOUT = 0.1
 class Shard:
     """Where the tensors of one rank live, and those that outlive a pass.
 
-    Attributes
-    ----------
-    split
-        How the layer is split.
-    device, dtype
-        Of all weights and activations.
-    weights
-        Every weight made so far.
-    buffers
-        Tensors that no pass makes: what other ranks send, rotary angles.
+    ``split`` says how the layer is split. ``weights`` has every weight made so far, and
+    ``buffers`` what no pass makes: what other ranks send, rotary angles.
     """
 
     split: Split

@@ -20,7 +20,7 @@ from nest.hardware.devices import known_device
 from nest.models import graphs
 from nest.models.blocks import Block, Head, Tower, unusual
 from nest.models.choices import Degrees
-from nest.models.operators import Execution, Node, Split
+from nest.models.operators.base import Execution, Node, Split
 from nest.profiles.format import DTYPE_BYTES, Entry, InvalidProfileError, Profile
 from nest.util.interrupts import Interrupted
 from nest.util.versions import DISTRIBUTION, machine
@@ -55,10 +55,7 @@ class LayerShape(NamedTuple):
 def require_torch() -> None:
     """Refuse to go on without PyTorch; imports nothing.
 
-    Raises
-    ------
-    TorchNotInstalledError
-        If it is missing; the text says what to install.
+    Raises ``TorchNotInstalledError`` if it is missing; the text says what to install.
     """
     if util.find_spec("torch") is None:
         raise TorchNotInstalledError(
@@ -74,10 +71,7 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
     name of its tower if that has one; a block has its own name, or that of
     its tower in front if another tower has the same; the head is ``head``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If layers are of a kind that is not built here.
+    Raises ``InvalidOptionError`` if layers are of a kind that is not built here.
     """
     field = unusual(*towers, head)
     if field is not None:
@@ -101,27 +95,18 @@ def layer_shapes(towers: Sequence[Tower], head: Head) -> list[LayerShape]:
 
 
 class Timing(NamedTuple):
-    """How layers are timed.
+    """How layers are timed."""
 
-    Attributes
-    ----------
-    device
-        ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
-    dtype
-        Data type of weights and activations.
-    sequence_parallel
-        Whether activations between layers are split over ``tp``.
-    warm_up, repeats
-        Passes before the measured ones, and measured passes.
-    device_name
-        Name of the device in the profile; by default that of the hardware data.
-    """
-
+    #: ``cpu``, ``cuda`` (ROCm too) or ``auto``: CUDA where there is one.
     device: str = "auto"
+    #: Data type of weights and activations.
     dtype: str = "bf16"
+    #: Whether activations between layers are split over ``tp``.
     sequence_parallel: bool = True
+    #: Passes before the measured ones, and measured passes.
     warm_up: int = 2
     repeats: int = 5
+    #: Name of the device in the profile; by default that of the hardware data.
     device_name: str | None = None
 
 
@@ -139,18 +124,8 @@ def profile_layers(
 ) -> Profile:
     """Time every layer under every split.
 
-    Parameters
-    ----------
-    model
-        Name of the model in the profile.
-    layers, degrees
-        What to time; see :func:`layer_shapes`.
-    sequence_length
-        Tokens per sample.
-    timing
-        How to time it.
-    say
-        Takes one line about every layer.
+    ``model`` is its name in the profile, ``sequence_length`` counts tokens per sample,
+    and ``say`` takes one line about every layer.
 
     Returns
     -------
@@ -221,9 +196,8 @@ def _profile_of(
 
     if not entries:
         raise InvalidProfileError(
-            f"nest profile: expected a layer that fits the device's memory, "
-            f"got none ({', '.join(skipped)}); choose fewer samples or a "
-            f"shorter sequence"
+            f"nest profile: expected a layer that fits the device's memory, got none "
+            f"({', '.join(skipped)}); choose fewer samples or a shorter sequence"
         )
     return Profile(
         source="nest profile",
@@ -271,16 +245,10 @@ def time_passes(
 ) -> tuple[float, float]:
     """Return the median times of a forward and a backward pass in ns.
 
-    Parameters
-    ----------
-    forward, backward
-        Run one pass; backward gets what forward returned.
-    mark
-        Takes a point in time.
-    elapsed_ns
-        Returns the time from one point to a later one, in ns, once both have passed.
-    warm_up, repeats
-        Pairs of passes before the measured ones, and measured pairs.
+    ``backward`` gets what ``forward`` returned. ``mark`` takes a point in time, and
+    ``elapsed_ns`` returns the time from one to a later one, in ns, once both have
+    passed. Of the pairs of passes the first ``warm_up`` are not measured, the next
+    ``repeats`` are.
     """
     times = []
     for index in range(warm_up + repeats):
@@ -339,12 +307,8 @@ def _measure(
     def backward(result: Any) -> None:
         result.backward(gradient)
 
-    mark, elapsed_ns = _clock(device)
     forward_ns, backward_ns = time_passes(
-        forward,
-        backward,
-        mark,
-        elapsed_ns,
+        *(forward, backward, *_clock(device)),
         warm_up=timing.warm_up,
         repeats=timing.repeats,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError
+from nest.requests import values as read
 from nest.requests.benchmarks import jobs_setting
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import TimeLimitRequest
@@ -17,13 +18,12 @@ from nest.requests.values import (
     PathText,
     RefusedValueError,
     Words,
+    also_needed,
     both_given,
-    integer,
     shown,
 )
 
 if TYPE_CHECKING:
-    from nest.accelerators.document import Codesign
     from nest.accelerators.records import Answers, ExtraAnalyses, QuestionProgress
     from nest.accelerators.spec import Spec
 
@@ -59,9 +59,8 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     )
     model: Words = setting(
         "--model NAME",
-        "Model to choose an accelerator for, instead of those of SPEC: a "
-        "name, see 'nest problems --models', or a config.json of Hugging "
-        "Face; repeatable.",
+        "Model to choose an accelerator for, instead of those of SPEC: a name, see "
+        "'nest problems --models', or a config.json of Hugging Face; repeatable.",
         _models,
         multiple=True,
     )
@@ -83,7 +82,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     samples: int | None = setting(
         "--samples N",
         "Also draw N random samples of as many points as were solved.",
-        integer(1, 10_000),
+        read.integer(1, 10_000),
     )
     jobs: int = jobs_setting()
     dask: str | None = setting(
@@ -129,10 +128,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
     def check(self) -> None:
         """Refuse settings that contradict each other."""
         if self.resume and self.output is None:
-            raise InvalidOptionError(
-                "--resume: expected -o DIR too, got none; name the directory "
-                "of the search"
-            )
+            raise also_needed("--resume", "-o DIR", "name the directory of the search")
         if self.dask is not None and self.jobs > 1:
             other = "--dask, whose workers are as many as the cluster has"
             raise both_given(f"--jobs {self.jobs}", other)
@@ -172,8 +168,7 @@ def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
         if chosen and name not in chosen:
             raise InvalidOptionError(
                 f"--model: expected {name!r} too, which has a weight in the "
-                f"specification, got {', '.join(chosen)}; add it, or remove "
-                f"its weight"
+                f"specification, got {', '.join(chosen)}; add it, or remove its weight"
             )
     return replace(spec, models=chosen)
 
@@ -197,21 +192,6 @@ def search(
         jobs=request.jobs,
         dask=request.dask,
         time_limit_s=time_limit_s,
-        on_wave=on_wave,
+        on_wave=on_wave or request.on_wave,
         **more,
-    )
-
-
-def codesign(request: CodesignRequest) -> Codesign:
-    """Return the best accelerators of a space."""
-    from nest.accelerators.document import Codesign
-
-    request.check()
-    return Codesign(
-        search(
-            request,
-            request.find_spec(),
-            time_limit_s=request.time_limit,
-            on_wave=request.on_wave,
-        )
     )

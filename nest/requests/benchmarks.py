@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
+from nest.requests import values as read
 from nest.requests.problems import ModelRequest
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, option_name, redeclared, setting
@@ -20,17 +21,7 @@ from nest.requests.solving import (
     split_solvers,
 )
 from nest.requests.sweeping import AXES, check_vary, document_of, read_axes, solved
-from nest.requests.values import (
-    Integers,
-    Pairs,
-    PathText,
-    Words,
-    dollars,
-    integer,
-    integers,
-    names,
-    token_count,
-)
+from nest.requests.values import Integers, Pairs, PathText, Words
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
@@ -46,7 +37,7 @@ def jobs_setting() -> Any:
     return setting(
         "--jobs N",
         "Runs of solvers that work at the same time, each in a process of its own.",
-        integer(1, num_cpus()),
+        read.integer(1, num_cpus()),
         default=1,
     )
 
@@ -90,13 +81,15 @@ class BenchRequest(
         "[SET]…",
         "Built-in problems, problem files, directories, patterns of files, "
         "lists of these, or a named set.",
-        names,
+        read.names,
         multiple=True,
     )
     _: KW_ONLY
     solvers: Words = solvers_option()
     seeds: Integers | None = setting(
-        "--seeds N,…", "Seeds of random choices, a run each.  [default: 0]", integers(0)
+        "--seeds N,…",
+        "Seeds of random choices, a run each.  [default: 0]",
+        read.integers(0),
     )
     time_limit: float | None = redeclared(
         TimeLimitRequest,
@@ -116,9 +109,8 @@ class BenchRequest(
         """Refuse a request that names nothing to run."""
         if not self.has_problems and not self.resume:
             raise InvalidOptionError(
-                f"{self.COMMAND}: expected SET, got none; name problems, "
-                f"files or a set such as 'quick', pass --model and --cluster, "
-                f"or --resume a run"
+                f"{self.COMMAND}: expected SET, got none; name problems, files or a "
+                f"set such as 'quick', pass --model and --cluster, or --resume a run"
             )
         given = self.given_job
         if given and self.problems:
@@ -172,12 +164,12 @@ class SweepRequest(
         multiple=True,
     )
     tokens: float | str | None = setting(
-        "--tokens N", "Tokens of the training run, for its days.", token_count
+        "--tokens N", "Tokens of the training run, for its days.", read.token_count
     )
     price: float | None = setting(
         "--price USD",
         "Price of a device per hour, for the cost of --tokens.",
-        dollars,
+        read.dollars,
         unit="USD/h",
     )
     target: str | None = redeclared(RestrictedRequest, "target")

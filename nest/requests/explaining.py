@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nest.constraints.pins import parse
+from nest.cost.space import make_split
 from nest.errors import InvalidPlanError
+from nest.ir.io import read_text
 from nest.ir.job import ANY_ORDER
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import SILENT, PlanRequest, Talk
@@ -24,10 +26,8 @@ from nest.requests.values import Pairs, both_given, restrictions
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
-    from nest.cost.verdict import Score
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
-    from nest.simulation.events import Simulation
     from nest.solvers.cell import OnProgress
 
 
@@ -55,9 +55,7 @@ class SimulateRequest(PlanRequest, command="nest simulate"):
 
     def find_problem_and_plan(self, talk: Talk = SILENT) -> tuple[Problem, Plan]:
         """Return the problem and the plan, with the passes of the file."""
-        from nest.cost.space import make_split
         from nest.frameworks.schedule_csv import with_passes
-        from nest.ir.io import read_text
 
         path = self.schedule_path
         if path is None:
@@ -130,57 +128,6 @@ class ExplainRequest(
         for name, is_given in searching.items():
             if is_given and not self.search:
                 raise both_given(name, "--no-search")
-
-
-def score(request: ScoreRequest) -> Score:
-    """Return what a plan costs."""
-    from nest.cost.score import score
-
-    return score(*request.find_problem_and_plan())
-
-
-def simulate(request: SimulateRequest) -> Simulation:
-    """Return a plan's step pass by pass."""
-    from nest.simulation.events import Simulation
-
-    return Simulation(*request.find_problem_and_plan())
-
-
-def trace(request: TraceRequest) -> dict[str, Any]:
-    """Return a plan's step as a trace."""
-    from nest.simulation.events import Simulation
-    from nest.simulation.trace import trace
-
-    return trace(Simulation(*request.find_problem_and_plan()))
-
-
-def check(request: CheckRequest) -> tuple[str, ...]:
-    """Return the rules that a plan violates."""
-    from nest.cost.score import score
-
-    problem = request.find_problem()
-    plan = request.find_plan(problem)
-    return () if plan is None else tuple(score(problem, plan).violations)
-
-
-def certify(request: CertifyRequest) -> dict[str, Any]:
-    """Return a certificate of a plan, or of that no plan fits."""
-    from nest.certificates.certify import certify, certify_infeasible
-
-    request.check_problem_choice()
-    problem = request.find_problem()
-    plan = request.find_plan(problem)
-    if plan is None:
-        return certify_infeasible(problem, None)
-    return certify(problem, plan, None)
-
-
-def explain(request: ExplainRequest) -> Explanation:
-    """Return where the time of a plan goes."""
-    request.check()
-    request = request.limited()
-    whole, plan = request.find_problem_and_plan()
-    return explain_plan(request, request.restricted(whole).problem, plan)
 
 
 def explain_plan(

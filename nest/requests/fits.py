@@ -9,15 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError
-from nest.requests.launch_files import (
-    SAY,
-    VARIABLES,
-    DeepSpeedRequest,
-    LaunchFileRequest,
-    MegatronRequest,
-    TorchtitanRequest,
-    read_text,
-)
+from nest.requests import launch_files
 from nest.requests.plans import SILENT, PlanRequest, PlanSource, Talk
 from nest.requests.settings import option_name, redeclared, settings_of
 from nest.requests.values import Pairs
@@ -46,8 +38,8 @@ class FitsRequest(PlanRequest, command="nest fits"):
         "A launch file with --cluster: a script or configuration of "
         "Megatron-LM or DeepSpeed, a job file of torchtitan; or a problem.",
     )
-    variables: Pairs = VARIABLES
-    say: Pairs = SAY
+    variables: Pairs = launch_files.VARIABLES
+    say: Pairs = launch_files.SAY
 
     @property
     def launch_path(self) -> str | None:
@@ -63,10 +55,10 @@ class FitsRequest(PlanRequest, command="nest fits"):
         # --model it may be the file of a plan.
         if self.model is None or not os.path.isfile(path):
             return path if self.model is None else None
-        is_own = re.search(r"schema\W+nest-", read_text(path))
+        is_own = re.search(r"schema\W+nest-", launch_files.read_text(path))
         return None if is_own else path
 
-    def launch_request(self, path: str) -> LaunchFileRequest:
+    def launch_request(self, path: str) -> launch_files.LaunchFileRequest:
         """Return the request that reads the launch file."""
         allowed = _WITH_LAUNCH + _WITH_DEEPSPEED * path.endswith(".json")
         wrong = [name for name in self.given_job if name not in allowed]
@@ -86,19 +78,21 @@ class FitsRequest(PlanRequest, command="nest fits"):
                 f"does not say it, got none; for example --cluster h100x64"
             )
         if path.endswith(".toml"):
-            return self._read_by(TorchtitanRequest, path)
-        if path.endswith(".json") or "--deepspeed" in read_text(path):
-            return self._read_by(DeepSpeedRequest, path)
-        return self._read_by(MegatronRequest, path)
+            return self._read_by(launch_files.TorchtitanRequest, path)
+        if path.endswith(".json") or "--deepspeed" in launch_files.read_text(path):
+            return self._read_by(launch_files.DeepSpeedRequest, path)
+        return self._read_by(launch_files.MegatronRequest, path)
 
-    def _read_by(self, kind: type[LaunchFileRequest], path: str) -> LaunchFileRequest:
+    def _read_by(
+        self, kind: type[launch_files.LaunchFileRequest], path: str
+    ) -> launch_files.LaunchFileRequest:
         """Return the request of a kind, with what it has a use for."""
         overlap: Any = self.overlap or {}
         say: Any = self.say
         shared = ("cluster", "model", "calibration", "variables", "say")
         values = {name: getattr(self, name) for name in shared}
         values["overlap"] = tuple(f"{x}={y}" for x, y in overlap.items())
-        if kind is DeepSpeedRequest:
+        if kind is launch_files.DeepSpeedRequest:
             values["say"] = [x for x in say if x[0] != "pp"]
             values["pp"] = dict(say).get("pp")
             values["sequence_length"] = self.sequence_length
@@ -109,9 +103,8 @@ class FitsRequest(PlanRequest, command="nest fits"):
             if values[name] and name not in fields:
                 flag = settings_of(FitsRequest)[name].flags[0]
                 raise InvalidOptionError(
-                    f"{flag} {values[name][0][0]}: expected no such option "
-                    f"with {path}, which leaves nothing open, got it; remove "
-                    f"it"
+                    f"{flag} {values[name][0][0]}: expected no such option with "
+                    f"{path}, which leaves nothing open, got it; remove it"
                 )
         settings = {k: v for k, v in values.items() if v and k in fields}
         return kind(path=path, **settings)

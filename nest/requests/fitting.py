@@ -7,20 +7,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nest.errors import InvalidOptionError
+from nest.requests import values as read
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, values_by_type
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import record, redeclared, setting
 from nest.requests.solving import OneSolverRequest, TimeLimitRequest, solver_limits
-from nest.requests.values import (
-    Integers,
-    Pairs,
-    amount,
-    both_given,
-    integer,
-    integers,
-    pairs,
-    token_count,
-)
+from nest.requests.values import Integers, Pairs, also_needed, both_given
 
 if TYPE_CHECKING:
     from nest.analysis.fit import Fit, StepTimeLimit
@@ -43,27 +35,30 @@ class FitRequest(
     SAFE: ClassVar[bool] = True
 
     within: float | str | None = setting(
-        "--within S", "Target: a step takes at most so many seconds.", amount, unit="s"
+        "--within S",
+        "Target: a step takes at most so many seconds.",
+        read.amount,
+        unit="s",
     )
     tokens_per_s: float | str | None = setting(
         "--tokens-per-s N",
         "Target: at least so many tokens per second.",
-        amount,
+        read.amount,
         unit="tokens/s",
     )
     days: float | str | None = setting(
         "--days D",
         "Target: the --tokens are trained in so many days.",
-        amount,
+        read.amount,
         unit="days",
     )
     tokens: float | str | None = setting(
-        "--tokens N", "Tokens of the run of --days.", token_count, unit="tokens"
+        "--tokens N", "Tokens of the run of --days.", read.token_count, unit="tokens"
     )
     devices_list: Integers | None = setting(
         "--devices-list N,…",
         "Device counts to try.  [default: powers of two in a node, then whole nodes]",
-        integers(),
+        read.integers(),
         unit="devices",
     )
     memory: bool = setting(
@@ -72,26 +67,30 @@ class FitRequest(
     budget: float | str | None = setting(
         "--budget USD",
         "Ask for the fastest plan whose run over --tokens costs at most that.",
-        amount,
+        read.amount,
         unit="USD",
     )
     hourly_budget: float | str | None = setting(
         "--hourly-budget USD",
         "Ask for the fastest plan on devices that cost at most that per hour.",
-        amount,
+        read.amount,
         unit="USD/h",
     )
     cheapest: bool = setting(
         "--cheapest", "Ask for the cheapest plan that keeps the target."
     )
     price: Pairs = setting(
-        PRICE_USAGE, f"{PRICE_HELP}  Repeatable.", pairs, unit="USD/h", multiple=True
+        PRICE_USAGE,
+        f"{PRICE_HELP}  Repeatable.",
+        read.pairs,
+        unit="USD/h",
+        multiple=True,
     )
     quota: Pairs = setting(
         "--quota TYPE=N,…",
         "At most so many devices of a type, such as h100=64,a100=128; "
         "repeatable.  [default: all]",
-        pairs,
+        read.pairs,
         unit="devices",
         multiple=True,
     )
@@ -116,10 +115,8 @@ class FitRequest(
         offer_options = self.offer_options
         for name, value in (("--price", self.price), ("--quota", self.quota)):
             if value and not offer_options:
-                raise InvalidOptionError(
-                    f"{name}: expected --budget, --hourly-budget or "
-                    f"--cheapest too, got none; add one"
-                )
+                others = "--budget, --hourly-budget or --cheapest"
+                raise also_needed(name, others, "add one")
         self._check_target(
             self.budget is not None, bool(offer_options) and not self.cheapest
         )
@@ -155,9 +152,8 @@ class FitRequest(
         if len(names) != 1:
             got = " and ".join(names) or "none"
             raise InvalidOptionError(
-                f"nest fit: expected one target, --within, --tokens-per-s or "
-                f"--days with --tokens, got {got}; "
-                f"{'keep one' if names else 'add one'}"
+                f"nest fit: expected one target, --within, --tokens-per-s or --days "
+                f"with --tokens, got {got}; {'keep one' if names else 'add one'}"
             )
         if with_budget:
             return
@@ -180,13 +176,6 @@ class FitRequest(
             case (_, _, Fraction() as num_days, Fraction() as tokens):
                 return fit.days(problem, num_days, tokens)
         return None
-
-
-def fit(request: FitRequest) -> Fit:
-    """Return how few devices or how little memory do, or the best offer."""
-    request = request.limited()
-    request.check()
-    return fit_problem(request, request.restricted().problem)
 
 
 def fit_problem(
@@ -225,8 +214,8 @@ def priced_problem(
     from nest.analysis import offers
 
     types = problem.cluster.types
-    prices = values_by_type("--price", request.price, types, amount)
-    quotas = values_by_type("--quota", request.quota, types, integer(0))
+    prices = values_by_type("--price", request.price, types, read.amount)
+    quotas = values_by_type("--quota", request.quota, types, read.integer(0))
     return (
         offers.with_prices(problem, {name: float(x) for name, x in prices.items()}),
         quotas,

@@ -78,9 +78,8 @@ class LaunchFileRequest(Request, command="nest import"):
     )
     overlap: tuple[str, ...] = setting(
         "--overlap NAME=F,…",
-        "Fraction of communication that is hidden where the file lets it "
-        "overlap, such as gradients=0.9; repeatable.  [default: as "
-        "calibrated]",
+        "Fraction of communication that is hidden where the file lets it overlap, such "
+        "as gradients=0.9; repeatable.  [default: as calibrated]",
         anything,
         multiple=True,
     )

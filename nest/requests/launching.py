@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from nest.constraints.targets import ANY, for_target
 from nest.constraints.targets import names as target_names
+from nest.cost.orders import with_named_order
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import encode, problem_hash
 from nest.models.named import load_model
 from nest.requests.plans import SILENT, PlanRequest, Talk
 from nest.requests.settings import redeclared, setting
-from nest.requests.values import PathText, integer
+from nest.requests.values import PathText, also_needed, integer
 
 if TYPE_CHECKING:
     from nest.cost.verdict import Score
-    from nest.frameworks.settings import Settings
+    from nest.frameworks.launch import Settings
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.restricted import Restricted, RestrictedRequest
@@ -52,9 +53,8 @@ class ExportRequest(PlanRequest, command="nest export"):
     model: PathText | None = redeclared(
         PlanRequest,
         "model",
-        "Model instead of PROBLEM, with --cluster; or the model of PROBLEM, "
-        "where that does not name one: a name, or a config.json of Hugging "
-        "Face.",
+        "Model instead of PROBLEM, with --cluster; or the model of PROBLEM, where that "
+        "does not name one: a name, or a config.json of Hugging Face.",
     )
 
 
@@ -62,20 +62,18 @@ class ExportRequest(PlanRequest, command="nest export"):
 Tell = Callable[[str, bool], None]
 
 
-def _ignore(_text: str, _is_warning: bool) -> None:
-    """Drop a line."""
-
-
 def export(
-    request: ExportRequest, talk: Talk = SILENT, tell: Tell = _ignore
+    request: ExportRequest,
+    talk: Talk = SILENT,
+    tell: Tell = lambda text, is_warning: None,
 ) -> dict[str, str | bytes]:
     """Return the files that start a plan, by name.
 
     With a problem that does not name its model, ``model`` does.
     """
     from nest.frameworks.export import TRACES, target_of
+    from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
-    from nest.frameworks.settings import Settings
 
     model, to = request.model, request.to
     is_trace = to in TRACES
@@ -86,15 +84,18 @@ def export(
     request.check_problem_choice()
     request.check_plan_choice()
     if is_trace:
-        _refuse_options(
-            to,
-            {
-                "--model": model if request.model is None else None,
-                "--gpus-per-node": request.gpus_per_node,
-                "--flavor": request.flavor,
-                "--nearest": request.nearest or None,
-            },
-        )
+        options = {
+            "--model": model if request.model is None else None,
+            "--gpus-per-node": request.gpus_per_node,
+            "--flavor": request.flavor,
+            "--nearest": request.nearest or None,
+        }
+        for name, value in options.items():
+            if value is not None:
+                raise InvalidOptionError(
+                    f"{name}: expected no such option with --to {to}, which says any "
+                    f"plan as it is, got it; leave it out"
+                )
     else:
         target_of(to)
         if request.flavor is not None and to != "torchtitan":
@@ -130,16 +131,14 @@ def launch_settings(
     request: RestrictedRequest, restricted: Restricted, option_name: str
 ) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
+    from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
     from nest.frameworks.models import model_of
-    from nest.frameworks.settings import Settings
 
     problem = restricted.problem
     if restricted.target is None:
-        raise InvalidOptionError(
-            f"{option_name}: expected --target too, got none; add the "
-            f"framework that runs it, such as --target megatron"
-        )
+        remedy = "add the framework that runs it, such as --target megatron"
+        raise also_needed(option_name, "--target", remedy)
     placement = placement_of(problem.graph)
     if request.model is not None:
         settings = Settings(load_model(str(request.model)))
@@ -158,22 +157,11 @@ def launch_settings(
         settings = settings._replace(gpus_per_node=sizes.pop())
     if settings.gpus_per_node is None and not has_nodes:
         raise InvalidOptionError(
-            f"{option_name}: expected a network that groups the devices into "
-            f"nodes, got the network of {problem.name}, which has no nodes; "
-            f"write the plan with -o, and pass 'nest export' its "
-            f"--gpus-per-node"
+            f"{option_name}: expected a network that groups the devices into nodes, "
+            f"got the network of {problem.name}, which has no nodes; write the plan "
+            f"with -o, and pass 'nest export' its --gpus-per-node"
         )
     return settings
-
-
-def _refuse_options(to: str, given: Mapping[str, object]) -> None:
-    """Refuse options that only frameworks have a use for."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidOptionError(
-                f"{name}: expected no such option with --to {to}, which says "
-                f"any plan as it is, got it; leave it out"
-            )
 
 
 def _refuse_foreign(problem: Problem, plan: Plan, to: str, why: str) -> None:
@@ -225,7 +213,6 @@ def _launch(
     problem: Problem, plan: Plan, to: str, settings: Settings, nearest: bool, tell: Tell
 ) -> dict[str, str | bytes]:
     """Return the files of a framework, and tell what is otherwise there."""
-    from nest.cost.orders import with_named_order
     from nest.cost.score import score
     from nest.frameworks.export import as_run_by, check_schedule, export
 

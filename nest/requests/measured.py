@@ -102,11 +102,10 @@ class ValidateRequest(Request, command="nest validate"):
         ]
         if not selected:
             raise InvalidOptionError(
-                f"FILE: expected a row that matches '{selection}', got none "
-                f"of {len(rows)}; tiers here: "
-                f"{_listed(row.time_tier for row in rows)}; precisions: "
-                f"{_listed(row.precision_class for row in rows)}; "
-                f"widen the selection"
+                f"FILE: expected a row that matches '{selection}', got none of "
+                f"{len(rows)}; tiers here: {_listed(row.time_tier for row in rows)}; "
+                f"precisions: {_listed(row.precision_class for row in rows)}; widen "
+                f"the selection"
             )
         return selected[: self.limit]
 
@@ -209,13 +208,6 @@ def _assess(
     return assess(row, lambda row: predict.predict_under(row, calibration)), None
 
 
-def validate(request: ValidateRequest) -> dict[str, Any]:
-    """Return how far off predictions of measured runs are."""
-    request.check()
-    rows = request.read_rows()
-    return request.document([*request.predict(request.select(rows))], len(rows))
-
-
 @dataclass(frozen=True)
 class CalibrateRequest(Request, command="nest calibrate"):
     """Parameters of predictions, fitted to a user's own runs."""
@@ -252,9 +244,8 @@ class CalibrateRequest(Request, command="nest calibrate"):
             self.interconnect or "",
             self.devices_per_node or 0,
         )
-        if tell is None:
-            return learn(runs)
-        tell(f"{len(runs.rows)} runs")
+        if tell is not None:
+            tell(f"{len(runs.rows)} runs")
         return learn(runs, tell=tell)
 
     def propose(
@@ -263,13 +254,5 @@ class CalibrateRequest(Request, command="nest calibrate"):
         """Return candidates for the next runs, and those that tell most."""
         from nest.calibration.design import candidates, propose
 
-        if tell is None:
-            choices = candidates(learned)
-        else:
-            choices = candidates(learned, tell=tell)
+        choices = candidates(learned, tell=tell)
         return choices, propose(learned, choices)
-
-
-def calibrate(request: CalibrateRequest) -> CalibrationFile:
-    """Return a calibration; :func:`nest.write` writes it to a file."""
-    return request.learn().file

@@ -26,22 +26,12 @@ def is_generated(text: str) -> bool:
 def find_network(
     text: str, beside: Sequence[str] = (), order: str | None = None
 ) -> Any:
-    """Return the network in a file, or the one that a name stands for.
+    """Return the network in a file, or the one that a name stands for, in an order.
 
-    Parameters
-    ----------
-    text
-        A file in one of the formats of :mod:`nest.topology.files`, or a name
-        such as ``torus:4x4x4``, see :mod:`nest.topology.generators`; or a
-        cluster, by its file or as ``h100x64``, whose network it is.
-    beside
-        What the file does not say, as ``key=value``.
-    order
-        ``given``, ``auto``, or a rank file; ``None`` is ``given``.
-
-    Returns
-    -------
-    A graph of networkx in this order.
+    ``text`` is a file in one of the formats of :mod:`nest.topology.files`, or a name
+    such as ``torus:4x4x4``, see :mod:`nest.topology.generators`; or a cluster, by its
+    file or as ``h100x64``, whose network it is. ``beside`` is what the file does not
+    say, as ``key=value``; ``order`` is ``given``, ``auto``, or a rank file.
 
     Raises
     ------

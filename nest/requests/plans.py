@@ -55,24 +55,15 @@ def read_plan_like(value: Any) -> Any:
     )
 
 
-def _ignore(*_: object) -> None:
-    """Drop what is told."""
-
-
 @dataclass(frozen=True)
 class Talk:
     """How a request tells about the plans that it finds.
 
-    Attributes
-    ----------
-    warn
-        Gets a line if a plan was made for something else.
-    find
-        Finds the plan of settings: gets problem, settings, and the name of
-        the argument.
+    ``warn`` gets a line if a plan was made for something else; ``find`` gets problem,
+    settings and the name of the argument, and finds the plan of the settings.
     """
 
-    warn: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = lambda text: None
     find: Callable[[Problem, str, str], Plan] | None = None
 
 
@@ -147,8 +138,8 @@ class PlanRequest(ProblemRequest):
 
     plan: PlanLike | None = setting(
         "[PLAN]",
-        "A plan, a file, settings as of --pin, such as tp=8,pp=4,zero=1, or "
-        "a result. Settings stand for the fastest plan that has them or, if "
+        "A file, settings such as tp=8,pp=4,zero=1, or in Python a plan or a "
+        "result.  Settings stand for the fastest plan that has them or, if "
         "none fits, for the one that needs least memory.",
         read_plan_like,
     )

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
+from msgspec import structs
+
 from nest.constraints.targets import (
     ANY,
     GRADIENTS,
@@ -17,19 +19,26 @@ from nest.constraints.targets import (
 )
 from nest.constraints.targets import target as find_target
 from nest.cost.axes import AXES
+from nest.cost.magnitude import with_quantum
 from nest.errors import (
     InvalidOptionError,
     InvalidProblemError,
     NestError,
     UnknownNameError,
 )
+from nest.hardware import find_cluster
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
+from nest.models.choices import CHUNKS_OF_ANY_ORDER, choose, read_overlap
+from nest.models.choices import Request as Choice
+from nest.models.graphs import build_on
 from nest.models.named import load_model
+from nest.requests import networks
+from nest.requests import values as read
 from nest.requests.settings import Request, given_settings, option_name, setting
 from nest.requests.values import (
     Integers,
@@ -38,14 +47,8 @@ from nest.requests.values import (
     Reader,
     RefusedValueError,
     Words,
-    integer,
-    integers,
-    one_of,
-    pairs,
+    also_needed,
     shown,
-    switches,
-    text,
-    words,
 )
 from nest.util.text import did_you_mean
 
@@ -79,8 +82,6 @@ def _meaning(axis_name: str) -> str:
 
 
 def _overlap_fractions(value: Any) -> dict[Overlap, float]:
-    from nest.models.choices import read_overlap
-
     if isinstance(value, Mapping):
         value = [f"{name}={x}" for name, x in value.items()]
     return read_overlap([value] if isinstance(value, str) else value)
@@ -97,14 +98,14 @@ _read_overlap = Reader(
 def _schedules(value: Any) -> str | tuple[str, ...]:
     """Read a schedule, several separated by commas, or ``any``."""
     if isinstance(value, str) and "," not in value:
-        return one_of(*SCHEDULES, ANY_ORDER)(value)
+        return read.one_of(*SCHEDULES, ANY_ORDER)(value)
     names = value.split(",") if isinstance(value, str) else value
     if len(names) > 1 and ANY_ORDER in names:
         raise RefusedValueError(
             f"expected names of schedules, or {ANY_ORDER!r} alone, got "
             f"{','.join(names)!r}; remove {ANY_ORDER!r} or the others"
         )
-    several = tuple(one_of(*SCHEDULES)(name) for name in names)
+    several = tuple(read.one_of(*SCHEDULES)(name) for name in names)
     return several[0] if len(several) == 1 else several
 
 
@@ -131,43 +132,43 @@ class JobRequest(Request, group="Model, cluster and job"):
     global_batch: int | None = setting(
         "--global-batch N",
         "Samples per step.  [default: about 4 Mi tokens]",
-        integer(),
+        read.integer(),
         unit="samples",
     )
     sequence_length: int | None = setting(
         "--sequence-length N",
         "Tokens per sample.  [default: the model's longest, at most 8192]",
-        integer(),
+        read.integer(),
         unit="tokens",
     )
     micro_batches: Integers | None = setting(
         "--micro-batches N,…",
         "Samples of one pipeline step.  [default: 1,2,4,…,64]",
-        integers(),
+        read.integers(),
         unit="samples",
     )
-    tp: Integers | None = setting("--tp N,…", _meaning("tp"), integers())
-    cp: Integers | None = setting("--cp N,…", _meaning("cp"), integers())
-    ep: Integers | None = setting("--ep N,…", _meaning("ep"), integers())
+    tp: Integers | None = setting("--tp N,…", _meaning("tp"), read.integers())
+    cp: Integers | None = setting("--cp N,…", _meaning("cp"), read.integers())
+    ep: Integers | None = setting("--ep N,…", _meaning("ep"), read.integers())
     zero: Integers | None = setting(
-        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", integers(0, 3)
+        "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", read.integers(0, 3)
     )
     recompute: Words | None = setting(
         "--recompute A,…",
         f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
-        words(RECOMPUTE),
+        read.words(RECOMPUTE),
     )
     sequence_parallel: bool | tuple[bool, ...] | str | None = setting(
         "--sequence-parallel on|off|on,off",
         "Whether activations between layers are split over tensor ranks too; "
         "both leaves it to every stage.  [default: on where tokens divide]",
-        switches,
+        read.switches,
     )
     virtual_stages: Integers | None = setting(
         "--virtual-stages N,…",
         "Chunks of layers per pipeline stage; above 1 plans are "
         "interleaved.  [default: 1]",
-        integers(),
+        read.integers(),
     )
     schedule: str | tuple[str, ...] | None = setting(
         "--schedule NAME,…",
@@ -190,24 +191,24 @@ class JobRequest(Request, group="Model, cluster and job"):
         "--layers-per-node N",
         "Consecutive layers that plans do not cut apart.  [default: 1, more "
         "beyond 100 layers]",
-        integer(),
+        read.integer(),
         unit="layers",
     )
     dtype: str | None = setting(
         "--dtype bf16|fp16|fp8",
         "Of the matrix products.  [default: bf16]",
-        one_of("bf16", "fp16", "fp8"),
+        read.one_of("bf16", "fp16", "fp8"),
     )
     gradients: str | None = setting(
         "--gradients bf16|fp32",
-        "What gradients are kept in.  [default: that of --target, else bf16]",
-        one_of(*GRADIENTS),
+        "What gradients are kept in.  [default: that of the target, else bf16]",
+        read.one_of(*GRADIENTS),
     )
     optimizer: str | None = setting(
         f"--optimizer {'|'.join(OPTIMIZERS)}",
         "Optimizer, which sets the bytes of optimizer state per weight.  "
         "[default: adam]",
-        one_of(*OPTIMIZERS),
+        read.one_of(*OPTIMIZERS),
     )
     profile: PathText | None = setting(
         "--profile FILE",
@@ -231,24 +232,12 @@ class JobRequest(Request, group="Model, cluster and job"):
         target: str | None = None,
         named: Mapping[str, Collection[int | str]] | None = None,
     ) -> Problem:
-        """Return the problem of training a model on a cluster.
+        """Return the problem of training a model on a cluster, by its name or file.
 
-        Parameters
-        ----------
-        model, cluster
-            What is trained on what: a name such as ``h100x64``, or a file.
-        target
-            The framework whose defaults count.
-        named
-            Values of settings that plans are named by, see
-            :func:`nest.models.choices.choose`.
+        The defaults of the framework ``target`` count. ``named`` are values of settings
+        that plans are named by, see :func:`nest.models.choices.choose`.
         """
-        from nest.cost.magnitude import with_quantum
-        from nest.hardware import find_cluster
         from nest.hardware.calibration_file import resting_on, with_calibration
-        from nest.models.choices import Request as Choice
-        from nest.models.choices import choose
-        from nest.models.graphs import build_on
 
         chosen = {
             name: getattr(self, name)
@@ -312,7 +301,7 @@ class NetworkRequest(Request, group="Model, cluster and job"):
         "--beside KEY=VALUE,…",
         "What the file of --topology does not say, such as "
         "devices_per_node=8; repeatable, lists as 4e11/2e11.",
-        pairs,
+        read.pairs,
         multiple=True,
     )
     order: str | None = setting(
@@ -353,9 +342,7 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         """Refuse options of a model without ``--model`` and ``--cluster``."""
         given = self.given_job
         if given and self.model is None:
-            raise InvalidOptionError(
-                f"{option_name(given[0])}: expected --model too, got none; add it"
-            )
+            raise also_needed(option_name(given[0]), "--model")
         if given and self.cluster is None:
             raise InvalidOptionError(
                 "--cluster: expected <machine>x<devices> with --model, got "
@@ -390,13 +377,8 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         if self.topology is None:
             for name in ("beside", "order"):
                 if getattr(self, name):
-                    raise InvalidOptionError(
-                        f"--{name}: expected --topology too, got none; add it"
-                    )
+                    raise also_needed(f"--{name}", "--topology")
             return problem
-        from nest.cost.magnitude import with_quantum
-        from nest.hardware import find_cluster
-        from nest.requests import networks
         from nest.topology.generators.machine import on_machine
 
         where, facts = os.fspath(self.topology), tuple(self.beside)
@@ -430,7 +412,7 @@ class ProblemRequest(ModelRequest, command="nest problem"):
 
     problem: ProblemLike | None = setting(
         "[PROBLEM]",
-        "A problem, or the name or file of one; otherwise a model.",
+        "Name or file of a problem, or in Python a problem; otherwise a model.",
         _read_problem,
     )
     _: KW_ONLY
@@ -513,10 +495,6 @@ def _with_schedule(
     target: Framework,
 ) -> Problem:
     """Return a problem whose plans have other schedules."""
-    from msgspec.structs import replace as with_fields
-
-    from nest.models.choices import CHUNKS_OF_ANY_ORDER
-
     if stated is None and virtual_stages is None:
         return problem
     job = problem.job
@@ -528,10 +506,10 @@ def _with_schedule(
         elif stated == ANY_ORDER:
             virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
     try:
-        job = with_fields(job, schedule=schedule, virtual_stages=virtual_stages)
+        job = structs.replace(job, schedule=schedule, virtual_stages=virtual_stages)
     except ValueError as error:
         raise InvalidOptionError(f"--schedule: {error}") from None
-    return with_fields(problem, job=job)
+    return structs.replace(problem, job=job)
 
 
 def load_problem(source: str) -> Problem:
@@ -554,9 +532,8 @@ def load_problem(source: str) -> Problem:
     names = (*builtin.names(), *store.index())
     hint = did_you_mean(source, names, "see 'nest problems' and 'nest instances'")
     raise InvalidProblemError(
-        f"{source}: expected a file, a built-in problem "
-        f"({', '.join(builtin.names())}) or an instance, got no such file and "
-        f"no such name; {hint}"
+        f"{source}: expected a file, a built-in problem ({', '.join(builtin.names())}) "
+        f"or an instance, got no such file and no such name; {hint}"
     )
 
 
@@ -582,6 +559,6 @@ def file_settings(request: Any) -> dict[str, str | None]:
         "--warm-start": getattr(request, "warm_start", None),
     }
     return {
-        name: text(path) if isinstance(path, str | os.PathLike) else None
+        name: read.text(path) if isinstance(path, str | os.PathLike) else None
         for name, path in paths.items()
     }

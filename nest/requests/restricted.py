@@ -8,12 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from msgspec import structs
+
 from nest.constraints.pins import SETTINGS, describe, parse, restrict
 from nest.constraints.targets import ANY, for_target, has_schedule, names, target
 from nest.errors import InvalidOptionError
+from nest.hardware import find_cluster
+from nest.hardware.links import reached_fraction
 from nest.ir.io import problem_hash
 from nest.ir.job import ANY_ORDER, GRANULARITIES, SCHEDULES, Schedules, named_schedules
 from nest.models.named import load_model
+from nest.requests.networks import is_generated
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import Pairs, one_of, restrictions
@@ -69,6 +74,7 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
     headroom: str | None = setting(
         "--headroom SIZE",
         "Memory of every device that plans leave free, such as 8GB or 10%.",
+        str,
     )
     #: Whether plans for a model leave memory free that nobody asked for.
     SAFE: ClassVar[bool] = False
@@ -87,9 +93,6 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
-        from nest.hardware import find_cluster
-        from nest.hardware.links import reached_fraction
-        from nest.requests.networks import is_generated
 
         _, missing = self.node_sizes(restricted.whole)
         if missing:
@@ -112,8 +115,6 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 
         Both are empty without a network of one's own, and for files of clusters.
         """
-        from nest.hardware import find_cluster
-
         if self.topology is None or self.cluster is None:
             return set(), set()
         machines, _ = find_cluster(os.fspath(self.cluster))
@@ -132,15 +133,9 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 def restricted_by(
     request: ProblemRequest, problem: Problem | None = None
 ) -> Restricted:
-    """Return a problem under what a request says about its plans.
+    """Return a problem, by default its own, under what a request says about plans.
 
-    Parameters
-    ----------
-    request
-        Any request with a target; pins, forbidden settings, granularity and
-        headroom count if it has them.
-    problem
-        Default: the problem of the request.
+    Pins, forbidden settings, granularity and headroom count if the request has them.
     """
     name = request.target or ANY
     framework = target(name, "--target")
@@ -227,22 +222,12 @@ def defaults_of(problem: Problem, model: Architecture, chosen: Collection[str]) 
 
 @dataclass(frozen=True)
 class Restricted:
-    """A problem under what narrows down its plans.
+    """A problem under what narrows down its plans, and ``whole``, as it was.
 
-    Attributes
-    ----------
-    problem, whole
-        The problem with a restricted job, and as it was.
-    pins, forbids
-        Values by setting.
-    target, headroom
-        The framework, and the memory to leave free; ``None`` for none.
-    untargeted
-        The problem with the same restrictions, but for any framework.
-    free
-        The same without headroom, if that is only the default.
-    calibration
-        The file of a user's own calibration, ``None`` for the stored one.
+    Pins and forbidden values are by setting. ``target`` is the framework, ``headroom``
+    the memory to leave free, and ``calibration`` the file of a user's own one, ``None``
+    for none. ``untargeted`` has the same restrictions, but is for any framework;
+    ``free`` is the same without headroom, if that is only the default.
     """
 
     problem: Problem
@@ -271,13 +256,11 @@ class Restricted:
         The optimizer of the job stays if the problem is ``of_model``, whose
         request chose it; otherwise the target's own default replaces it.
         """
-        from msgspec.structs import replace
-
         from nest.uncertainty.headroom import with_headroom
 
         if granularity is not None:
-            job = replace(problem.job, granularity=granularity)
-            problem = replace(problem, job=job)
+            job = structs.replace(problem.job, granularity=granularity)
+            problem = structs.replace(problem, job=job)
         pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
         narrow = problem
         if headroom is not None:
@@ -343,6 +326,4 @@ class Restricted:
 
     def adopt(self, plan: Plan) -> Plan:
         """Return a plan as one of the whole problem, which it is too."""
-        from msgspec.structs import replace
-
-        return replace(plan, problem_hash=problem_hash(self.whole))
+        return structs.replace(plan, problem_hash=problem_hash(self.whole))

@@ -23,25 +23,12 @@ _METADATA = "setting"
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that a request holds.
+    """A value that a request holds, with its help, reader, default and unit.
 
-    Attributes
-    ----------
-    usage
-        The option as its help shows it, such as ``-o --output FILE``; an
-        argument such as ``[PROBLEM]``; a flag has no word for its value.
-    help
-        What the value means.
-    read
-        Turns text or a Python value into what the request holds.
-    default
-        The value if none is given.
-    unit
-        The unit of a number; empty for texts and counts without one.
-    is_multiple
-        Whether the option may come several times.
-    is_required
-        Whether there is no default.
+    ``usage`` is the option as its help shows it, such as ``-o --output FILE``, or an
+    argument such as ``[PROBLEM]``; a flag has no word for its value. ``read`` turns
+    text or a Python value into what the request holds. The unit is empty for texts and
+    counts. An option that ``is_multiple`` may come several times.
     """
 
     usage: str
@@ -180,8 +167,8 @@ def option_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-#: An option in a message, with a value that is an example.
-_EXAMPLE = re.compile(r"(such as|for example) (--[\w-]+) ([^\s;,]+)")
+#: Options in a message, each with a value, that are an example.
+_EXAMPLE = re.compile(r"(such as|for example)((?: --[\w-]+ [^\s;]*[^\s;,])+)")
 _COMMAND = re.compile(r"'nest (\w+) --help'")
 
 
@@ -203,10 +190,17 @@ def in_python(message: str, request: type[Request]) -> str:
         return names.get(match[0], match[0])
 
     def example(match: re.Match[str]) -> str:
-        if match[2] not in names:
+        flags, values = match[2].split()[::2], match[2].split()[1::2]
+        if not {*flags} <= {*names}:
             return match[0]
-        return f"{match[1]} {names[match[2]]}={match[3]!r}"
+        pairs = zip(flags, values, strict=True)
+        shown = (f"{names[flag]}={value!r}" for flag, value in pairs)
+        return f"{match[1]} {', '.join(shown)}"
 
+    # The name of one of several, such as "solver: expected one of".
+    head, colon, rest = message.partition(":")
+    if f"{head}s" in names.values() and head not in names.values():
+        message = f"{head}s{colon}{rest}"
     message = _COMMAND.sub(r"help(nest.\1)", message)
     message = _EXAMPLE.sub(example, message)
     message = re.sub(r"(?<![\w-])--?[a-z][\w-]*", spelled, message)

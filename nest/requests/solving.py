@@ -1,35 +1,27 @@
-"""``solve`` and ``compare``: requests and limits of solvers."""
+"""``solve``, ``compare`` and ``report``: requests and limits of solvers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import structs
 
 from nest.errors import InvalidOptionError, UnknownSolverError
 from nest.ir.io import problem_hash
+from nest.requests import values as read
 from nest.requests.plans import SILENT, Talk, plan_of_text, read_plan_like
 from nest.requests.restricted import RestrictedRequest
 from nest.requests.settings import Request, record, redeclared, setting
-from nest.requests.values import (
-    Pairs,
-    Reader,
-    Words,
-    fraction,
-    integer,
-    pairs,
-    read_solver,
-    seconds,
-    shown,
-    solver_keyword,
-)
+from nest.requests.values import Pairs, Reader, Words, shown
 from nest.util.versions import num_cpus
 
 if TYPE_CHECKING:
     from nest.analysis.compare import Comparison
+    from nest.analysis.robust import Robust
     from nest.analysis.safe import Faster
+    from nest.analysis.target_loss import TargetLoss
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.requests.plans import PlanLike
@@ -62,7 +54,7 @@ class TimeLimitRequest(Request, group="Search"):
         "--time-limit S",
         "Wall-clock seconds for the run of the solver.  [default: none, 60 "
         "with --model]",
-        seconds,
+        read.seconds,
         unit="s",
     )
 
@@ -75,7 +67,7 @@ class WorkersRequest(Request, group="Search"):
         "--workers N",
         "Threads or processes per solver.  [default: all available CPUs if "
         "the solver's answer does not depend on the number, else 1]",
-        integer(1, num_cpus()),
+        read.integer(1, num_cpus()),
     )
 
 
@@ -87,7 +79,7 @@ class GapRequest(Request, group="Search"):
         "--gap F",
         "Let exact solvers stop at a plan proven to be so close to the best, "
         "such as 0.02 for 2 %.",
-        fraction,
+        read.fraction,
         default=0,
     )
 
@@ -106,7 +98,7 @@ class SolverOptionsRequest(
     option: Pairs = setting(
         "--option SOLVER.KEY=VALUE",
         "Option of one solver, see 'nest solvers'; repeatable.",
-        pairs,
+        read.pairs,
         multiple=True,
     )
 
@@ -115,7 +107,9 @@ class SolverOptionsRequest(
 class SeedRequest(Request, group="Search"):
     """The seed of random choices."""
 
-    seed: int = setting("--seed N", "Seed of random choices.", integer(0), default=0)
+    seed: int = setting(
+        "--seed N", "Seed of random choices.", read.integer(0), default=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -123,7 +117,7 @@ class OneSolverRequest(Request):
     """The solver that answers a question."""
 
     solver: str = setting(
-        "--solver NAME", "See 'nest solvers'.", read_solver, default=DEFAULT_SOLVER
+        "--solver NAME", "See 'nest solvers'.", read.read_solver, default=DEFAULT_SOLVER
     )
 
 
@@ -170,21 +164,60 @@ class LimitedRequest(
         }
 
 
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TargetLossRequest(LimitedRequest):
+    """Solvers on a problem, and what its target costs."""
+
+    target_loss: bool = setting(
+        "--target-loss",
+        "Also solve without --target, and say how much longer its best plan takes.",
+    )
+
+    def check_questions(self, restricted: Restricted) -> None:
+        """Refuse questions that the problem cannot answer."""
+        if self.target_loss and restricted.untargeted is None:
+            remedy = "add a target with rules, such as --target megatron"
+            raise read.also_needed("--target-loss", "--target", remedy)
+
+
 @dataclass(frozen=True)
-class SolveRequest(LimitedRequest, command="nest solve"):
+class SolveRequest(TargetLossRequest, command="nest solve"):
     """One solver on one problem."""
 
     solver: str = setting(
         "--solver NAME|FILE",
         "See 'nest solvers'; or a file that describes a command "
         "(docs/your-planner.md).",
-        read_solver,
+        read.read_solver,
         default=DEFAULT_SOLVER,
     )
     options: SolveOptions | None = record(
         "Limits as a record, instead of the arguments for them."
     )
     on_progress: OnProgress | None = record("Called now and then.")
+    _: KW_ONLY
+    robust: bool = setting(
+        "--robust",
+        "Take the plan with the best guaranteed step time, the upper end of the "
+        "90 % interval, instead of the fastest one: a few searches.",
+    )
+
+    def check_questions(self, restricted: Restricted) -> None:
+        """Refuse questions that the problem cannot answer."""
+        from nest.uncertainty.intervals import why_none
+
+        super().check_questions(restricted)
+        if not self.robust:
+            return
+        if self.target_loss:
+            other = "--target-loss, which compares the fastest plans"
+            raise read.both_given("--robust", other)
+        why = why_none(restricted.problem)
+        if why:
+            raise InvalidOptionError(
+                f"--robust: expected a problem made from a model, whose errors "
+                f"are known, got {why}; leave --robust out"
+            )
 
     def check_limits(self) -> None:
         """Refuse arguments that a record of options holds, too."""
@@ -234,21 +267,38 @@ def solvers_option(default: str | None = DEFAULT_SOLVERS) -> Any:
 
 
 @dataclass(frozen=True)
-class CompareRequest(LimitedRequest, command="nest compare"):
+class CompareRequest(TargetLossRequest, command="nest compare"):
     """Several solvers on one problem."""
 
     solvers: Words = solvers_option()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(
+    RestrictedRequest,
+    OneSolverRequest,
+    TimeLimitRequest,
+    WorkersRequest,
+    GapRequest,
+    SeedRequest,
+    command="nest report",
+):
+    """A problem, and the plans that a page shows; or a solver finds one."""
+
+    plans: Words = setting(
+        "[PLAN]…", "Files, or settings of plans.", read.names, multiple=True
+    )
+
+    @property
+    def plan_texts(self) -> tuple[str, ...]:
+        """The plans that are settings or files."""
+        return tuple(self.plans)
+
+
 def solver_limits(request: Any, name: str) -> SolveOptions:
     """Return the options of a solver, without its own ones.
 
-    Parameters
-    ----------
-    request
-        A request with some of time limit, gap, workers, seed and repair.
-    name
-        The keyword of the solver.
+    The request has some of time limit, gap, workers, seed and repair.
     """
     from nest.solvers.base import SolveOptions
     from nest.solvers.registry import default_workers
@@ -281,7 +331,7 @@ def split_solvers(text: str) -> list[str]:
             f"--solvers: expected keywords separated by commas, got "
             f"{text!r}; see 'nest solvers'"
         )
-    names = [solver_keyword(name) for name in names]
+    names = [read.solver_keyword(name) for name in names]
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(
@@ -320,8 +370,7 @@ def parse_extra(
         if keyword not in solvers:
             raise InvalidOptionError(
                 f"--option {text}: expected one of the solvers that run "
-                f"({', '.join(solvers)}), got {keyword!r}; "
-                f"correct it or add the solver"
+                f"({', '.join(solvers)}), got {keyword!r}; correct it or add the solver"
             )
         if key in options.setdefault(keyword, {}):
             raise InvalidOptionError(
@@ -394,26 +443,72 @@ def compare_restricted(
     return restricted, results
 
 
+def find_loss(
+    restricted: Restricted,
+    results: Sequence[SolveResult],
+    cells: Cells,
+    on_progress: OnProgress | None = None,
+) -> TargetLoss:
+    """Return what the target costs, by the first solver without it."""
+    from nest.analysis.target_loss import loss_of
+    from nest.solvers.run import run_solver
+
+    assert restricted.untargeted is not None
+    (name, options), *_ = cells.items()
+    cold = replace(options, warm_start=None)
+    return loss_of(results, run_solver(restricted.untargeted, name, cold, on_progress))
+
+
+def find_robust(
+    problem: Problem,
+    fastest: SolveResult,
+    cells: Cells,
+    on_progress: OnProgress | None = None,
+) -> Robust:
+    """Return the plan with the best guaranteed step time, beside the fastest."""
+    from nest.analysis.robust import robust_of
+    from nest.solvers.run import run_solver
+
+    ((name, options),) = cells.items()
+    cold = replace(options, warm_start=None)
+    return robust_of(
+        problem, fastest, lambda other: run_solver(other, name, cold, on_progress)
+    )
+
+
 def solve(request: SolveRequest) -> SolveResult:
-    """Return the answer of one solver."""
+    """Return the answer of one solver.
+
+    What else was asked is in its field ``extra``: ``robust`` and ``target_loss``.
+    """
     from nest.solvers.run import run_solver
 
     request.check_limits()
     request = request.limited()
     restricted, name = request.restricted(), request.solver
-    options = request.options
+    request.check_questions(restricted)
+    options, call = request.options, request.on_progress
     if options is None:
         options = request.limits([name], restricted.problem)[name]
+    cells = {name: options}
 
     def run(searched: Restricted, cells: Cells) -> Sequence[SolveResult]:
-        call, limits = request.on_progress, cells[name]
-        return [run_solver(searched.problem, name, limits, call, alone=True)]
+        return [run_solver(searched.problem, name, cells[name], call, alone=True)]
 
-    answered, answer, faster = solve_restricted(restricted, name, options, run)
+    more: dict[str, Faster | Robust | TargetLoss | None] = {}
+    if request.robust:  # which keeps more memory free than the default
+        answered = restricted.free or restricted
+        (answer,) = run(answered, cells)
+        robust = find_robust(answered.problem, answer, cells, call)
+        answer, more["robust"] = robust.answer, robust
+    else:
+        answered, answer, faster = solve_restricted(restricted, name, options, run)
+        more["faster"] = faster
+    if request.target_loss:
+        more["target_loss"] = find_loss(answered, [answer], cells, call)
     result = adopted(answered, answer)
-    if faster is None:
-        return result
-    return replace(result, extra={**result.extra, "faster": faster.to_json()})
+    extra = {key: x.to_json() for key, x in more.items() if x is not None}
+    return replace(result, extra={**result.extra, **extra})
 
 
 def compare(request: CompareRequest) -> Comparison:
@@ -424,9 +519,11 @@ def compare(request: CompareRequest) -> Comparison:
     names = split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == ALL)
     restricted = request.restricted()
+    request.check_questions(restricted)
+    cells = request.limits(names, restricted.problem)
     answered, results = compare_restricted(
-        restricted,
-        request.limits(names, restricted.problem),
-        lambda searched, cells: run_solvers(searched.problem, cells),
+        restricted, cells, lambda searched, cells: run_solvers(searched.problem, cells)
     )
-    return Comparison(answered.whole, tuple(adopted(answered, x) for x in results))
+    loss = find_loss(answered, results, cells) if request.target_loss else None
+    results = [adopted(answered, x) for x in results]
+    return Comparison(answered.whole, tuple(results), loss)

@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from nest.cost.magnitude import with_quantum
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
+from nest.hardware import find_cluster
+from nest.hardware.cluster_file import SUFFIXES
+from nest.hardware.machines import parse_cluster
 from nest.requests.restricted import restricted_by
 from nest.requests.settings import settings_of
 from nest.requests.solving import DEFAULT_SOLVER, solver_limits
 from nest.requests.values import (
     RefusedValueError,
+    also_needed,
     amount,
     integer,
     pairs,
@@ -117,9 +122,6 @@ _Changed = tuple["SweepRequest", Callable[["Problem"], "Problem"]]
 
 def _count(request: SweepRequest, axis: str, value: str) -> _Changed:
     """Return a request on so many devices, or nodes."""
-    from nest.hardware.cluster_file import SUFFIXES
-    from nest.hardware.machines import parse_cluster
-
     count = integer()(value)
     text = os.fspath(request.cluster or "")
     if "+" in text or text.endswith(SUFFIXES):
@@ -171,8 +173,6 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 
     The bandwidth is that of the data sheet: per device, in one direction.
     """
-    from nest.hardware import find_cluster
-
     if axis == "network":
         (site, _), *_ = find_cluster(os.fspath(request.cluster or ""))[0]
         factor = _factor(value, RATE, site.network.bandwidth_bytes_per_s)
@@ -192,7 +192,6 @@ def _network(request: SweepRequest, axis: str, value: str) -> _Changed:
 
     def change(problem: Problem) -> Problem:
         from nest.benchmarks.sweep import widened
-        from nest.cost.magnitude import with_quantum
 
         if factor == 1:
             return problem
@@ -392,9 +391,7 @@ def check_vary(request: SweepRequest) -> None:
             f"--vary: expected either it or GRID, got {request.grid} too; remove one"
         )
     if request.vary and request.model is None:
-        raise InvalidOptionError(
-            "--vary: expected --model and --cluster too, got none; add them"
-        )
+        raise also_needed("--vary", "--model and --cluster", "add them")
     if "price" in axes_of(tuple(request.vary)) and request.tokens is None:
         raise InvalidOptionError(
             "--vary price: expected --tokens too, which the price is for, got "
@@ -402,7 +399,6 @@ def check_vary(request: SweepRequest) -> None:
         )
     if not request.vary and request.grid is None:
         raise InvalidOptionError(
-            f"{request.COMMAND}: expected GRID or --vary, got none; for "
-            f"example --model llama3-8b --cluster h100x64 --vary "
-            f"memory=80GB,141GB"
+            f"{request.COMMAND}: expected GRID or --vary, got none; for example "
+            f"--model llama3-8b --cluster h100x64 --vary memory=80GB,141GB"
         )

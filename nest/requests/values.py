@@ -46,6 +46,11 @@ def both_given(name: str, other: str) -> InvalidOptionError:
     )
 
 
+def also_needed(name: str, other: str, remedy: str = "add it") -> InvalidOptionError:
+    """Return the error for an option that another one has to come with."""
+    return InvalidOptionError(f"{name}: expected {other} too, got none; {remedy}")
+
+
 class RefusedValueError(ValueError):
     """A value that a reader does not accept: ``expected …, got …; …``."""
 
@@ -214,9 +219,8 @@ def amount(value: Any) -> Fraction:
     in_range = _MIN_AMOUNT <= size <= 1 / _MIN_AMOUNT
     if len(text) > _MAX_CHARACTERS or not in_range:
         raise RefusedValueError(
-            f"expected a number from {_MIN_AMOUNT:g} to {1 / _MIN_AMOUNT:g} "
-            f"of at most {_MAX_CHARACTERS} characters, got {shown(value)}; "
-            f"correct the value"
+            f"expected a number from {_MIN_AMOUNT:g} to {1 / _MIN_AMOUNT:g} of at most "
+            f"{_MAX_CHARACTERS} characters, got {shown(value)}; correct the value"
         )
     return Fraction(text)
 

@@ -13,7 +13,7 @@ Rules and proofs: docs/cost-model.md, *Orders of plans*.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from nest.search.options import (
 )
 
 #: Ranges of the time of a micro-batch forward, and parts of one that stays open.
-NUM_RANGES, NUM_PARTS = 10, 3
+NUM_RANGES, NUM_PARTS = 4, 12
 
 #: Times that a linear program is solved with more rows, at most.
 MAX_ROUNDS = 20
@@ -53,7 +53,7 @@ ROUNDING = 1e-9
 
 #: Step times are told apart to such a part of the best one: of one batch, and
 #: of many together.
-PRECISION, COARSE_PRECISION = 250, 100
+PRECISION, COARSE_PRECISION = 250, 200
 
 #: Cost of rows that nothing satisfies, in all devices of a replica.
 PENALTY = 1000.0
@@ -144,13 +144,6 @@ def _rates(choices: LayerChoices) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         rates = choices.forward / choices.kept_share
     return np.where(choices.kept_share > 0, rates, np.inf)
-
-
-class _Limit(NamedTuple):
-    """What layers take of a block with some devices: at most 1 together."""
-
-    width: int
-    sizes: Floats
 
 
 class BatchBound:
@@ -367,12 +360,7 @@ class _Program:
         self.forward = choices.forward / step
         self.weights = choices.weights / step
         self.fits = np.ones(len(choices.kind), dtype=np.bool_)
-        #: By width, sizes and room for every rate.
-        self._ahead_of = [
-            [self._ahead(width, rate) for rate in rates]
-            for width, rates in enumerate(bound.rate_steps)
-        ]
-        self.limits = [*self._limits()]
+        self.limits = [self._limits(width) for width in range(self.num_widths)]
         blocks = [
             bound.num_devices / width if self.fits[rows].any() else 0.0
             for width, rows in zip(widths, bound.of_width, strict=True)
@@ -380,8 +368,8 @@ class _Program:
         layers = np.where(self.fits, bound.counts[choices.kind], 0)
         self._upper = np.concatenate((blocks, layers))
         self._end = end / step
-        self._seen: set[tuple[int, int]] = set()
-        self._whole_parts: dict[tuple[int, int], tuple[Floats, int]] = {}
+        self._seen: set[tuple[int, int, int]] = set()
+        self._whole_parts: dict[tuple[int, int, int], tuple[Floats, int]] = {}
 
     def least_devices(self) -> float:
         """Return a bound on the devices of a plan; infinity if none is."""
@@ -418,40 +406,42 @@ class _Program:
         layers[self.bound.of_width[width]] = -sizes
         self._add(blocks, layers, 0.0)
 
-    def _limits(self) -> Iterator[_Limit]:
-        """Yield what a block has room for, and note what has no room.
+    def _limits(self, width: int) -> Floats:
+        """Return sizes of layers, a row for all that blocks of a width limit.
 
-        Its work and bytes; and from its first gradients on, see *ahead* in
-        the docs, its other work.
-        """
-        for width in range(self.num_widths):
-            rows = self.bound.of_width[width]
-            held = self.choices.static[rows] + self.choices.kept_share[rows]
-            free = 1.0 - self.bound.working[width]
-            limits = [(self.load[rows], 1.0), (held, free)]
-            if self.bound.ordered and self.start > 0:
-                late = self.load[rows] - self.forward[rows]
-                limits.append((late, 1.0 - self.start))
-                limits += self._ahead_of[width]
-            for sizes, capacity in limits:
-                if capacity <= 0.0:
-                    self.fits[rows] &= sizes <= ROUNDING
-                    continue
-                self.fits[rows] &= sizes <= capacity * (1 + ROUNDING)
-                yield _Limit(width, sizes / capacity)
-
-    def _ahead(self, width: int, rate: float) -> tuple[Floats, float]:
-        """Return sizes and room where forward passes fill the free bytes.
-
-        Those of layers that run no more than ``rate`` per byte.
+        In parts of what a block has room for: its work and bytes; and from its
+        first gradients on, see *ahead* in the docs, its other work. What has no
+        room is noted.
         """
         rows = self.bound.of_width[width]
-        faster = self.bound.rates[rows] > rate
-        rate /= self.step
-        sizes = self.load[rows] - np.where(faster, self.forward[rows], 0.0)
-        sizes = sizes + rate * self.choices.static[rows]
-        free = 1.0 - self.bound.working[width]
-        return sizes, 1.0 - self.start + rate * free
+        held = self.choices.static[rows] + self.choices.kept_share[rows]
+        sizes = np.stack((self.load[rows], held))
+        rooms = np.array((1.0, 1.0 - self.bound.working[width]))
+        if self.bound.ordered:
+            ahead, rooms_ahead = self._ahead(width)
+            sizes = np.concatenate((sizes, ahead))
+            rooms = np.concatenate((rooms, rooms_ahead))
+        none = rooms <= 0.0
+        sizes[~none] /= rooms[~none, None]
+        max_sizes = np.where(none, ROUNDING, 1 + ROUNDING)
+        self.fits[rows] &= (sizes <= max_sizes[:, None]).all(axis=0)
+        return sizes[~none]
+
+    def _ahead(self, width: int) -> tuple[Floats, Floats]:
+        """Return sizes and rooms where forward passes run ahead of a gradient.
+
+        Without bytes, then for every rate of forward time per byte.
+        """
+        rows = self.bound.of_width[width]
+        rates = np.array([0.0, *self.bound.rate_steps[width]]) / self.step
+        count = self.bound.num_micro_batches
+        spared = self.forward[rows] / count - np.outer(
+            rates, self.choices.kept_share[rows]
+        )
+        rest = spared + (count - 1) * np.maximum(spared, 0.0)
+        sizes = self.load[rows] - rest + np.outer(rates, self.choices.static[rows])
+        rooms = 1.0 - self.start + rates * (1.0 - self.bound.working[width])
+        return sizes, rooms
 
     # Rows that amounts violate
 
@@ -462,8 +452,8 @@ class _Program:
         before = len(self._program.rows)
         for width in np.flatnonzero(blocks > ROUNDING).tolist():
             self._add_single(width, blocks[width], layers)
-        for limit_index, limit in enumerate(self.limits):
-            self._add_parts(limit_index, limit, blocks[limit.width], layers)
+        for width in range(self.num_widths):
+            self._add_parts(width, blocks[width], layers)
         if self.bound.ordered:
             self._add_waits(blocks, layers)
             self._add_stays(blocks, layers)
@@ -477,65 +467,69 @@ class _Program:
             if sizes @ layers[rows] > blocks + VIOLATED:
                 self._add_limit(width, 1.0, sizes)
 
-    def _add_parts(
-        self, limit_index: int, limit: _Limit, blocks: float, layers: Floats
-    ) -> None:
-        """Add a row of what blocks have room for, if it is violated.
+    def _add_parts(self, width: int, blocks: float, layers: Floats) -> None:
+        """Add rows of what blocks have room for, if they are violated.
 
         In parts of the room; then in whole parts of it, the most violated.
         """
-        rows = self.bound.of_width[limit.width]
-        sizes, layers_here = limit.sizes, layers[rows]
+        layers_here = layers[self.bound.of_width[width]]
+        kinds = self.choices.kind[self.bound.of_width[width]]
+        single = kinds == self.bound.largest_single
+        spared = blocks - float(layers_here[single].sum())
+        filled = self.limits[width] @ layers_here
+        for index in np.flatnonzero(2 * filled > spared + VIOLATED).tolist():
+            sizes = self.limits[width][index]
+            if filled[index] <= blocks + VIOLATED:
+                self._add_whole_parts((width, index), blocks, layers_here, single)
+            elif (width, index, 0) not in self._seen:
+                self._seen.add((width, index, 0))
+                self._add_limit(width, 1.0, sizes)
+
+    def _add_whole_parts(
+        self, limit: tuple[int, int], blocks: float, layers_here: Floats, single: Bools
+    ) -> None:
+        """Add the row of whole parts of a room that is violated most."""
+        width, index = limit
+        sizes = self.limits[width][index]
         filled = float(sizes @ layers_here)
-        if filled > blocks + VIOLATED:
-            if (limit_index, 0) not in self._seen:
-                self._seen.add((limit_index, 0))
-                self._add_limit(limit.width, 1.0, sizes)
-            return
-        single = self.choices.kind[rows] == self.bound.largest_single
         spared = blocks - float(layers_here[single].sum())
         used = sizes[(layers_here > VIOLATED) & (sizes > 0) & ~single]
         most_violated, best = VIOLATED, None
         for max_layers in sorted({int(1.0 / size) for size in used.tolist()}):
             # Whole parts are little more than what is filled.
             useful = (max_layers + 1) * filled > max_layers * spared
-            key = (limit_index, max_layers)
+            key = (width, index, max_layers)
             if not useful or not 0 < max_layers <= MAX_WHOLE or key in self._seen:
                 continue
             if key not in self._whole_parts:
-                fits = self.fits[rows]
+                fits = self.fits[self.bound.of_width[width]]
                 self._whole_parts[key] = whole_parts(sizes, max_layers, fits, single)
             parts, capacity = self._whole_parts[key]
             if capacity:
                 violated = float(parts @ layers_here) / capacity - blocks
                 if violated > most_violated:
-                    most_violated, best = (violated, (max_layers, parts, capacity))
+                    most_violated, best = violated, key
         if best is not None:
-            max_layers, parts, capacity = best
-            self._seen.add((limit_index, max_layers))
-            self._add_limit(limit.width, float(capacity), parts)
+            self._seen.add(best)
+            parts, capacity = self._whole_parts[best]
+            self._add_limit(width, float(capacity), parts)
 
     def _add_waits(self, blocks: Floats, layers: Floats) -> None:
         """Add that all blocks together have time to wait for each other."""
         bound, choices = self.bound, self.choices
         widths, devices = bound.widths, choices.devices
-        later = 1.0 - self.start
-        early = self.load - self.forward
-        cases = [
+        late_room, late = np.empty(self.num_widths), np.empty(len(self.load))
+        for width, rows in enumerate(bound.of_width):
+            sizes, rooms = self._ahead(width)
+            tightest = int((rooms * blocks[width] - sizes @ layers[rows]).argmin())
+            late[rows] = sizes[tightest]
+            late_room[width] = rooms[tightest] * widths[width]
+        cases = (
             (widths, self.load, bound.waits_ahead),
             (widths, self.load - self.weights, bound.waits_both),
-            (later * widths, early, bound.waits_back),
-            (later * widths, early - self.weights, 2 * bound.waits_back),
-        ]
-        room, sizes = widths * later, early.copy()
-        for width, rows in enumerate(bound.of_width):
-            min_spare = np.inf
-            for rate_sizes, capacity in self._ahead_of[width]:
-                spare = capacity * blocks[width] - rate_sizes @ layers[rows]
-                if spare < min_spare:
-                    min_spare = spare
-                    sizes[rows], room[width] = (rate_sizes, capacity * widths[width])
-        cases.append((room, sizes, bound.waits_back))
+            (late_room, late, bound.waits_back),
+            (late_room, late - self.weights, 2 * bound.waits_back),
+        )
         for room, sizes, pairs in cases:
             pairs = pairs / self.step
             slope = pairs @ blocks - np.diag(pairs) / 2
@@ -550,7 +544,8 @@ class _Program:
         bound = self.bound
         room = bound.widths * (1.0 - bound.working)
         held = self.choices.devices * self.choices.static
-        stays = bound.stays @ layers / self.step
+        used = np.flatnonzero(layers)
+        stays = layers[used] @ bound.stays[used] / self.step
         fixed = layers @ stays / 2
         weights = held + bound.own_stays / self.step + stays
         if room @ blocks + fixed < (weights @ layers - VIOLATED * bound.num_devices):

@@ -3,20 +3,27 @@
 ``min c x`` with ``A x >= b`` and ``0 <= x <= u``. For any prices ``y >= 0``
 it is at least ``b y + Σ_j u_j min(0, c_j - (y A)_j)``, so the prices that a
 solver returns give a bound, whatever its tolerances are. So that there are
-always prices, one more amount up to 1 satisfies all rows, at a high cost.
+always prices, one more amount satisfies all rows, at a high cost.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import numpy as np
 
 from nest.search.layer_options import SLACK, Floats
 
-#: Rows are added to solved programs. The effort is limited because the solver
-#: may run in circles; it does not depend on the machine.
-PARAMETERS = "use_dual_simplex: true max_deterministic_time: 0.02"
+#: Rows are added to solved programs.
+OPTIONS = {
+    "output_flag": False,
+    "solver": "simplex",
+    "simplex_strategy": 1,
+    "presolve": "off",
+    "threads": 1,
+    "parallel": "off",
+    "simplex_iteration_limit": 20_000,
+}
 
 
 class LinearProgram:
@@ -31,47 +38,60 @@ class LinearProgram:
     """
 
     def __init__(self, costs: Floats, upper: Floats, penalty: float) -> None:
-        from ortools.linear_solver import pywraplp
+        import highspy
 
         self._costs = np.append(costs, penalty)
-        self._upper = np.append(upper, 1)
-        self._solver = pywraplp.Solver.CreateSolver("GLOP")
-        self._solver.SetSolverSpecificParametersAsString(PARAMETERS)
-        self._optimal = pywraplp.Solver.OPTIMAL
-        self._amounts = [self._solver.NumVar(0.0, x, "") for x in self._upper.tolist()]
-        objective = self._solver.Objective()
-        for amount, cost in zip(self._amounts, self._costs.tolist(), strict=True):
-            objective.SetCoefficient(amount, cost)
-        objective.SetMinimization()
+        self._upper = np.append(upper, 1 + upper.sum())
+        self._solver = highspy.Highs()
+        for name, value in OPTIONS.items():
+            self._solver.setOptionValue(name, value)
+        num = len(self._costs)
+        self._solver.addVars(num, np.zeros(num), self._upper)
+        self._solver.changeColsCost(num, np.arange(num, dtype=np.int32), self._costs)
+        self._optimal = highspy.HighsModelStatus.kOptimal
         self.rows: list[Floats] = []
         self.lower: list[float] = []
-        self._constraints: list[Any] = []
+        self._num_given = 0
 
     def add(self, row: Floats, lower: float) -> None:
         """Add the row ``row x >= lower``."""
-        lacking = abs(lower) - np.minimum(row, 0.0) @ self._upper[:-1]
-        row = np.append(row, lacking)
-        constraint = self._solver.Constraint(float(lower), self._solver.infinity())
-        for column in np.flatnonzero(row).tolist():
-            constraint.SetCoefficient(self._amounts[column], float(row[column]))
-        self.rows.append(row)
-        self.lower.append(float(lower))
-        self._constraints.append(constraint)
+        largest = max(float(np.abs(row).max()), abs(lower))
+        # A power of two: nothing is rounded.
+        scale = 2.0 ** -math.frexp(largest)[1]
+        self.rows.append(np.append(row * scale, 1.0))
+        self.lower.append(lower * scale)
+
+    def _give_new_rows(self) -> None:
+        """Give the solver the rows that it does not have yet."""
+        first = self._num_given
+        self._num_given = len(self.rows)
+        rows = np.array(self.rows[first:]).reshape(-1, len(self._costs))
+        row_numbers, columns = np.nonzero(rows)
+        self._solver.addRows(
+            len(rows),
+            np.array(self.lower[first:]),
+            np.full(len(rows), np.inf),
+            len(columns),
+            np.searchsorted(row_numbers, np.arange(len(rows))).astype(np.int32),
+            columns.astype(np.int32),
+            rows[row_numbers, columns],
+        )
 
     def solve(self) -> tuple[Floats, float]:
         """Return the best ``x``, and a bound; 0 if the solver has none."""
-        if self._solver.Solve() != self._optimal:
+        self._give_new_rows()
+        self._solver.run()
+        if self._solver.getModelStatus() != self._optimal:
             return self._upper[:-1], 0.0
-        prices = [x.dual_value() for x in self._constraints]
-        values = [x.solution_value() for x in self._amounts]
-        return np.array(values[:-1]), self.bound(np.array(prices))
+        solution = self._solver.getSolution()
+        prices = np.array(solution.row_dual)
+        return np.array(solution.col_value)[:-1], self.bound(prices)
 
     def bound(self, prices: Floats) -> float:
         """Return the bound that some prices of the rows give."""
         prices = np.maximum(prices, 0.0)
         rows, lower = np.array(self.rows), np.array(self.lower)
-        reduced = np.minimum(0.0, self._costs - prices @ rows)
         rounding = np.abs(self._costs) + prices @ np.abs(rows)
-        value = prices @ lower + self._upper @ reduced
-        error = prices @ np.abs(lower) + self._upper @ rounding
-        return float(value - SLACK * error)
+        reduced = self._costs - prices @ rows - SLACK * rounding
+        value = prices @ lower - SLACK * (prices @ np.abs(lower))
+        return float(value + (1 + SLACK) * (self._upper @ np.minimum(reduced, 0.0)))

@@ -108,14 +108,8 @@ class BlockUse:
     @property
     def busy(self) -> int:
         """How long it does anything."""
-        return (
-            self.forward
-            + self.backward
-            + self.weight_backward
-            + self.receive
-            + self.sync
-            - self.hidden
-        )
+        passes = self.forward + self.backward + self.weight_backward - self.hidden
+        return passes + self.receive + self.sync
 
     @property
     def idle(self) -> int:
@@ -156,7 +150,7 @@ class Simulation(Tabular):
     ----------
     problem, plan
         The problem, and a legal plan for it.
-    found
+    verdict
         The plan's score, if the caller has it.
 
     Attributes

@@ -30,10 +30,7 @@ def trace(simulation: Simulation) -> dict[str, Any]:
 
     All replicas do the same at the same time; it shows one.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        If it has more than :data:`MOST_TRACED` passes.
+    Raises ``UnsupportedProblemError`` if it has more than :data:`MOST_TRACED` passes.
     """
     check_passes(simulation.score, MOST_TRACED)
     problem, verdict = simulation.problem, simulation.score

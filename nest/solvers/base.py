@@ -328,18 +328,11 @@ def check_limits(name: str, num_workers: int, time_limit_s: float | None) -> Non
 class SolverOutput:
     """A claim: what a solver says it found and proved (times in quanta).
 
-    Attributes
-    ----------
-    status, plan, claimed_quanta, lower_bound_quanta, limit, detail
-        As in :class:`~nest.solvers.result.Verdict`.
-    own_objective_ns
-        The plan's value by the solver's own objective, in ns (1e-9 of the
-        problem's time unit), where it has one.
-    extra
-        Anything else that fits into JSON.
-    split_bounds
-        Triples ``(R, B, bound)``: what no plan of a batch split takes less
-        than, where the search discarded the split by such a bound.
+    Most fields are as in :class:`~nest.solvers.result.Verdict`; ``extra`` is anything
+    else that fits into JSON. ``own_objective_ns`` is the plan's value by the solver's
+    own objective, in ns (1e-9 of the problem's time unit), where it has one.
+    ``split_bounds`` are triples ``(R, B, bound)``: what no plan of a batch split takes
+    less than, where the search discarded the split by such a bound.
     """
 
     status: Status
@@ -388,17 +381,8 @@ class ModelWriter(Solver, Protocol):
     ) -> list[dict[str, Any]]:
         """Write models to an empty folder, and say what each is.
 
-        Parameters
-        ----------
-        problem
-            The problem.
-        plan
-            The best plan at hand, if there is one.
-        folder, suffix
-            Where, and how names end.
-        every
-            All models that a proof of the best plan needs; else one that has
-            the plan, or the most promising one.
+        All models that a proof of the best plan needs if ``every``, else one that has
+        the plan at hand, or the most promising one. Names end with the suffix.
         """
 
 
@@ -413,17 +397,11 @@ def exact_output(
     limit: Limit | None = None,
     detail: str = "",
 ) -> SolverOutput:
-    """Return what an exact search knows.
+    """Return what an exact search knows: its best plan, if any, and bounds.
 
-    Parameters
-    ----------
-    plan, step_quanta
-        The best plan, if there is any, and its step time, or what better
-        plans had to be below.
-    bound_quanta
-        What no plan is faster than.
-    limit, detail
-        What ended the search, and where it was.
+    Without a plan ``step_quanta`` is what better plans had to be below. No plan is
+    faster than ``bound_quanta``. ``limit`` and ``detail`` say what ended the search,
+    and where.
     """
     proven = bound_quanta >= step_quanta
     if plan is None:

@@ -17,15 +17,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from nest.ir.problem import Problem
+from nest.solvers import messages
 from nest.solvers.base import Deadline, Progress, SolveOptions
-from nest.solvers.messages import (
-    BegunMessage,
-    Failure,
-    Message,
-    OutputMessage,
-    ProgressMessage,
-    Request,
-)
 from nest.solvers.process import Usage, Worker
 from nest.units import finite
 from nest.util.interrupts import deferred
@@ -41,20 +34,8 @@ _LEAVE_S = 0.5
 class Running:
     """A sign of life of a running cell.
 
-    Attributes
-    ----------
-    solver, elapsed_s
-        Who is running, and for how long.
-    best_quanta, lower_bound_quanta
-        What it claims so far; not checked yet.
-    has_plan
-        Whether it reported a plan.
-    message
-        Its last words.
-    quantum_ps
-        Size of the quantum.
-    begun
-        Whether the search has begun, so that no input is refused any more.
+    What it claims so far (in quanta) is not checked yet. Once it has begun, no input is
+    refused any more.
     """
 
     solver: str
@@ -90,32 +71,22 @@ GRACE_S = 1.0
 
 @dataclass(eq=False)
 class Cell:
-    """One solver, one problem, one process, one clock.
+    """One solver, one problem, one process, one clock, which has its time limit.
 
-    Gathers what the solver says until it answers, fails, dies, has proven
-    enough or is :data:`GRACE_S` too late.
+    Gathers what the solver says until it answers, fails, dies, has proven enough or is
+    :data:`GRACE_S` too late. Nothing of it is checked.
 
     Attributes
     ----------
-    name, target
-        The solver, for people and as ``"module:Class"``.
-    problem, options, clock
-        What it gets; its time limit is that of the clock.
-    on_progress
-        Called at every report and every :data:`TICK_S`.
-    on_report
-        Called with every report; not one word of it is checked.
+    on_progress, on_report
+        Called at every report and every :data:`TICK_S`; and with every report.
     folder
         Where the process starts; ``None`` is where this one is.
-    best, bound, message
-        The best report of a plan, the greatest lower bound in quanta, and
-        the last words.
-    last
-        What it ended with, if it said so.
+    best, bound, message, last
+        The best report of a plan, the greatest lower bound in quanta, the last
+        words, and what it ended with, if it said so.
     started
         Whether the solver was called before the process ended.
-    out_of_time, within_gap
-        Whether it was stopped, and why.
     usage
         What its process used, once that has ended.
     """
@@ -131,7 +102,7 @@ class Cell:
     best: Progress = field(default_factory=Progress)
     bound: int | None = None
     message: str = ""
-    last: OutputMessage | Failure | None = None
+    last: messages.OutputMessage | messages.Failure | None = None
     started: bool = False
     out_of_time: bool = False
     within_gap: bool = False
@@ -145,12 +116,12 @@ class Cell:
         found = 0 if self.usage is None else self.usage.num_detached
         return found + (0 if self.last is None else self.last.num_detached)
 
-    def _request(self) -> Request:
+    def _request(self) -> messages.Request:
         """Return what the solver is asked."""
         deadline = None
         if self.clock.limit_s is not None:
             deadline = self.clock.start + self.clock.limit_s
-        return Request(
+        return messages.Request(
             target=self.target,
             problem=self.problem,
             options=replace(self.options, extra=dict(self.options.extra)),
@@ -166,7 +137,7 @@ class Cell:
 
         start_s = time.process_time()
 
-        def take(message: Message) -> None:
+        def take(message: messages.Message) -> None:
             self._take(message)
             self._show()
 
@@ -237,11 +208,11 @@ class Cell:
                 )
             )
 
-    def _take(self, message: Message) -> None:
-        if isinstance(message, BegunMessage):
+    def _take(self, message: messages.Message) -> None:
+        if isinstance(message, messages.BegunMessage):
             self.started, self._begun = True, message.checked
             return
-        if not isinstance(message, ProgressMessage):
+        if not isinstance(message, messages.ProgressMessage):
             self.last = message
             return
         self._begun = True
@@ -258,30 +229,22 @@ class Cell:
         self.message = report.message or self.message
 
 
-def _decoded(line: bytes) -> Message:
+def _decoded(line: bytes) -> messages.Message:
     try:
-        message: Message = msgspec.json.decode(line, type=Message)
+        message: messages.Message = msgspec.json.decode(line, type=messages.Message)
     except msgspec.MsgspecError as error:
         text = f"its answer is malformed: {error}"
-        return Failure(error="", text=text)
+        return messages.Failure(error="", text=text)
     return message
 
 
 def run_cells(
     cells: Iterator[Cell], at_once: int, on_end: Callable[[Cell], None]
 ) -> None:
-    """Run cells until all have ended, some of them at the same time.
+    """Run cells until all have ended, ``at_once`` of them at the same time.
 
-    Whatever happens, no process is left behind.
-
-    Parameters
-    ----------
-    cells
-        The next one is asked for when it can start.
-    at_once
-        How many may run.
-    on_end
-        Called with every cell that has ended.
+    Whatever happens, no process is left behind. The next cell is asked for when it can
+    start; ``on_end`` gets every cell that has ended.
 
     Raises
     ------

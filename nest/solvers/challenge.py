@@ -16,19 +16,11 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
+from nest.cost import space
 from nest.cost.even import even_plan
 from nest.cost.model import CostModel
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
-from nest.cost.space import (
-    BatchSplit,
-    Runtime,
-    batch_splits,
-    families,
-    leading_runtimes,
-    runtime_of,
-    runtimes,
-)
 from nest.errors import InvalidPlanError
 from nest.ir.io import encode, problem_hash
 from nest.ir.plan import Plan, Strategy
@@ -43,13 +35,7 @@ _FIELDS = ("recompute", "zero", "tp", "cp", "ep", "sequence_parallel")
 
 
 class Challenger(NamedTuple):
-    """A feasible plan of a batch split, and what it takes and holds.
-
-    Attributes
-    ----------
-    plan, step_quanta, memory_bytes
-        The plan, its step time, and the memory of its fullest device.
-    """
+    """A feasible plan, its step time, and the memory of its fullest device."""
 
     plan: Plan
     step_quanta: int
@@ -65,21 +51,11 @@ def challengers(
     """Yield feasible plans, of every batch split one before the next ones.
 
     Plans with one strategy and stages of about equal loads. Those that are most like
-    the best plan come first; without one, those that need least memory.
-
-    Parameters
-    ----------
-    model
-        The cost model of the problem.
-    best
-        The plan that a search returned, if any.
-    deadline
-        When to stop.
-    capabilities
-        Of the solver: plans that it does not search are left out.
+    ``best``, the plan of a search, come first; without one, those that need least
+    memory. Plans that a solver of some ``capabilities`` does not search are left out.
     """
     problem = model.problem
-    splits = batch_splits(problem)
+    splits = space.batch_splits(problem)
     if best is not None:
         splits.sort(key=lambda split: _distance(split, best))
     listed = cache(
@@ -107,7 +83,7 @@ def challengers(
             yield Challenger(plan, verdict.step_quanta, memory_bytes)
 
 
-def _distance(split: BatchSplit, best: Plan) -> int:
+def _distance(split: space.BatchSplit, best: Plan) -> int:
     """Return how many doublings lie between a split and that of a plan."""
     return sum(
         abs(x.bit_length() - y.bit_length())
@@ -120,23 +96,20 @@ def _distance(split: BatchSplit, best: Plan) -> int:
 
 def _plans_of_split(
     model: CostModel,
-    split: BatchSplit,
+    split: space.BatchSplit,
     best: Plan | None,
-    listed: Callable[[Runtime, int], list[Strategy]],
+    listed: Callable[[space.Runtime, int], list[Strategy]],
 ) -> Iterator[Plan]:
-    """Yield plans of a batch split, the most promising ones first.
-
-    ``listed`` returns the strategies for a runtime and a micro-batch.
-    """
+    """Yield plans of a batch split, the most promising ones first."""
     problem = model.problem
-    ways = [*leading_runtimes(problem), *runtimes(problem)]
+    ways = [*space.leading_runtimes(problem), *space.runtimes(problem)]
     if best is not None:
-        ways.insert(0, runtime_of(best))
+        ways.insert(0, space.runtime_of(best))
     for runtime in dict.fromkeys(ways):
         schedule = schedule_of(problem.job.schedule, runtime.virtual_stages)
         choices = [
             (strategy, count)
-            for family in families(
+            for family in space.families(
                 *(problem, split, listed(runtime, split.micro_batch)), runtime
             )
             for strategy in family.strategies
@@ -152,7 +125,7 @@ def _plans_of_split(
 
 
 def _stage_counts(
-    counts: tuple[int, ...], strategy: Strategy, split: BatchSplit
+    counts: tuple[int, ...], strategy: Strategy, split: space.BatchSplit
 ) -> set[int]:
     """Return the fewest and the most stages that a strategy can have."""
     most = split.devices // strategy.devices
@@ -161,7 +134,7 @@ def _stage_counts(
 
 
 def _rank(
-    strategy: Strategy, num_stages: int, split: BatchSplit, best: Plan | None
+    strategy: Strategy, num_stages: int, split: space.BatchSplit, best: Plan | None
 ) -> tuple[int, ...]:
     """Return the place of a choice among all of its split, least first."""
     idle = split.devices - num_stages * strategy.devices
@@ -175,8 +148,8 @@ def _rank(
 
 def _plan(
     model: CostModel,
-    split: BatchSplit,
-    runtime: Runtime,
+    split: space.BatchSplit,
+    runtime: space.Runtime,
     strategy: Strategy,
     num_stages: int,
 ) -> Plan | None:
@@ -203,14 +176,8 @@ def contradiction(
 ) -> str | None:
     """Return what is wrong with a proof that a plan contradicts, if it does.
 
-    Parameters
-    ----------
-    challenger
-        The plan.
-    lower_bound_quanta
-        What no plan takes less than, in quanta.
-    split_bounds
-        What no plan of some batch splits ``(R, B)`` takes less than.
+    Bounds are in quanta: what no plan takes less than, and what no plan of some batch
+    splits ``(R, B)`` takes less than.
     """
     plan = challenger.plan
     split = (plan.replicas, plan.micro_batch)

@@ -19,14 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from nest.errors import (
-    InvalidOptionError,
-    InvalidPlanError,
-    KilledError,
-    SolverError,
-    SolverNotInstalledError,
-    UnsupportedProblemError,
-)
+from nest import errors
 from nest.ir.base import AnyText, FileStruct, Size
 from nest.ir.io import decode, read_bytes, write
 from nest.ir.plan import Plan
@@ -58,19 +51,12 @@ _LOG_BYTES = 4000
 
 
 class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
-    """The description of a planner that is a command.
+    """The description of a planner that is a command, and what it promises.
 
-    Attributes
-    ----------
-    name
-        Keyword of the solver.
-    command
-        Words of the command, or one text that is split as a shell would;
-        no shell runs it. :data:`PLACEHOLDERS` in braces stand for values.
-    method, version
-        One line for people; what reports say of it.
-    exact, overruns, any_schedule, searches, deterministic
-        See :class:`~nest.solvers.base.Capabilities`.
+    The command is a list of words, or one text that is split as a shell would; no shell
+    runs it. :data:`PLACEHOLDERS` in braces stand for values. ``method`` is one line for
+    people, ``version`` what reports say of it; for the other fields see
+    :class:`~nest.solvers.base.Capabilities`.
     """
 
     name: str
@@ -89,9 +75,8 @@ class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
         unknown = sorted(used - {*PLACEHOLDERS})
         if unknown:
             raise ValueError(
-                f"command: expected placeholders out of "
-                f"{', '.join(PLACEHOLDERS)}, got {{{unknown[0]}}}; correct "
-                f"it, or put the program into a file"
+                f"command: expected placeholders out of {', '.join(PLACEHOLDERS)}, got "
+                f"{{{unknown[0]}}}; correct it, or put the program into a file"
             )
         for name in ("problem", "plan"):
             if name not in used:
@@ -139,13 +124,9 @@ class Planner(FileStruct, frozen=True, kw_only=True, tag="nest-planner/1"):
 class Answer(FileStruct, frozen=True, kw_only=True, tag="nest-answer/1"):
     """What a command may write in place of a plan: a plan with claims.
 
-    Attributes
-    ----------
-    status
-        What it says is proven; ``unsupported`` if it cannot search the
-        problem, with the reason as ``detail``.
-    plan, claimed_quanta, lower_bound_quanta, own_objective_ns, detail
-        As in :class:`~nest.solvers.base.SolverOutput`.
+    The status is what it says is proven; ``unsupported`` if it cannot search the
+    problem, with the reason as ``detail``. The rest is as in
+    :class:`~nest.solvers.base.SolverOutput`.
     """
 
     status: Literal["optimal", "feasible", "infeasible", "no-solution", "unsupported"]
@@ -175,9 +156,9 @@ def read_planner(path: str | Path) -> Planner:
     InvalidOptionError
         If it cannot be read or is no description.
     """
-    data = read_bytes(path, InvalidOptionError, "description of a planner")
+    data = read_bytes(path, errors.InvalidOptionError, "description of a planner")
     planner = decode(
-        data, str(path), Planner, "description of a planner", InvalidOptionError
+        data, str(path), Planner, "description of a planner", errors.InvalidOptionError
     )
     here = str(Path(path).resolve().parent)
     words = tuple(word.replace("{here}", here) for word in planner.words)
@@ -268,7 +249,7 @@ class CommandSolver:
                     words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=scratch
                 )
             except OSError as error:
-                raise SolverNotInstalledError(
+                raise errors.SolverNotInstalledError(
                     f"expected a program {words[0]!r} that can be started, "
                     f"got {error.strerror or error}; correct the command"
                 ) from error
@@ -287,15 +268,15 @@ class CommandSolver:
             last = [line for line in said.splitlines() if line.strip()][-1:]
             text = f": {last[0].strip()}" if last else ""
             how = f"code {code}" if code > 0 else f"signal {-code}"
-            kind = SolverError if code > 0 else KilledError
+            kind = errors.SolverError if code > 0 else errors.KilledError
             raise kind(f"the command ended with {how}{text}")
         return killed
 
     def _read(self, path: Path, killed_s: float | None) -> SolverOutput:
         """Return what the plan file claims.
 
-        Of a command that was stopped, so many seconds after it began, the
-        file may be missing or half written.
+        If the command was stopped after ``killed_s``, it may be missing or half
+        written.
         """
         detail, extra = "", {}
         if killed_s is not None:
@@ -303,17 +284,17 @@ class CommandSolver:
             extra = {"killed": True}
         try:
             if not path.exists():
-                raise InvalidPlanError(
+                raise errors.InvalidPlanError(
                     "expected a plan file from the command, got none; it "
                     "must write {plan}, or end with a code that is not 0"
                 )
-            answer = _decode(read_bytes(path, InvalidPlanError, "plan"))
-        except InvalidPlanError:
+            answer = _decode(read_bytes(path, errors.InvalidPlanError, "plan"))
+        except errors.InvalidPlanError:
             if killed_s is None:
                 raise
             answer = Answer(status="no-solution")
         if answer.status == "unsupported":
-            raise UnsupportedProblemError(answer.detail)
+            raise errors.UnsupportedProblemError(answer.detail)
         status = Status(answer.status)
         proven = status in (Status.OPTIMAL, Status.INFEASIBLE)
         return SolverOutput(
@@ -336,6 +317,6 @@ def _decode(data: bytes) -> Answer:
         # Nothing else of it is read here, so nothing else can hide it.
         schema = msgspec.json.decode(data, type=_Tagged).schema
     if schema == "nest-answer/1":
-        return decode(data, "plan file", Answer, "answer", InvalidPlanError)
-    plan = decode(data, "plan file", Plan, "plan", InvalidPlanError)
+        return decode(data, "plan file", Answer, "answer", errors.InvalidPlanError)
+    plan = decode(data, "plan file", Plan, "plan", errors.InvalidPlanError)
     return Answer(status="feasible", plan=plan)

@@ -20,10 +20,12 @@ So the gap, ``(step time - lower bound) / step time``, is never negative.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from nest.ir.plan import Plan
-from nest.solvers.base import Limit, Status
+from nest.solvers.base import SolverOutput, Status
+
+if TYPE_CHECKING:
+    from nest.solvers.result import Verdict
 
 #: Statuses that come with a plan.
 WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
@@ -32,52 +34,19 @@ WITH_PLAN = (Status.OPTIMAL, Status.FEASIBLE, Status.OVER_MEMORY)
 PROOFS = (Status.OPTIMAL, Status.INFEASIBLE)
 
 
-class Statement(Protocol):
-    """What a claim and a result have in common."""
-
-    @property
-    def status(self) -> Status | None:
-        """What is proven; ``None`` if the solver did not run."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan."""
-
-    @property
-    def limit(self) -> Limit | None:
-        """Why the search stopped early."""
-
-    @property
-    def detail(self) -> str:
-        """One line for people."""
-
-    @property
-    def lower_bound_quanta(self) -> int | None:
-        """Lower bound on every plan's step time."""
-
-
 def inconsistency(
-    stated: Statement,
+    stated: SolverOutput | Verdict,
     *,
     exact: bool,
     step_quanta: int | None,
     proven_quanta: int | None,
     best_quanta: int | None,
 ) -> str | None:
-    """Return which of the rules a statement breaks, or ``None``.
+    """Return which of the rules a claim or a result breaks, or ``None``.
 
-    Parameters
-    ----------
-    stated
-        The claim or the result.
-    exact
-        Whether its solver promises proofs.
-    step_quanta
-        Step time of its plan by the shared cost model, if the plan is legal and fits.
-    proven_quanta
-        Lower bound that an optimum of ``step_quanta`` implies.
-    best_quanta
-        Least step time of all known plans.
+    ``step_quanta`` is the step time of a plan that is legal and fits, by the shared
+    cost model; an optimum of it implies the bound ``proven_quanta``. ``best_quanta`` is
+    the least step time of all known plans. Only ``exact`` solvers promise proofs.
     """
     status, bound = stated.status, stated.lower_bound_quanta
     proven = status in PROOFS

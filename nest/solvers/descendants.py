@@ -45,31 +45,16 @@ def adopt() -> None:
 
 
 def end_detached(pid: int) -> int:
-    """Kill the descendants that left the group of its leader ``pid``.
-
-    Returns
-    -------
-    int
-        How many there were.
-    """
+    """Kill the descendants that left the group of its leader, and count them."""
     return _end(lambda: _detached(pid))
 
 
 def end_all(pid: int, mark: str) -> int:
     """Kill a group with all descendants of its leader, and the leader.
 
-    Parameters
-    ----------
-    pid
-        The leader. It has not been waited for: until then even a dead one
-        reserves the id of its group, so no signal can hit anybody else.
-    mark
-        Value of :data:`MARK` in its environment.
-
-    Returns
-    -------
-    int
-        How many had left the group.
+    Return how many had left the group. The leader ``pid`` has not been waited for:
+    until then even a dead one reserves the id of its group, so no signal can hit
+    anybody else. ``mark`` is the value of :data:`MARK` in its environment.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGSTOP)  # so that it starts no more

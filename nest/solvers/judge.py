@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
+from nest.cost.score import Score, score
 from nest.errors import InvalidPlanError
 from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
@@ -22,10 +24,6 @@ from nest.solvers.consistency import inconsistency
 from nest.solvers.result import Outcome, Verdict
 from nest.uncertainty.headroom import fullest_device
 from nest.units import MAX_TOTAL, finite, format_bytes
-
-if TYPE_CHECKING:
-    from nest.cost.model import CostModel
-    from nest.cost.score import Score
 
 
 def judge(
@@ -62,8 +60,6 @@ def judge(
         ``extra["rejected_plan"]``, and a plan that refutes a proof in
         ``extra["contradiction"]``.
     """
-    from nest.cost.model import CostModel
-
     model = CostModel(problem)
     scored = _score(problem, claim.plan, model, capabilities)
     unsearched = capabilities.unsearched(problem) if capabilities.exact else ()
@@ -80,15 +76,7 @@ def judge(
 
 
 class _ScoredPlan(NamedTuple):
-    """The plan of a claim by the shared cost model.
-
-    Attributes
-    ----------
-    score
-        Its score; ``None`` if there is no plan, or the plan is not legal.
-    fault
-        Why the plan counts for nothing, if it does.
-    """
+    """The score of a claimed plan, if it is legal, and why it counts for nothing."""
 
     score: Score | None = None
     fault: str | None = None
@@ -105,8 +93,6 @@ def _score(
     problem: Problem, plan: Plan | None, model: CostModel, capabilities: Capabilities
 ) -> _ScoredPlan:
     """Score the plan of a claim, and check that it is in the plan space."""
-    from nest.cost.score import score
-
     if plan is None:
         return _ScoredPlan()
     try:
@@ -123,8 +109,6 @@ def _known_times(
     problem: Problem, scored: _ScoredPlan, others: Iterable[Plan], model: CostModel
 ) -> Iterator[int]:
     """Yield the step times of all known plans that fit."""
-    from nest.cost.score import score
-
     if scored.step_quanta is not None:
         yield scored.step_quanta
     for plan in others:
@@ -142,10 +126,7 @@ def _mismatch(
     refuting: Plan | None,
     unsearched: Sequence[str],
 ) -> Verdict:
-    """Return the verdict on a false claim; the plan keeps its score.
-
-    ``refuting`` is a plan that shows that the claim is false.
-    """
+    """Return the verdict on a false claim, and on its plan, which keeps its score."""
     extra = {**claim.extra, "claim": claim_to_json(claim, unsearched)}
     if refuting:
         extra["contradiction"] = plan_to_json(refuting)
@@ -277,10 +258,7 @@ def _qualify(claim: SolverOutput, unsearched: tuple[str, ...]) -> tuple[Status, 
 def claim_to_json(
     claim: SolverOutput, unsearched: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the numbers of a claim for the report of a failure.
-
-    ``unsearched`` is what the claim is not about.
-    """
+    """Return the numbers of a claim, and what it is not about, for a report."""
     return {
         "status": str(claim.status),
         "limit": None if claim.limit is None else str(claim.limit),
@@ -294,10 +272,7 @@ def claim_to_json(
 def _reject(
     claim: SolverOutput, reason: str | None, fault: str, unsearched: Sequence[str]
 ) -> Verdict:
-    """Return the verdict on a plan that counts for nothing.
-
-    ``reason`` is what is wrong with the claim besides.
-    """
+    """Return the verdict on a plan that counts for nothing, for two reasons."""
     return Verdict(
         outcome=Outcome.MISMATCH if reason else Outcome.INVALID_PLAN,
         status=Status.NO_SOLUTION,
@@ -317,10 +292,7 @@ def _contradiction(
     best_quanta: int | None,
     capabilities: Capabilities,
 ) -> str | None:
-    """Return what is wrong with a claim, or ``None``.
-
-    ``best_quanta`` is the least step time of all known plans.
-    """
+    """Return what is wrong with a claim, if anything is."""
     if claim.status is Status.OVER_MEMORY:
         return f"expected a status that solvers may claim, got {claim.status}"
     claimed = claim.claimed_quanta

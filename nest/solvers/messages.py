@@ -9,17 +9,10 @@ from nest.solvers.base import Progress, SolveOptions, SolverOutput
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process shall solve.
+    """What the process shall solve: a problem, by the ``"module:Class"`` of a solver.
 
-    Attributes
-    ----------
-    target
-        ``"module:Class"`` of the solver.
-    problem, options
-        What it gets; the time limit is the deadline's.
-    deadline
-        When to stop, on :func:`time.monotonic`, which all processes of a
-        machine share; ``None`` is never.
+    The deadline, if there is one, is on :func:`time.monotonic`, which all processes of
+    a machine share; the options have no limit of their own.
     """
 
     target: str
@@ -54,13 +47,8 @@ class OutputMessage(msgspec.Struct, frozen=True, tag="output"):
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """An exception that left the solver.
 
-    Attributes
-    ----------
-    error
-        The closest class of it in :mod:`nest.errors`; ``MemoryError``; or
-        nothing, for a bug.
-    text, traceback
-        The message on one line, and the whole story.
+    ``error`` is the closest class of it in :mod:`nest.errors`, or ``MemoryError``, or
+    empty for a bug; ``text`` is the message on one line.
     """
 
     error: str

@@ -36,18 +36,11 @@ _LOG_BYTES = 4000
 class Usage:
     """How a process ended and what it used.
 
-    Attributes
-    ----------
-    exit_code
-        As :mod:`subprocess` has it: minus the signal that ended it.
-    cpu_s, peak_rss_bytes
-        Of the process and of all the processes it waited for. On Linux the
-        peak is at least the size of the parent when it started the process.
-    log
-        The end of what it printed.
-    num_detached
-        Processes that it had started, which had left its group and went on;
-        they were ended.
+    The exit code is as :mod:`subprocess` has it: minus the signal that ended it.
+    Processor time and peak are those of the process and of all the processes it waited
+    for; on Linux the peak is at least the size of the parent when it started the
+    process. The log is the end of what it printed. ``num_detached`` processes that it
+    had started had left its group and went on; they were ended.
     """
 
     exit_code: int
@@ -162,15 +155,8 @@ class Worker:
 
 def _environment(directory: str, num_threads: int) -> dict[str, str]:
     """Return an environment that makes runs comparable and repeatable."""
-    threads = dict.fromkeys(
-        (
-            "MKL_NUM_THREADS",
-            "NUMEXPR_NUM_THREADS",
-            "OMP_NUM_THREADS",
-            "OPENBLAS_NUM_THREADS",
-        ),
-        str(num_threads),
-    )
+    libraries = ("MKL", "NUMEXPR", "OMP", "OPENBLAS")
+    threads = {f"{name}_NUM_THREADS": str(num_threads) for name in libraries}
     # Engines that are killed leave files; they leave them in here.
     return {
         **environment(),

@@ -230,12 +230,7 @@ def load_target(target: str) -> type[Solver]:
 def solver_class(name: str, limit_s: float | None = None) -> type[Solver]:
     """Return the class of a solver, whether or not its engine is there.
 
-    Parameters
-    ----------
-    name
-        Its keyword.
-    limit_s
-        See :func:`import_trouble`.
+    ``limit_s`` is as for :func:`import_trouble`.
 
     Raises
     ------
@@ -257,8 +252,7 @@ def solver_class(name: str, limit_s: float | None = None) -> type[Solver]:
         text = " ".join(str(error).split())
         raise SolverNotInstalledError(
             f"solver {name!r}: expected a solver class at {target!r}, got "
-            f"{type(error).__name__}: {text}; reinstall the package that "
-            f"provides it"
+            f"{type(error).__name__}: {text}; reinstall the package that provides it"
         ) from error
 
 
@@ -344,12 +338,7 @@ def try_plugins(limit_s: float) -> None:
 def get_solver(name: str, limit_s: float | None = None) -> type[Solver]:
     """Return the class of a solver that can run here.
 
-    Parameters
-    ----------
-    name
-        Its keyword.
-    limit_s
-        See :func:`import_trouble`.
+    ``limit_s`` is as for :func:`import_trouble`.
 
     Raises
     ------

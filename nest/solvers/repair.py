@@ -26,16 +26,10 @@ Change = Callable[[Strategy], Strategy]
 def repair(problem: Problem, verdict: Verdict, remedies: Sequence[str]) -> Verdict:
     """Return the verdict on the plan that fits, or say that none was found.
 
-    Remedies are applied one after the other, each to the stages that do not fit (to
-    all, where a preset wants them alike), the mildest form first, until everything
+    ``remedies`` (of ``recompute``, ``zero`` and ``micro_batch``) are applied one after
+    the other to the plan of a verdict OVER_MEMORY, each to the stages that do not fit
+    (to all, where a preset wants them alike), the mildest form first, until everything
     fits. One that is not legal for a stage, or saves it nothing, is left out there.
-
-    Parameters
-    ----------
-    problem, verdict
-        The problem, and a verdict with status OVER_MEMORY.
-    remedies
-        Of ``recompute``, ``zero`` and ``micro_batch``, in order.
     """
     assert verdict.plan is not None
     assert verdict.score is not None

@@ -173,9 +173,8 @@ class SolveResult(Verdict, Tabular):
         reason = self.detail
         if self.status is Status.INFEASIBLE:
             known = (
-                "proven: no plan fits; "
-                "nest.analysis.feasible.remedies(problem) says by how much, "
-                "and what would do"
+                "proven: no plan fits; nest.analysis.feasible.remedies(problem) says "
+                "by how much, and what would do"
             )
             reason = "; ".join(filter(None, (known, reason)))
         return reason or "no plan was found"
@@ -238,11 +237,7 @@ class SolveResult(Verdict, Tabular):
             raise ValueError(f"result of solver {self.solver!r}: {problem}")
 
     def _contradiction(self) -> str | None:
-        """Return which rule the fields break.
-
-        The rules are those of :mod:`nest.solvers.consistency`, and those of
-        the fields that only results have.
-        """
+        """Return which rule of consistency, or of results, the fields break."""
         status, step = self.status, self.step_quanta
         if self.outcome.ran != (status is not None):
             return (
@@ -262,17 +257,14 @@ class SolveResult(Verdict, Tabular):
             return f"expected no proof with outcome {self.outcome}"
         if status is Status.OPTIMAL and self.lower_bound_quanta is None:
             return "expected a lower bound with an optimum, got none"
+        proven = None if step is None else step - math.floor(step * self.precision)
         return inconsistency(
             self,
             exact=self.exact,
             step_quanta=step,
-            proven_quanta=None if step is None else self._proves(step),
+            proven_quanta=proven,
             best_quanta=step,
         )
-
-    def _proves(self, step_quanta: int) -> int:
-        """Return the lower bound that an optimum of this solver implies."""
-        return step_quanta - math.floor(step_quanta * self.precision)
 
     @property
     def step_quanta(self) -> int | None:

@@ -15,18 +15,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-import nest.errors
+from nest import errors
 from nest.cost.model import CostModel
 from nest.cost.score import score
-from nest.errors import (
-    InvalidOptionError,
-    InvalidPlanError,
-    NestError,
-    SolverNotInstalledError,
-)
 from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.solvers import registry
 from nest.solvers.base import (
     Capabilities,
     Deadline,
@@ -41,13 +36,6 @@ from nest.solvers.cell import Cell, OnProgress, OnReport, run_cells
 from nest.solvers.judge import judge
 from nest.solvers.messages import Failure, OutputMessage
 from nest.solvers.process import Usage
-from nest.solvers.registry import (
-    default_workers,
-    get_solver,
-    is_built_in,
-    solver_class,
-    solver_target,
-)
 from nest.solvers.repair import repair
 from nest.solvers.result import Outcome, SolveResult, Verdict
 
@@ -77,17 +65,17 @@ def check_request(problem: Problem, name: str, options: SolveOptions) -> type[So
     InvalidProblemError, UnknownNameError
         If the cost model cannot price the problem.
     """
-    solver_target(name)
+    registry.solver_target(name)
     check_limits("num_workers", options.num_workers, options.time_limit_s)
     limit_s = options.time_limit_s
-    solver = get_solver(name, math.inf if limit_s is None else limit_s)
+    solver = registry.get_solver(name, math.inf if limit_s is None else limit_s)
     _check_options(name, solver, options)
     CostModel(problem)
     if options.warm_start is not None:
         _check_warm_start(problem, options.warm_start)
         beyond = solver.capabilities.beyond(options.warm_start)
         if beyond is not None:
-            raise InvalidPlanError(
+            raise errors.InvalidPlanError(
                 f"warm start: expected a plan without {beyond}, which solver "
                 f"{name!r} does not search, got one with it; start from "
                 f"another plan or use solver dp or brute"
@@ -110,17 +98,14 @@ def run_solver(
 
     Parameters
     ----------
-    problem
-        The problem.
-    name
-        Keyword of the solver.
+    problem, name
+        The problem, and the keyword of the solver.
     options
         Limits and seeds. The time limit holds from this call to its return; a solver
         that ignores it is killed :data:`~nest.solvers.cell.GRACE_S` later.
-    on_progress
-        Called at every report of the solver, and now and then.
-    on_report
-        Called with every report and its time: the trace of a run.
+    on_progress, on_report
+        Called at every report of the solver and now and then; and with every
+        report and its time, the trace of a run.
     folder
         Where its process starts; by default where this one is.
     on_end
@@ -143,14 +128,14 @@ def run_solver(
         On Ctrl-C.
     """
     clock = Deadline(options.time_limit_s if options else None)
-    target = solver_target(name)
-    options = options or SolveOptions(num_workers=default_workers(name))
+    target = registry.solver_target(name)
+    options = options or SolveOptions(num_workers=registry.default_workers(name))
     cell = Cell(
         *(name, target, problem, options, clock, on_progress, on_report), folder=folder
     )
     try:
         capabilities = check_request(problem, name, options).capabilities
-    except SolverNotInstalledError as error:
+    except errors.SolverNotInstalledError as error:
         detail = str(error).removeprefix(f"solver {name!r}: ")
         verdict = Verdict(Outcome.NOT_INSTALLED, None, detail=detail)
         return _Run(cell, _known_capabilities(name)).result(verdict)
@@ -161,7 +146,7 @@ def run_solver(
     if reason is not None:
         return run.result(Verdict(Outcome.SKIPPED, None, detail=reason))
     try:
-        if alone and is_built_in(name) and capabilities.is_quick(problem):
+        if alone and registry.is_built_in(name) and capabilities.is_quick(problem):
             cell.answer_here()
         else:
             run_cells(iter([cell]), 1, on_end or (lambda ended: None))
@@ -199,8 +184,8 @@ def _interrupted(run: _Run) -> CellInterrupted:
 def _known_capabilities(name: str) -> Capabilities:
     """Return what a solver that cannot run here promises, if it is known."""
     try:
-        return solver_class(name).capabilities
-    except SolverNotInstalledError:
+        return registry.solver_class(name).capabilities
+    except errors.SolverNotInstalledError:
         return Capabilities(exact=False, method="")
 
 
@@ -252,10 +237,10 @@ class _Run:
             case "MemoryError":
                 return self.settle(Outcome.SOLVED, Limit.MEMORY, "ran out of memory")
             case "InvalidProblemError" | "InvalidOptionError" as name:
-                error = getattr(nest.errors, name)
+                error = getattr(errors, name)
                 raise error(f"solver {self.cell.name!r}: {failure.text}")
             case "UnknownNameError" | "UnknownSolverError":
-                raise NestError(f"solver {self.cell.name!r}: {failure.text}")
+                raise errors.NestError(f"solver {self.cell.name!r}: {failure.text}")
         ran = failure.error != "SolverNotInstalledError"
         return Verdict(
             outcome=Outcome.SKIPPED if ran else Outcome.NOT_INSTALLED,
@@ -368,19 +353,19 @@ class _Run:
 
 def _check_options(name: str, solver: type[Solver], options: SolveOptions) -> None:
     if not 0 <= options.gap < 1:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"gap: expected a fraction from 0 to below 1, got {options.gap}; "
             f"0.02 is 2 %"
         )
     if not 0 <= options.seed < 2**31:
-        raise InvalidOptionError(
+        raise errors.InvalidOptionError(
             f"seed: expected 0 to 2**31 - 1, got {options.seed}; correct the value"
         )
     known = solver.capabilities.options
     for key in options.extra:
         if not solver.capabilities.takes(key):
             names = ", ".join(sorted(known)) or "none"
-            raise InvalidOptionError(
+            raise errors.InvalidOptionError(
                 f"option {name}.{key}: expected one of the options of solver "
                 f"{name!r} ({names}), got {key!r}; correct or remove it"
             )
@@ -389,10 +374,10 @@ def _check_options(name: str, solver: type[Solver], options: SolveOptions) -> No
 def _check_warm_start(problem: Problem, plan: Plan) -> None:
     try:
         violations = score(problem, plan).violations
-    except InvalidPlanError as error:
-        raise InvalidPlanError(f"warm start: {error}") from error
+    except errors.InvalidPlanError as error:
+        raise errors.InvalidPlanError(f"warm start: {error}") from error
     if violations:
-        raise InvalidPlanError(
+        raise errors.InvalidPlanError(
             f"warm start: expected a feasible plan, got one that is not "
             f"({violations[0]}); start from another plan"
         )

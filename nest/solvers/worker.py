@@ -28,16 +28,9 @@ from nest.cost.orders import planner_job
 from nest.errors import InvalidPlanError, SolverError, UnsupportedProblemError
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.solvers import messages
 from nest.solvers.base import Capabilities, Limit, Progress, SolverOutput, Status
 from nest.solvers.descendants import adopt, end_detached
-from nest.solvers.messages import (
-    BegunMessage,
-    Failure,
-    Message,
-    OutputMessage,
-    ProgressMessage,
-    Request,
-)
 from nest.solvers.process import REQUEST
 from nest.solvers.registry import load_target
 
@@ -45,8 +38,7 @@ from nest.solvers.registry import load_target
 def main(directory: str) -> None:
     """Serve one request and return.
 
-    ``directory`` holds the temporary files of this process. The parent
-    removes it; if the parent is gone, it is removed here.
+    The parent removes ``directory``, which has temporary files; else this process does.
     """
     faulthandler.enable()
     adopt()
@@ -58,7 +50,7 @@ def main(directory: str) -> None:
     num_detached = 0
     try:
         data = Path(directory, REQUEST).read_bytes()
-        request = msgspec.json.decode(data, type=Request)
+        request = msgspec.json.decode(data, type=messages.Request)
         try:
             answer = answered(request, channel.send)
         finally:
@@ -77,7 +69,7 @@ class _Channel:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: messages.Message) -> None:
         # Encode before writing: what fails to encode leaves no half line.
         data = memoryview(msgspec.json.encode(message) + b"\n")
         with self._lock:
@@ -96,14 +88,18 @@ def _guard(descriptor: int, directory: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-def answered(request: Request, send: Callable[[Message], object]) -> OutputMessage:
+def answered(
+    request: messages.Request, send: Callable[[messages.Message], object]
+) -> messages.OutputMessage:
     """Return what a solver answers, and send what it says until then."""
     output = _solve(request, send)
     output = replace(output, extra=dict(output.extra))
-    return OutputMessage(output, _peak_rss_bytes())
+    return messages.OutputMessage(output, _peak_rss_bytes())
 
 
-def _solve(request: Request, send: Callable[[Message], object]) -> SolverOutput:
+def _solve(
+    request: messages.Request, send: Callable[[messages.Message], object]
+) -> SolverOutput:
     solver = load_target(request.target)()
     problem, order = _planned(request.problem, solver.capabilities)
     reason = solver.unsupported(problem)
@@ -124,9 +120,9 @@ def _solve(request: Request, send: Callable[[Message], object]) -> SolverOutput:
     def report(progress: Progress) -> None:
         if order is not None and progress.plan is not None:
             progress = replace(progress, plan=_ordered(progress.plan, order))
-        send(ProgressMessage(progress))
+        send(messages.ProgressMessage(progress))
 
-    send(BegunMessage(checked=not options.extra))
+    send(messages.BegunMessage(checked=not options.extra))
     output: object = solver.solve(problem, options, report)
     if not isinstance(output, SolverOutput):
         raise TypeError(
@@ -155,14 +151,14 @@ def _ordered(plan: Plan, order: str) -> Plan:
     return msgspec.structs.replace(plan, order=order, problem_hash=None)
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> messages.Failure:
     """Return what is told of an error that left a solver."""
     names = [each.__name__ for each in type(error).__mro__]
     known = [name for name in names if name in _KNOWN]
     text = " ".join(str(error).split())
     if not known or isinstance(error, SolverError | InvalidPlanError):
         text = f"{type(error).__name__}: {text}" if text else repr(error)
-    return Failure(
+    return messages.Failure(
         error=known[0] if known else "",
         text=text,
         traceback="".join(traceback.format_exception(error)),

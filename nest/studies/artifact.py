@@ -158,10 +158,9 @@ def _nest_column(inputs: Iterable[_Input], folder: Path) -> tuple[Table, list[st
         )
     none = sum(row[1] is None and row[-1] is None for row in rows)
     return TEXTS.table("own_column", rows), [
-        f"Every digit of NEST's own figure is repeated on {same} of the "
-        f"{feasible} inputs that have one; {optimal} of these figures are the "
-        f"optimum of its own objective, to within {ROUNDED:g}. "
-        f"{none} more without a figure: no plan fits."
+        f"Every digit of NEST's own figure is repeated on {same} of the {feasible} "
+        f"inputs that have one; {optimal} of these figures are the optimum of its own "
+        f"objective, to within {ROUNDED:g}. {none} more without a figure: no plan fits."
     ]
 
 
@@ -171,17 +170,10 @@ def _nest_column(inputs: Iterable[_Input], folder: Path) -> tuple[Table, list[st
 class _Baseline(NamedTuple):
     """A baseline's plan on an input.
 
-    Attributes
-    ----------
-    instance, name
-        The input and the baseline.
-    repeated
-        How many of its figures are repeated to every digit.
-    above
-        Its step time over NEST's, per reading of :data:`WAYS`; ``None`` where
-        it does not fit.
-    shared_above
-        How far the shared model's time lies above that of the intended split.
+    ``repeated`` is the number of its figures that are repeated to every digit,
+    ``above`` its step time over NEST's, per reading of :data:`WAYS`, ``None`` where it
+    does not fit. ``shared_above`` says how far the shared model's time lies above that
+    of the intended split.
     """
 
     instance: str
@@ -223,9 +215,8 @@ def _baselines(
         f"Of the baselines' {len(WAYS) * len(baselines)} figures (three "
         f"readings of each plan) {sum(x.repeated for x in baselines)} are "
         f"repeated to every digit, misfits included.",
-        f"Printed as slower than NEST's own plan, but no slower once their "
-        f"stages are in order: {sum(x.only_misordered for x in baselines)} "
-        f"baseline plans.",
+        f"Printed as slower than NEST's own plan, but no slower once their stages are "
+        f"in order: {sum(x.only_misordered for x in baselines)} baseline plans.",
     ]
     answers += [
         f"{name} is {of[0]:.2f} times as slow as NEST as coded, {of[1]:.2f} "
@@ -299,15 +290,13 @@ def _small(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     losses.sort()
     beaten = [loss for loss in losses if loss > ROUNDED]
     answer = (
-        f"Where the network matters, NEST's search misses the optimum of its "
-        f"own objective on {len(beaten)} of {len(losses)} inputs that it "
-        f"solves"
+        f"Where the network matters, NEST's search misses the optimum of its own "
+        f"objective on {len(beaten)} of {len(losses)} inputs that it solves"
     )
     if beaten:
         answer += (
-            f": by {median(beaten):.1%} in the median of these and by "
-            f"{beaten[-1]:.0%} at most; {sum(x > 0.1 for x in beaten)} by "
-            f"more than 10 %"
+            f": by {median(beaten):.1%} in the median of these and by {beaten[-1]:.0%} "
+            f"at most; {sum(x > 0.1 for x in beaten)} by more than 10 %"
         )
     return TEXTS.table("small", rows), [
         f"{answer}. {failed} feasible inputs end without an answer, "
@@ -359,11 +348,10 @@ def _network(
         )
         slowest = max(spine for name, spine in cases if name == unit)
         answers.append(
-            f"With computation {unit}, the optimum on the published fat tree "
-            f"lies at most {share:.2%} above that without a network, and a "
-            f"planner that does not know the network loses at most "
-            f"{loss:.2%}; with a spine {slowest} times as slow these are at "
-            f"most {slow_share:.1%} and {slow_loss:.1%}."
+            f"With computation {unit}, the optimum on the published fat tree lies at "
+            f"most {share:.2%} above that without a network, and a planner that does "
+            f"not know the network loses at most {loss:.2%}; with a spine {slowest} "
+            f"times as slow these are at most {slow_share:.1%} and {slow_loss:.1%}."
         )
     return TEXTS.table("network", rows), answers
 

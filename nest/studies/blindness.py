@@ -104,17 +104,9 @@ VIEWS: Mapping[str, Callable[[Problem], Problem]] = {
 class Cost(NamedTuple):
     """What a plan of a blind planner costs.
 
-    Attributes
-    ----------
-    over_bytes
-        By how much it exceeds the memory; 0 if it fits.
-    repairs
-        What made it fit.
-    loss
-        How far it lies above the optimum, repaired if need be; ``None`` if
-        it could not be.
-    belief
-        How far above the optimum its planner takes it to be.
+    ``over_bytes`` says by how much it exceeds the memory, 0 if it fits. ``loss`` says
+    how far it lies above the optimum, repaired if need be, ``None`` if it could not be;
+    ``belief`` how far above its planner takes it to be.
     """
 
     over_bytes: int

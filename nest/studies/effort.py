@@ -39,15 +39,8 @@ WITHIN = (0.05, 0.01, 0.0)
 class Trace(NamedTuple):
     """The plans of ``dp`` over time.
 
-    Attributes
-    ----------
-    plans
-        Seconds, and the shared score of the plan, rescored, of every plan
-        that was better than those before.
-    best_quanta
-        The optimum; ``None`` if it was not proven.
-    wall_s
-        Until the end.
+    ``plans`` has seconds and shared score, rescored, of every plan that was better than
+    those before. ``best_quanta`` is ``None`` if the optimum was not proven.
     """
 
     plans: Sequence[tuple[float, int]]
@@ -200,8 +193,7 @@ def _answers(
     better = sum(not search.dp_as_good for search in planned) - early
     answers = [
         f"`dp` proves the optimum on {proven} of {len(traces)} instances, in "
-        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the "
-        f"median.",
+        f"{median(trace.wall_s for trace in traces.values()):.1f} s in the median.",
         f"Stopped when a planner ends, `dp` has a plan at least as good as "
         f"that planner's, repaired: {matched}.",
         f"Of the searches that end with a better plan than it has by then, "

@@ -165,17 +165,10 @@ def _recorded_plans(folder: Path, setting: StudySetting) -> str:
     for record in records:
         if not record.feasible or record.tps is None:
             continue
-        file, devices, micro_batches, memory, bandwidth = record.setting
+        file, devices, *_ = record.setting
         setting.say(f"recorded plans, {file}, {devices} devices")
         if record.setting not in models:
-            problem = import_piper(
-                folder / file,
-                devices=devices,
-                micro_batches=micro_batches,
-                memory_bytes=memory,
-                bandwidth_bytes_per_s=bandwidth,
-            )
-            models[record.setting] = CostModel(problem)
+            models[record.setting] = CostModel(_imported(folder, *record.setting))
         model = models[record.setting]
         try:
             verdict = score(model.problem, record.plan(), model)
@@ -188,9 +181,8 @@ def _recorded_plans(folder: Path, setting: StudySetting) -> str:
         scored += 1
         same += verdict.feasible and abs(step / record.tps - 1) <= ROUNDED
     return (
-        f"{same} of {scored} recorded plans of Piper and its restrictions fit "
-        f"and have their recorded figure under the shared model, to within "
-        f"{ROUNDED:g}."
+        f"{same} of {scored} recorded plans of Piper and its restrictions fit and have "
+        f"their recorded figure under the shared model, to within {ROUNDED:g}."
     )
 
 
@@ -198,18 +190,12 @@ def _recorded(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
     rows: list[tuple[Value, ...]] = []
     greedy_same = exact_same = above = 0
     for file, figures in _figures(folder):
-        devices, micro_batches, memory, bandwidth, piper, exact = figures
+        devices, micro_batches, memory, _, piper, exact = figures
         small = file.startswith("bert") and devices <= _QUICK_DEVICES
         if setting.quick and not small:
             continue
         setting.say(f"{file}, {devices:.0f} devices")
-        problem = import_piper(
-            folder / file,
-            devices=int(devices),
-            micro_batches=int(micro_batches),
-            memory_bytes=int(memory),
-            bandwidth_bytes_per_s=bandwidth,
-        )
+        problem = _imported(folder, file, *figures[:4])
         times = _solve(problem)
         same = _repeats(problem, times.greedy, piper)
         proven = _repeats(problem, times.exact, exact)
@@ -279,14 +265,25 @@ def _swept(
     for file, micro_batches, gib_per_s, all_devices, sizes in sweeps:
         for devices in all_devices:
             for gib in sizes:
-                problem = import_piper(
-                    folder / file,
-                    devices=devices,
-                    micro_batches=micro_batches,
-                    memory_bytes=int(gib * GIB),
-                    bandwidth_bytes_per_s=float(gib_per_s * GIB),
-                )
-                yield file, devices, gib, problem
+                figures = devices, micro_batches, gib * GIB, gib_per_s * GIB
+                yield file, devices, gib, _imported(folder, file, *figures)
+
+
+def _imported(
+    folder: Path,
+    file: str,
+    devices: float,
+    micro_batches: float,
+    memory_bytes: float,
+    bandwidth_bytes_per_s: float,
+) -> Problem:
+    return import_piper(
+        folder / file,
+        devices=int(devices),
+        micro_batches=int(micro_batches),
+        memory_bytes=int(memory_bytes),
+        bandwidth_bytes_per_s=float(bandwidth_bytes_per_s),
+    )
 
 
 def _solve(problem: Problem) -> _StepTimes:

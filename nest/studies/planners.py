@@ -97,9 +97,8 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
     answered = len(numbers("over_gb"))
     over = sum(x > 0 for x in numbers("over_gb"))
     text = (
-        f"`{planner}` answers {answered} of {len(rows)} instances with a "
-        f"plan; {over or 'none'} of these do not fit by the shared "
-        f"model"
+        f"`{planner}` answers {answered} of {len(rows)} instances with a plan; "
+        f"{over or 'none'} of these do not fit by the shared model"
     )
     if over:
         text += f", and {over - (answered - len(ratios))} do after repair"
@@ -119,9 +118,8 @@ def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
         )
     if beliefs:
         answers.append(
-            f"Its own objective says {min(beliefs):.2f} to "
-            f"{max(beliefs):.2f} times what the shared model says of the "
-            f"same plan."
+            f"Its own objective says {min(beliefs):.2f} to {max(beliefs):.2f} times "
+            f"what the shared model says of the same plan."
         )
     table = TEXTS.table("instances", rows)
     series = [

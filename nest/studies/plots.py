@@ -46,12 +46,8 @@ def can_draw() -> bool:
 def picture(name: str, draw: Callable[[Axes], bool]) -> str | None:
     """Return one plot as SVG; ``None`` if there is nothing to draw.
 
-    Parameters
-    ----------
-    name
-        What it goes by; the same name and plot give the same text.
-    draw
-        Draws into axes, and says whether it drew anything.
+    The same name and plot give the same text. ``draw`` draws into axes, and says
+    whether it drew anything.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

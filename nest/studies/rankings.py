@@ -75,14 +75,9 @@ def shared_links(problem: Problem) -> Problem:
     return replace(problem, cluster=cluster)
 
 
-def as_it_is(problem: Problem) -> Problem:
-    """Return the problem."""
-    return problem
-
-
 BASE = "1F1B"
 RULES: Mapping[str, Callable[[Problem], Problem]] = {
-    BASE: as_it_is,
+    BASE: lambda problem: problem,
     "GPipe": gpipe,
     "sync hidden": hidden_sync,
     "links shared": shared_links,
@@ -199,13 +194,7 @@ def means(
 ) -> dict[str, list[float]]:
     """Return the mean ratio by planner, one per rules.
 
-    Parameters
-    ----------
-    ratios
-        All ratios.
-    planners, instances
-        Those that count: at least one instance, on each of which all of
-        them have a plan.
+    All of these planners have a plan on each of these instances, at least one.
     """
     by_planner: dict[str, list[float]] = {}
     for by in ratios.values():

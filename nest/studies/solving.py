@@ -83,15 +83,9 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 class Usable(NamedTuple):
     """A planner's plan once it has to fit.
 
-    Attributes
-    ----------
-    step_quanta, plan
-        Shared score of the plan that fits, repaired if need be, and that
-        plan; ``None`` if there is none.
-    over_bytes
-        By how much the plan exceeded the memory before.
-    note
-        Why there is none, or what repair did.
+    The plan fits, repaired if need be, and has the shared score ``step_quanta``;
+    ``None`` if there is none. ``over_bytes`` says by how much it exceeded the memory
+    before, ``note`` why there is none, or what repair did.
     """
 
     step_quanta: int | None

@@ -50,16 +50,7 @@ class Series(NamedTuple):
 class Plot(NamedTuple):
     """A plot.
 
-    Attributes
-    ----------
-    title, x, y
-        Its heading, and what the axes say.
-    series
-        What it shows. Bars stand side by side over words on the x axis.
-    kind
-        How series are drawn.
-    log
-        Which axes are logarithmic.
+    Bars stand side by side over words on the x axis.
     """
 
     title: str
@@ -73,12 +64,7 @@ class Plot(NamedTuple):
 class Findings(NamedTuple):
     """The outcome of a study.
 
-    Attributes
-    ----------
-    answers
-        Sentences that answer the question, every figure of them computed.
-    tables, plot
-        The figures behind them.
+    ``answers`` are sentences that answer the question, every figure of them computed.
     """
 
     answers: Sequence[str]
@@ -90,16 +76,8 @@ class Findings(NamedTuple):
 class StudySetting:
     """How a study is run.
 
-    Attributes
-    ----------
-    quick
-        Whether to run only a part of the study.
-    data
-        Folder of published data.
-    say
-        Called with a text about the next task.
-    over
-        Returns whether the user wants to end the study early.
+    ``say`` is called with a text about the next task; ``over`` returns whether the user
+    wants to end the study early.
     """
 
     quick: bool = False
@@ -130,16 +108,10 @@ class Study:
     ----------
     name
         Keyword on the command line.
-    question, method
-        The question, and how the study answers it.
     quick
         The part that a quick run covers.
-    limits
-        What the answer does not say.
     files
         Published data that the study needs, as paths in the data folder.
-    run
-        The function that answers the question.
     """
 
     name: str
@@ -162,10 +134,9 @@ class Study:
             path = setting.data / name
             if not path.exists():
                 raise NestError(
-                    f"{path}: expected published data for audit "
-                    f"{self.name!r} ({', '.join(self.files)}), got nothing "
-                    f"there; without --data the archive of the package is "
-                    f"used, docs/audits.md has its origin"
+                    f"{path}: expected published data for audit {self.name!r} "
+                    f"({', '.join(self.files)}), got nothing there; without --data the "
+                    f"archive of the package is used, docs/audits.md has its origin"
                 )
 
 

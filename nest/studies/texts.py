@@ -28,12 +28,8 @@ class ColumnText(NamedTuple):
 class TableText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table without its rows.
 
-    Attributes
-    ----------
-    title, text
-        Its caption, and what a reader must know to read it.
-    columns
-        Its columns; empty if rows decide them.
+    ``text`` is what a reader must know to read it; there are no columns if rows decide
+    them.
     """
 
     title: str

@@ -19,10 +19,7 @@ LOCK = "lock"
 def taken(path: Path) -> Iterator[None]:
     """Hold a directory, for nobody else at the same time.
 
-    Raises
-    ------
-    NestError
-        If somebody else holds it, or it cannot be written.
+    Raises ``NestError`` if somebody else holds it, or it cannot be written.
     """
     # Through a link a file of others would be overwritten.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW

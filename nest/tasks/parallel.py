@@ -57,25 +57,12 @@ def answers(
 ) -> Generator[bytes]:
     """Yield the answers of tasks, in the order in which they are finished.
 
-    Parameters
-    ----------
-    tasks
-        What to run.
-    run, died
-        See :data:`Run` and :data:`Died`; both are functions of a module.
-    jobs
-        Tasks that run at the same time, each in a process of its own.
-    dask, client
-        What was asked for, and the client of :func:`dask_client`; then
-        ``jobs`` does not matter.
-    prepared
-        Called with each task when it is handed out; returns the task to run,
-        with the same key.
+    ``run`` and ``died`` are functions of a module. On this machine ``jobs`` tasks run
+    at the same time, each in a process of its own; what was asked for as ``dask`` runs
+    them with a :func:`dask_client`. ``prepared`` is called with each task when it is
+    handed out, and returns the task to run, with the same key.
 
-    Raises
-    ------
-    NestError
-        If the scheduler is lost.
+    Raises ``NestError`` if the scheduler is lost.
     """
     if dask:
         return _on_dask(tasks, run, died, client, dask, prepared)
@@ -267,9 +254,8 @@ def _on_dask(
             yield died(task, _DIED)
         except CancelledError:
             raise NestError(
-                f"--dask {where}: expected a scheduler that stays, got "
-                f"none any more; what is finished is kept, go on with "
-                f"--resume"
+                f"--dask {where}: expected a scheduler that stays, got none any more; "
+                f"what is finished is kept, go on with --resume"
             ) from None
         future.release()
         submit()

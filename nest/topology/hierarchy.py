@@ -18,13 +18,8 @@ from nest.topology.shares import Share, Spread, Step, offered
 class GroupShape(NamedTuple):
     """All that the time of a collective depends on.
 
-    Attributes
-    ----------
-    size
-        Number of ranks.
-    levels
-        How they are spread over the members of each level, up to the lowest
-        whose subtree holds them all.
+    These are the number of ranks, and how they are spread over the members of each
+    level, up to the lowest one whose subtree holds them all.
     """
 
     size: int
@@ -186,15 +181,11 @@ class HierarchyNetwork:
         """
         key = ("different", block)
         if key not in self._known:
-            self._known[key] = frozenset(
-                Block(
-                    1,
-                    0,
-                    start % self.capacities[self.level(start, end - 1)],
-                    block.devices,
-                )
-                for start, end in block.ranges()
-            )
+            different = set()
+            for start, end in block.ranges():
+                capacity = self.capacities[self.level(start, end - 1)]
+                different.add(Block(1, 0, start % capacity, block.devices))
+            self._known[key] = frozenset(different)
         blocks: frozenset[Block] = self._known[key]
         return blocks
 
@@ -226,17 +217,12 @@ class HierarchyNetwork:
         check_collective(kind)
         if size_bytes == 0:
             return 0.0
-        return max(
-            (
-                min(
-                    launch_ns + line.time_ns(size_bytes)
-                    for launch_ns, line in self.lines(kind, shape)
-                )
-                for shape in groups
-                if shape.size > 1
-            ),
-            default=0.0,
+        times_ns = (
+            min(ns + line.time_ns(size_bytes) for ns, line in self.lines(kind, shape))
+            for shape in groups
+            if shape.size > 1
         )
+        return max(times_ns, default=0.0)
 
     def no_slower(
         self, groups: frozenset[GroupShape], other: frozenset[GroupShape]

@@ -46,83 +46,57 @@ class Range:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition of the devices, such as nodes or racks.
+    """A partition of the devices, such as nodes or racks."""
 
-    Attributes
-    ----------
-    num_units
-        Of the partition.
-    devices
-        Of a unit.
-    out_bytes_per_s
-        What a unit's devices can send to all others.
-    oversubscription
-        What the parts of a unit can send out of themselves by what it can:
-        its units of the finer partition, its devices in the finest. 1 where
-        all can talk to the outside at once.
-    bisection_bytes_per_s
-        Between the first half of the units, by their first device, and the
-        others; of an odd number the half has one less.
-    """
-
+    #: Of the partition.
     num_units: int
+    #: Of a unit.
     devices: Range
+    #: What a unit's devices can send to all others.
     out_bytes_per_s: Range
+    #: What the parts of a unit can send out of themselves by what it can: its units of
+    #: the finer partition, its devices in the finest. 1 where all can talk to the
+    #: outside at once.
     oversubscription: Range
+    #: Between the first half of the units, by their first device, and the others; of an
+    #: odd number the half has one less.
     bisection_bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """What ``nest topology show`` says of a network.
+    """What ``nest topology show`` says of a network."""
 
-    Attributes
-    ----------
-    name
-        Of the graph, if it has one.
-    num_devices, num_switches, num_links
-        Parallel cables are one link, and so are the two arcs of a directed graph.
-    port_bytes_per_s
-        All links of a device together.
-    bisection_bytes_per_s
-        Between the first half of the devices in their order and the others;
-        0 for one device.
-    diameter_hops, diameter_latency_ns
-        The most over all pairs of devices, each on its route of least latency.
-    bounds_ns_per_byte
-        What collectives of all devices take at least for every byte of their
-        buffer, by kind, because of ports and of cuts around the units; none
-        where the two directions of links differ.
-    partitions
-        Finest first.
-    """
-
+    #: Of the graph, if it has one.
     name: str
+    #: Parallel cables are one link, and so are the two arcs of a directed graph.
     num_devices: int
     num_switches: int
     num_links: int
+    #: All links of a device together.
     port_bytes_per_s: Range
+    #: Between the first half of the devices in their order and the others; 0 for one
+    #: device.
     bisection_bytes_per_s: float
+    #: The most over all pairs of devices, each on its route of least latency.
     diameter_hops: int
     diameter_latency_ns: float
+    #: What collectives of all devices take at least for every byte of their buffer, by
+    #: kind, because of ports and of cuts around the units; none where the two
+    #: directions of links differ.
     bounds_ns_per_byte: Mapping[str, float]
+    #: Finest first.
     partitions: tuple[PartitionFacts, ...]
 
 
 def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> NetworkFacts:
     """Return what a network is like.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    order
-        Of its devices, for the halves; else the one that comes with it.
+    The halves are those of ``order``, by default of the order that comes with the
+    graph.
 
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other, or an order is not all of them, each once.
+    Raises ``InvalidProblemError`` if devices cannot reach each other, or an order is
+    not all of them, each once.
     """
     devices = devices_of(graph)
     if not devices:
@@ -158,10 +132,7 @@ def network_facts(graph: nx.Graph, order: Sequence[Any] | None = None) -> Networ
 def diameter(graph: nx.Graph, devices: Sequence[Any]) -> tuple[int, float]:
     """Return the most hops and the most latency (ns) between two devices.
 
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other.
+    Raises ``InvalidProblemError`` if devices cannot reach each other.
     """
     classes: dict[Any, list[Any]] = {}
     for device, twin in twins(graph, devices).items():
@@ -418,12 +389,7 @@ class _Flows:
 def _max_flow(arcs: NDArray[np.float64], num_nodes: int) -> float:
     """Return the maximum flow from node 0 to node 1.
 
-    Parameters
-    ----------
-    arcs
-        Shape (arcs, 3): tail, head and capacity of each.
-    num_nodes
-        Of the graph.
+    ``arcs`` has shape (arcs, 3): tail, head and capacity of each.
     """
     tails, heads = arcs[:, :2].T.astype(np.int64)
     merged = _merged(tails, heads, arcs[:, 2], num_nodes)

@@ -52,14 +52,8 @@ Order = list[Any]
 class Group:
     """Ranks of a plan that talk to each other.
 
-    Attributes
-    ----------
-    positions
-        Numbers of their devices, from 0.
-    size_bytes
-        Of a message.
-    weight
-        How often.
+    ``positions`` are the numbers of their devices, from 0; they send messages of
+    ``size_bytes``, and ``weight`` says how often.
     """
 
     positions: tuple[int, ...]
@@ -75,18 +69,8 @@ class OrderCosts:
     devices to positions but for the maximum, so that an exact model stays small. It is
     no price of a collective: it knows neither algorithms nor who shares a link.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    groups
-        Groups of the plan.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a group names no position, one twice, or one that no device has,
-        or has a weight below 0.
+    Raises ``InvalidProblemError`` if a group names no position, one twice, or one that
+    no device has, or has a weight below 0.
     """
 
     def __init__(self, graph: nx.Graph, groups: Sequence[Group]) -> None:
@@ -113,10 +97,7 @@ class OrderCosts:
     def assigned(self, order: Sequence[Any]) -> Ints:
         """Return the device number, as in the graph, of every position.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the order is not all devices, each once.
+        Raises ``InvalidProblemError`` if the order is not all devices, each once.
         """
         return np.array(
             [self._index[device] for device in check_order(self.devices, order)],
@@ -126,10 +107,7 @@ class OrderCosts:
     def order_ns(self, order: Sequence[Any]) -> int:
         """Return what an order costs, in ns; 0 without groups.
 
-        Raises
-        ------
-        InvalidProblemError
-            If the order is not all devices, each once.
+        Raises ``InvalidProblemError`` if the order is not all devices, each once.
         """
         assigned = self.assigned(order)
         costs = [self.group_ns(i, assigned) for i in range(len(self.groups))]
@@ -163,17 +141,8 @@ def auto_order(graph: nx.Graph, groups: Sequence[Group] = ()) -> Order:
     The same graph gives the same order. With groups it costs no more than
     the order that comes with the graph.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    groups
-        Of a plan, if there is one.
-
-    Raises
-    ------
-    InvalidProblemError
-        If devices cannot reach each other, or a group is not one.
+    Raises ``InvalidProblemError`` if devices cannot reach each other, or a group is not
+    one.
     """
     orders = _orders(graph)
     if not groups:
@@ -190,12 +159,8 @@ ORDERS = ("given", "auto")
 def find_order(graph: nx.Graph, how: str | Sequence[Any]) -> Order:
     """Return an order by its name in :data:`ORDERS`, or one that is listed.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such way.
-    InvalidProblemError
-        If the order is not all devices, each once.
+    Raises ``UnknownNameError`` if there is no such way, and ``InvalidProblemError`` if
+    the order is not all devices, each once.
     """
     if not isinstance(how, str):
         return check_order(devices_of(graph), how)
@@ -220,10 +185,7 @@ def node_ranks(graph: nx.Graph, order: Sequence[Any]) -> list[NodeRanks]:
 
     A node is a unit of the finest partition; a device, if there is none.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
+    Raises ``InvalidProblemError`` if the order is not all devices, each once.
     """
     check_order(devices_of(graph), order)
     ranks_by_node: dict[Any, list[int]] = {}
@@ -289,13 +251,11 @@ def _clustered(graph: nx.Graph, devices: Order) -> Order:
             and not _alike(graph, [cluster[0] for cluster in clusters])
             for clusters in split
         ]
-        costs = routes.costs_ns(
-            (
-                [cluster[0] for cluster in clusters]
-                for clusters in itertools.compress(split, compared)
-            ),
-            _SIZE_BYTES,
+        firsts = (
+            [cluster[0] for cluster in clusters]
+            for clusters in itertools.compress(split, compared)
         )
+        costs = routes.costs_ns(firsts, _SIZE_BYTES)
         blocks = []
         for clusters, among in zip(split, compared, strict=True):
             turn = _linkage(next(costs)) if among else range(len(clusters))
@@ -320,13 +280,11 @@ def _alike(graph: nx.Graph, devices: Order) -> bool:
     members = set(devices)
 
     def nearest(device: Any) -> tuple[float, float, Any] | None:
-        links = sorted(
-            (
-                (link["latency_ns"], link["bandwidth"], other)
-                for other, link in graph[device].items()
-            ),
-            key=lambda link: link[0],
-        )
+        links = [
+            (link["latency_ns"], link["bandwidth"], other)
+            for other, link in graph[device].items()
+        ]
+        links.sort(key=lambda link: link[0])
         if not links or (len(links) > 1 and links[0][0] == links[1][0]):
             return None
         if any(other in members for *_, other in links):

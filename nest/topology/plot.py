@@ -35,12 +35,8 @@ Points = dict[Any, tuple[float, float]]
 class StageColors:
     """Which devices a plan's stages are on.
 
-    Attributes
-    ----------
-    labels
-        Of the blocks of devices: what the legend says.
-    block_of
-        Block of every position of the order; ``None`` if it is idle.
+    ``labels`` has what the legend says of each block of devices, ``block_of`` the block
+    of every position of the order; ``None`` if it is idle.
     """
 
     labels: tuple[str, ...]
@@ -53,17 +49,13 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
     All replicas of a stage have one color. Chunks on the same block of an
     interleaved plan share it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan needs more devices than there are.
+    Raises ``InvalidPlanError`` if the plan needs more devices than there are.
     """
     pitch = num_devices // plan.replicas
     if plan.devices_used > pitch:
         raise InvalidPlanError(
-            f"plan: expected at most {num_devices} devices, got "
-            f"{plan.replicas} replicas of {plan.devices_used}; plot it on its "
-            f"own network"
+            f"plan: expected at most {num_devices} devices, got {plan.replicas} "
+            f"replicas of {plan.devices_used}; plot it on its own network"
         )
     blocks: list[int | None] = []
     labels = []
@@ -78,9 +70,8 @@ def plan_stages(plan: Plan, num_devices: int) -> StageColors:
         )
         labels.append(
             f"stage{'s' if len(chunks) > 1 else ''} "
-            f"{', '.join(str(chunk + 1) for chunk in chunks)}: "
-            f"{layers} layer{'s' if layers > 1 else ''}, "
-            f"{' '.join(strategies)}"
+            f"{', '.join(str(chunk + 1) for chunk in chunks)}: {layers} "
+            f"layer{'s' if layers > 1 else ''}, {' '.join(strategies)}"
         )
         blocks += [block] * stage.devices
     blocks += [None] * (pitch - len(blocks))
@@ -94,21 +85,11 @@ def network_svg(
 ) -> str:
     """Return a picture of a network as SVG.
 
-    Parameters
-    ----------
-    graph
-        The network.
-    order
-        Of its devices, from left to right; else the one that comes with it.
-    plan
-        Whose stages color the devices, with a legend.
+    Devices stand in ``order`` from left to right, by default in the one that comes with
+    the graph. The stages of ``plan`` color them, with a legend.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
-    InvalidPlanError
-        If the plan needs more devices than there are.
+    Raises ``InvalidProblemError`` if the order is not all devices, each once, and
+    ``InvalidPlanError`` if the plan needs more devices than there are.
     """
     devices = devices_of(graph)
     if order is not None:

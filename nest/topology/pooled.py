@@ -26,30 +26,21 @@ class PooledTree:
 
     What belongs to a node is that of its links to its parent. The last node
     stands for none: nothing limits it and it takes no time, like the root.
-
-    Attributes
-    ----------
-    devices
-        The node of every device.
-    parents
-        Of every node; of the root, and of none, none.
-    depths
-        Links to the root; of none, -1.
-    above
-        Shape (depths, devices): at every depth but 0, the node that a device
-        is or is below, or none.
-    up, down
-        Bandwidths to the parent and from it.
-    up_latencies, down_latencies
-        Of these links, in whole numbers.
     """
 
+    #: The node of every device.
     devices: Ints
+    #: Of every node; of the root, and of none, none.
     parents: Ints
+    #: Links to the root; of none, -1.
     depths: Ints
+    #: Shape (depths, devices): at every depth but 0, the node that a device is or is
+    #: below, or none.
     above: Ints
+    #: Bandwidths to the parent and from it.
     up: Floats
     down: Floats
+    #: Of these links, in whole numbers.
     up_latencies: Ints
     down_latencies: Ints
 
@@ -78,12 +69,8 @@ class PooledTree:
     def cut(self, sends: npt.NDArray[np.bool_]) -> float:
         """Return the most that can flow from some devices to the others.
 
-        Devices are ends of flows: nothing passes through.
-
-        Parameters
-        ----------
-        sends
-            Whether each device does.
+        Devices are ends of flows: nothing passes through. ``sends`` says of each device
+        whether it sends.
         """
         # The least cut: the least that leads from the nodes with those that
         # send to those with the others, for either side of every node.
@@ -122,14 +109,8 @@ def pooled_tree(
     proportion to bandwidth, put the same load by bandwidth on the links of
     the tree as on those of the graph, and the most that can flow is the same.
 
-    Parameters
-    ----------
-    devices
-        Their nodes.
-    forwards
-        Whether each node passes messages on.
-    tails, heads, bandwidths, latencies
-        Of every arc; latencies are whole numbers.
+    ``devices`` has the node of each device, and ``forwards`` says which nodes pass
+    messages on. The others have an entry for every arc; latencies are whole numbers.
     """
     if len(devices) == len(forwards):
         return None

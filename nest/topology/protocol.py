@@ -16,12 +16,8 @@ from nest.ir.graph import CollectiveKind
 class Block(NamedTuple):
     """A stage's devices: ``[qP + k, qP + k + n)`` of each replica ``q``.
 
-    Attributes
-    ----------
-    replicas, pitch
-        ``R`` and ``P``.
-    offset, devices
-        ``k`` and ``n``.
+    There are ``R`` replicas at a pitch of ``P``; ``k`` is the offset, ``n`` the number
+    of devices.
     """
 
     replicas: int
@@ -45,28 +41,20 @@ class Block(NamedTuple):
 
 
 class ParallelGroups(NamedTuple):
-    """Groups that run a collective at the same time.
+    """Groups that run a collective at the same time."""
 
-    Attributes
-    ----------
-    block
-        Where; in every replica.
-    size, stride
-        Ranks of a group inside the block, and how far they are apart.
-        ``stride`` interleaved groups fill ``size * stride`` consecutive
-        devices, and such fillings tile the block.
-    joined
-        Whether a group spans the replicas: its ranks are those at the same
-        places in all of them.
-    tiled
-        Whether other stages do the same meanwhile: as if every replica were
-        full of such blocks, at the places that are equal modulo ``n``.
-    """
-
+    #: Where; in every replica.
     block: Block
+    #: Ranks of a group inside the block, and how far they are apart. ``stride``
+    #: interleaved groups fill ``size * stride`` consecutive devices, and such fillings
+    #: tile the block.
     size: int
     stride: int
+    #: Whether a group spans the replicas: its ranks are those at the same places in all
+    #: of them.
     joined: bool = False
+    #: Whether other stages do the same meanwhile: as if every replica were full of such
+    #: blocks, at the places that are equal modulo ``n``.
     tiled: bool = False
 
     def groups(self) -> Iterator[list[int]]:
@@ -96,15 +84,9 @@ class ParallelGroups(NamedTuple):
 class Link(NamedTuple):
     """Messages of ``X`` bytes, which take ``alpha_ns + X w / beta``.
 
-    Attributes
-    ----------
-    alpha_ns
-        Latency and launch.
-    beta
-        Bandwidth in bytes/s.
-    receivers, senders
-        So many devices get a message each from so many, in lowest terms:
-        ``w = receivers / senders``, 1 where each has a sender to itself.
+    ``alpha_ns`` is latency and launch, ``beta`` the bandwidth in bytes/s. So many
+    receivers get a message each from so many senders, in lowest terms: ``w = receivers
+    / senders``, 1 where each has a sender to itself.
     """
 
     alpha_ns: float
@@ -141,12 +123,8 @@ class Network(Protocol):
     def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
-        Parameters
-        ----------
-        receiver, sizes
-            The block, and the devices of blocks next to it, at least one.
-        forward
-            Whether they are in front of it, else behind.
+        ``sizes`` has the devices of such blocks, at least one; they are in front of the
+        receiver if ``forward``, else behind it.
         """
 
     def inside(self, block: Block) -> Route:
@@ -163,14 +141,8 @@ class Network(Protocol):
     ) -> float:
         """Return the time of a collective on all groups at once, in ns.
 
-        Parameters
-        ----------
-        kind
-            What it does.
-        groups
-            A key of :meth:`groups`.
-        size_bytes
-            The whole buffer; 0 bytes take no time.
+        ``groups`` is a key of :meth:`groups`, ``size_bytes`` the whole buffer; 0 bytes
+        take no time.
         """
 
     def no_slower(self, groups: Any, other: Any) -> bool:
@@ -189,10 +161,8 @@ class Network(Protocol):
 class TreeNetwork(Protocol):
     """What a tree of levels has beyond other networks.
 
-    Attributes
-    ----------
-    latencies_ns, raw_bandwidths
-        Of the levels from the device up; in bytes/s for each device.
+    ``latencies_ns`` and ``raw_bandwidths`` are those of the levels from the device up,
+    the latter in bytes/s for each device.
     """
 
     latencies_ns: tuple[float, ...]

@@ -27,12 +27,8 @@ def link_kinds(bandwidths: Floats, latencies: Ints) -> Ints:
 def refined(colors: Hashes, tails: Ints, heads: Ints, links: Ints) -> Hashes:
     """Return the colors of all nodes after another round.
 
-    Parameters
-    ----------
-    colors
-        Of every node.
-    tails, heads, links
-        Of every arc: its ends, and the number of its kind.
+    ``colors`` has one for every node; the other arrays have the ends of every arc, and
+    the number of its kind.
     """
     new = mixed(colors)
     for ends, others, side in ((tails, heads, 1), (heads, tails, 2)):

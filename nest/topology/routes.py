@@ -40,14 +40,9 @@ def forwards(attributes: dict[str, Any]) -> bool:
 class Distances:
     """How far nodes are from others.
 
-    Attributes
-    ----------
-    latency_ns
-        Shape (sources, targets).
-    hops
-        Links of the shortest of these routes, same shape.
-    ns_per_byte
-        Sum of the inverse bandwidths of the links of the fastest of these, same shape.
+    Shape of all: (sources, targets). ``hops`` counts the links of the shortest of the
+    routes with that latency, and ``ns_per_byte`` is the sum of the inverse bandwidths
+    of the links of the fastest of these.
     """
 
     latency_ns: Floats
@@ -58,10 +53,7 @@ class Distances:
 class Routes:
     """The arcs of a graph, as arrays.
 
-    Parameters
-    ----------
-    graph
-        A network; undirected links are an arc each way.
+    Undirected links are an arc each way.
     """
 
     def __init__(self, graph: nx.Graph) -> None:
@@ -90,10 +82,7 @@ class Routes:
     def distances(self, sources: Sequence[Any], targets: Sequence[Any]) -> Distances:
         """Return how far each of the targets is from each of the sources.
 
-        Raises
-        ------
-        InvalidProblemError
-            If no route leads from a source to a target.
+        Raises ``InvalidProblemError`` if no route leads from a source to a target.
         """
         columns_of = [
             (distances.latency_ns, distances.hops, distances.ns_per_byte)
@@ -108,10 +97,7 @@ class Routes:
     ) -> Iterator[Distances]:
         """Yield :meth:`distances`, for some sources after the other.
 
-        Raises
-        ------
-        InvalidProblemError
-            If no route leads from a source to a target.
+        Raises ``InvalidProblemError`` if no route leads from a source to a target.
         """
         begins, ends = (
             np.array([self.index[node] for node in nodes], dtype=np.int64)
@@ -139,10 +125,7 @@ class Routes:
     ) -> Iterator[Ints]:
         """Yield what :func:`message_costs_ns` says, for groups of devices.
 
-        Raises
-        ------
-        InvalidProblemError
-            If no route joins two of the devices.
+        Raises ``InvalidProblemError`` if no route joins two of the devices.
         """
         for batch in _batches(groups):
             together = list(itertools.chain(*batch))
@@ -259,10 +242,8 @@ def _batches(groups: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
 def devices_of(graph: nx.Graph) -> list[Any]:
     """Return the devices in the order of ranks that comes with a graph.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the graph has an order that is not all of its devices, each once.
+    Raises ``InvalidProblemError`` if the graph has an order that is not all of its
+    devices, each once.
     """
     devices = [node for node, kind in graph.nodes(data="kind") if kind == "device"]
     if "order" not in graph.graph:
@@ -273,10 +254,8 @@ def devices_of(graph: nx.Graph) -> list[Any]:
 def check_order(devices: Sequence[Any], order: Sequence[Any]) -> list[Any]:
     """Return an order of devices, if it is one.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it names another node, or one twice, or misses one.
+    Raises ``InvalidProblemError`` if it names another node, or one twice, or misses
+    one.
     """
     members, seen = set(devices), set()
     for device in order:
@@ -325,15 +304,8 @@ def message_costs_ns(
     rounded to ns: how long it takes if every link passes it on whole, and how
     long it keeps links busy. Where the two directions differ, the worse one.
 
-    Returns
-    -------
-    numpy.ndarray
-        Shape (devices, devices), symmetric, 0 on the diagonal.
-
-    Raises
-    ------
-    InvalidProblemError
-        If no route joins two of them.
+    The array has the shape (devices, devices), is symmetric, and 0 on the diagonal.
+    Raises ``InvalidProblemError`` if no route joins two of them.
     """
     (costs,) = Routes(graph).costs_ns([devices], size_bytes)
     return costs

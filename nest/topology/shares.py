@@ -27,14 +27,9 @@ if TYPE_CHECKING:  # loads NumPy
 class Spread(NamedTuple):
     """How a group is spread over the members of a level.
 
-    Attributes
-    ----------
-    members
-        How many members hold ranks of it.
-    fewest, most
-        Ranks in one of these.
-    meeting
-        The fewest of these, but 2, that are in one unit of the level; 1 if no two are.
+    ``members`` of these hold ranks of it, between ``fewest`` and ``most`` each.
+    ``meeting`` is the fewest of them, but 2, that are in one unit of the level; 1 if no
+    two are.
     """
 
     members: int
@@ -46,17 +41,10 @@ class Spread(NamedTuple):
 class Step(NamedTuple):
     """A level as a group sees it.
 
-    Attributes
-    ----------
-    spread
-        Where the group is.
-    latency_fs
-        Of a message that climbs so far.
-    port
-        What a rank has in and out of its member, in bytes/s.
-    pair
-        What it has of the links between two members where pairs are joined
-        by links of their own; ``None`` behind a switch.
+    ``spread`` says where the group is, ``latency_fs`` is that of a message that climbs
+    so far, and a rank has ``port`` bytes/s in and out of its member. ``pair`` is what
+    it has of the links between two members where pairs are joined by links of their
+    own; ``None`` behind a switch.
     """
 
     spread: Spread

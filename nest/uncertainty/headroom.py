@@ -8,7 +8,6 @@ is searched, so every solver keeps it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal, NamedTuple, get_args
 
@@ -63,14 +62,9 @@ FITS_MEANING = (
 class FullestDevice(NamedTuple):
     """The device of a plan that is the likeliest to lack memory.
 
-    Attributes
-    ----------
-    fits
-        Whether it has enough memory, and how sure that is.
-    memory_bytes
-        Predicted memory.
-    device_bytes, usable_bytes
-        Memory of the device, and what headroom leaves of it.
+    ``fits`` says whether it has enough memory, and how sure that is. ``memory_bytes``
+    are predicted; the device has ``device_bytes``, of which headroom leaves
+    ``usable_bytes``.
     """
 
     fits: FitsWord
@@ -106,17 +100,9 @@ def fits_word(
 ) -> FitsWord:
     """Return whether devices have enough memory, and how sure that is.
 
-    Headroom is memory of the devices. Where nothing is known of errors, the
-    prediction counts as exact.
-
-    Parameters
-    ----------
-    problem
-        The problem, with its devices.
-    memory_bytes
-        Predicted memory of each device.
-    ranges
-        Which devices; all by default.
+    Headroom is memory of the devices. Where nothing is known of errors, the prediction
+    counts as exact. ``memory_bytes`` is predicted for each of the devices, by default
+    for all.
     """
     cluster = problem.cluster
     device_bytes = cluster.memory_bytes(ranges)
@@ -134,20 +120,12 @@ def fits_word(
 def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Problem:
     """Return the problem with less memory on every device.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    text
-        A size such as ``8GB`` or ``8GiB``, a part of the memory of each
-        type of devices such as ``10%``, or ``0``; bytes are rounded up.
-    option
-        What it comes from, for messages.
+    ``text`` is a size such as ``8GB`` or ``8GiB``, a part of the memory of each type of
+    devices such as ``10%``, or ``0``; bytes are rounded up. ``option`` is what it comes
+    from, for messages.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the text is neither, or a type of devices has no more memory than that.
+    Raises ``InvalidOptionError`` if the text is neither, or a type of devices has no
+    more memory than that.
     """
     quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:
@@ -164,10 +142,9 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
             raise InvalidOptionError(
-                f"{option} {text}: expected less than the "
-                f"{format_bytes(usable_bytes)} that plans may use of a device "
-                f"({device.name}), got {format_bytes(size_bytes)}; leave less "
-                f"free"
+                f"{option} {text}: expected less than the {format_bytes(usable_bytes)} "
+                f"that plans may use of a device ({device.name}), got "
+                f"{format_bytes(size_bytes)}; leave less free"
             )
         return replace(
             device,
@@ -175,7 +152,7 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
             headroom_bytes=device.headroom_bytes + size_bytes,
         )
 
-    return _with_devices(problem, smaller)
+    return replace(problem, cluster=problem.cluster.with_devices(smaller))
 
 
 def chance_text(probability: float) -> str:
@@ -192,13 +169,6 @@ def within_memory(
 
     The upper end of the 90 % interval of what they need fits every device,
     head-room included. ``None`` if some device has no room for anything then.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    deviations
-        How far predictions are off; as stored by default.
     """
     deviations = deviations or stored_deviations()
     fraction = math.exp(-max(0.0, deviations.memory.high_90))
@@ -207,19 +177,8 @@ def within_memory(
         whole_bytes = device.memory_bytes + device.headroom_bytes
         return min(device.memory_bytes, math.floor(whole_bytes * fraction))
 
-    types = problem.cluster.types
-    if any(size_bytes(device) < device.reserve_bytes for device in types):
-        return None
-    return _with_devices(
-        problem, lambda device: replace(device, memory_bytes=size_bytes(device))
-    )
-
-
-def _with_devices(problem: Problem, change: Callable[[Device], Device]) -> Problem:
     cluster = problem.cluster
-    others = tuple(
-        replace(device_range, device=change(device_range.device))
-        for device_range in cluster.others
-    )
-    changed = replace(cluster, device=change(cluster.device), others=others)
-    return replace(problem, cluster=changed)
+    if any(size_bytes(device) < device.reserve_bytes for device in cluster.types):
+        return None
+    smaller = cluster.with_devices(lambda x: replace(x, memory_bytes=size_bytes(x)))
+    return replace(problem, cluster=smaller)

@@ -231,13 +231,7 @@ def why_none(problem: Problem) -> str:
 
 
 class Faster:
-    """A problem whose devices, hosts, and both are faster.
-
-    Parameters
-    ----------
-    problem
-        The problem.
-    """
+    """A problem whose devices, hosts, and both are faster."""
 
     def __init__(self, problem: Problem) -> None:
         network = CostModel(problem).network

@@ -21,26 +21,18 @@ _COLUMNS = 79
 
 @dataclass(frozen=True)
 class Publication:
-    """A paper or a program to cite.
+    """A paper or a program to cite."""
 
-    Attributes
-    ----------
-    key, kind
-        Of its BibTeX entry.
-    authors
-        Family name and given names, joined by a comma; a group has no comma.
-        ``others`` stands for those that are left out.
-    title, year
-        As published.
-    more
-        Further fields of the entry, in their order.
-    """
-
+    #: Of its BibTeX entry.
     key: str
     kind: str
+    #: Family name and given names, joined by a comma; a group has no comma. ``others``
+    #: stands for those that are left out.
     authors: tuple[str, ...]
+    #: As published.
     title: str
     year: int
+    #: Further fields of the entry, in their order.
     more: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
@@ -114,10 +106,7 @@ def papers() -> dict[str, Publication]:
 def works(solvers: Sequence[str] = ()) -> list[Publication]:
     """Return the project, and the papers of solvers.
 
-    Raises
-    ------
-    UnknownNameError
-        If a solver has no paper here.
+    Raises ``UnknownNameError`` if a solver has no paper here.
     """
     by_keyword = papers()
     for name in solvers:

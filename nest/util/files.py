@@ -20,10 +20,8 @@ def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
 
     A ``durable`` one is on the disk before it has its name.
 
-    Raises
-    ------
-    NestError
-        If the file cannot be written; an existing one is left as it was.
+    Raises ``NestError`` if the file cannot be written; an existing one is left as it
+    was.
     """
     try:
         if not path.parent.is_dir():

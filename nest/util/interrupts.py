@@ -23,10 +23,7 @@ _WATCH_S = 0.1
 class Interrupted(KeyboardInterrupt):
     """The user stopped it.
 
-    Attributes
-    ----------
-    found
-        What is known by then: what the call would have returned.
+    ``found`` is what is known by then: what the call would have returned.
     """
 
     def __init__(self, found: Any) -> None:
@@ -95,14 +92,9 @@ def heard_again() -> None:
 class Ending:
     """Ends work in order at the first signal, and at once at the second.
 
-    Within its ``with`` block SIGINT and SIGTERM call ``end``, and work goes on
-    until it notices; what runs in forked processes is told, too. Outside the
-    main thread signals are left alone.
-
-    Parameters
-    ----------
-    end
-        Makes work end early, such as by the expiry of its deadline.
+    Within its ``with`` block SIGINT and SIGTERM call ``end``, and work goes on until it
+    notices; what runs in forked processes is told, too. Outside the main thread signals
+    are left alone. ``end`` makes work end early, such as by the expiry of its deadline.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
@@ -176,12 +168,8 @@ def end_in_order() -> None:
 def end_with_parent(parent: int) -> None:
     """Let this process be killed as soon as its parent ends.
 
-    Linux kills it, whatever it computes. Elsewhere a thread watches.
-
-    Parameters
-    ----------
-    parent
-        The id of the parent. A process that has another parent already ends at once.
+    Linux kills it, whatever it computes. Elsewhere a thread watches. A process that has
+    another parent already ends at once.
     """
     if not set_process_option(_PARENT_DEATH_SIGNAL, signal.SIGKILL):
 

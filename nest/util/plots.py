@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError, NestError
 from nest.units import GIB
+from nest.util.time_scale import TimeScale
 from nest.util.versions import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ _PASS_COLORS = {
 
 #: Formats of files, by how their names end.
 PLOT_SUFFIXES = (".svg", ".png", ".pdf")
-
-#: Units of time, in ns, the largest first.
-_UNITS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
 #: What the parts of a device's memory are called.
 MEMORY_LABELS = {
@@ -66,8 +64,7 @@ def check_plot(path: str | None) -> None:
     if suffix not in PLOT_SUFFIXES:
         raise InvalidOptionError(
             f"--plot {path}: expected a file name that ends in "
-            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; "
-            f"rename it"
+            f"{', '.join(PLOT_SUFFIXES)}, got {suffix or 'no suffix'}; rename it"
         )
     # Matplotlib tells at length of folders that it may not write to.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -144,13 +141,13 @@ def timeline(events: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> A
     """
     axes = _axes(axes)
     end_ns = max((x["start_ns"] + x["duration_ns"] for x in events), default=0)
-    unit, unit_ns = _unit(end_ns)
+    scale = TimeScale.fitting(end_ns or 1.0)
     blocks = sorted({event["block"] for event in events})
     for kind, color in _PASS_COLORS.items():
         label: str | None = kind
         for block in blocks:
             spans = [
-                (x["start_ns"] / unit_ns, x["duration_ns"] / unit_ns)
+                (x["start_ns"] / scale.unit_ns, x["duration_ns"] / scale.unit_ns)
                 for x in events
                 if x["block"] == block and x["kind"] == kind
             ]
@@ -167,8 +164,8 @@ def timeline(events: Sequence[Mapping[str, Any]], axes: Axes | None = None) -> A
     axes.set_yticks(blocks)
     axes.invert_yaxis()
     axes.set_ylabel("block of devices")
-    axes.set_xlabel(f"time ({unit})")
-    axes.set_xlim(0, end_ns / unit_ns if end_ns else 1)
+    axes.set_xlabel(f"time ({scale.unit})")
+    axes.set_xlim(0, end_ns / scale.unit_ns if end_ns else 1)
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5)
     return axes
 
@@ -214,9 +211,9 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str) -> Ax
     """
     axes = _axes(axes)
     times = [row["step_time_ns"] or 0 for row in rows]
-    unit, unit_ns = _unit(max(times, default=0))
+    scale = TimeScale.fitting(max(times, default=0) or 1.0)
     names = [row["solver"] for row in rows]
-    drawn = axes.barh(names, [time_ns / unit_ns for time_ns in times])
+    drawn = axes.barh(names, [time_ns / scale.unit_ns for time_ns in times])
     for bar, row in zip(drawn, rows, strict=True):
         if row["step_time_ns"] is None:
             said = row["status"] or row["outcome"]
@@ -224,7 +221,7 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str) -> Ax
         elif not row["feasible"]:
             bar.set(hatch="//", edgecolor="white", label="over memory")
     bounds = [
-        (row["solver"], row["lower_bound_ns"] / unit_ns)
+        (row["solver"], row["lower_bound_ns"] / scale.unit_ns)
         for row in rows
         if row["lower_bound_ns"] is not None
     ]
@@ -239,7 +236,7 @@ def bars(rows: Sequence[Mapping[str, Any]], axes: Axes | None, title: str) -> Ax
     axes.set_title(title)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"step time ({unit})")
+    axes.set_xlabel(f"step time ({scale.unit})")
     return axes
 
 
@@ -297,11 +294,3 @@ def accelerators(document: Mapping[str, Any], axes: Axes | None = None) -> Axes:
     )
     axes.legend(loc="lower right")
     return axes
-
-
-def _unit(time_ns: float) -> tuple[str, float]:
-    """Return the unit in which a time is at least 1, and its ns."""
-    for name, unit_ns in _UNITS.items():
-        if time_ns >= unit_ns:
-            return name, unit_ns
-    return "ns", 1.0

@@ -27,12 +27,8 @@ _QUANTITY = re.compile(rf"{_NUMBER}\s*([^\s\d.].*)")
 class Kind(NamedTuple):
     """What a quantity is of.
 
-    Attributes
-    ----------
-    what, example, counted
-        For people: with an article, a text, what is counted.
-    units
-        How much of the smallest thing counted each unit is.
+    ``what``, ``example`` and ``counted`` are for people: with an article, a text, what
+    is counted. ``units`` says how much of the smallest thing counted each unit is.
     """
 
     what: str
@@ -133,18 +129,14 @@ def split(text: str, units: Iterable[str]) -> tuple[Fraction, str] | None:
 def read_quantity(value: object, kind: Kind) -> Fraction:
     """Return how much a text says, in what its kind counts.
 
-    Raises
-    ------
-    ValueError
-        With what was expected and what came, if the unit is missing or
-        another kind's, or there is no number.
+    Raises ``ValueError``, with what was expected and what came, if the unit is missing
+    or another kind's, or there is no number.
     """
     amount = split(value, kind.units) if isinstance(value, str) else None
     if amount is None:
         raise ValueError(
-            f"expected {kind.what} with its unit such as {kind.example!r}, "
-            f"got {_shown(value)}; write a number and one of "
-            f"{', '.join(kind.units)}"
+            f"expected {kind.what} with its unit such as {kind.example!r}, got "
+            f"{_shown(value)}; write a number and one of {', '.join(kind.units)}"
         )
     return amount[0] * kind.units[amount[1]]
 
@@ -152,10 +144,7 @@ def read_quantity(value: object, kind: Kind) -> Fraction:
 def read_in(text: str, kind: Kind, unit: str) -> float:
     """Return how much a text says in a unit, which may be left out.
 
-    Raises
-    ------
-    ValueError
-        If it is neither a number nor a quantity.
+    Raises ``ValueError`` if it is neither a number nor a quantity.
     """
     amount = split(text, kind.units)
     if amount is None:
@@ -199,10 +188,7 @@ def _shown(value: object) -> str:
 def read_whole(value: object, kind: Kind, minimum: int = 1) -> int:
     """Return how much a text says, where that is a whole number.
 
-    Raises
-    ------
-    ValueError
-        If it is none, is less than ``least``, or more than 2**53.
+    Raises ``ValueError`` if it is none, is less than ``least``, or more than 2**53.
     """
     amount = read_quantity(value, kind)
     if amount.denominator != 1:

@@ -14,27 +14,18 @@ from nest.util.tables import Table
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart, and what says the same without it.
+    """A chart, and what says the same without it."""
 
-    Attributes
-    ----------
-    name
-        Of the picture, unique on a page.
-    title, summary
-        What it shows, and what a reader sees in it, in words.
-    spec
-        The chart in Vega-Lite; ``None`` where the picture is ready.
-    picture
-        The picture as SVG, if it is ready.
-    table
-        The same figures; ``None`` where a table of the section has them.
-    """
-
+    #: Of the picture, unique on a page.
     name: str
+    #: What it shows, and what a reader sees in it, in words.
     title: str
     summary: str
+    #: The chart in Vega-Lite; ``None`` where the picture is ready.
     spec: dict[str, Any] | None = None
+    #: The picture as SVG, if it is ready.
     picture: str = ""
+    #: The same figures; ``None`` where a table of the section has them.
     table: Table | None = None
 
 
@@ -54,35 +45,24 @@ class Fact:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a document.
+    """A section of a document."""
 
-    Attributes
-    ----------
-    key, title
-        Its name in links, and its heading.
-    text
-        Paragraphs.
-    facts, charts, tables
-        What it shows, in this order.
-    warnings
-        Paragraphs that a reader must not overlook.
-    code
-        A command to copy; empty for none.
-    folded
-        Whether a reader opens its tables first, one by one.
-    closed
-        Whether a reader opens its charts and tables first, all together.
-    """
-
+    #: Its name in links, and its heading.
     key: str
     title: str
+    #: Paragraphs.
     text: tuple[str, ...] = ()
+    #: What it shows, in this order.
     facts: tuple[Fact, ...] = ()
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
+    #: Paragraphs that a reader must not overlook.
     warnings: tuple[str, ...] = ()
+    #: A command to copy; empty for none.
     code: str = ""
+    #: Whether a reader opens its tables first, one by one.
     folded: bool = False
+    #: Whether a reader opens its charts and tables first, all together.
     closed: bool = False
 
 

@@ -39,10 +39,8 @@ def read_records(package: str, name: str, kind: type[T]) -> tuple[T, ...]:
 def find(what: str, name: str, records: Iterable[N]) -> N:
     """Return the record of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text says ``what`` was asked for and lists all names.
+    Raises ``UnknownNameError`` if there is none; the text says ``what`` was asked for
+    and lists all names.
     """
     by_name = {record.name: record for record in records}
     if name not in by_name:

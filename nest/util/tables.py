@@ -30,41 +30,28 @@ EVERYWHERE = frozenset(Writer)
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes
-    ----------
-    key
-        Its name in CSV and JSON, with the unit.
-    name
-        Its heading for people, with the unit. Default: the key.
-    form
-        How a value becomes a text: a format specification for numbers, for
-        which ``None`` becomes a dash, or a function that takes every value.
-    value
-        Returns the value of a record. Default: its item or attribute ``key``.
-    right
-        Whether the texts are numbers, which are aligned to the right. A
-        format specification implies it.
-    writers
-        The writers that show the column.
-    rank
-        On a narrow terminal the column of the highest rank is hidden first,
-        columns of rank 0 never.
-    min_width
-        Cells to which a terminal may wrap the texts; ``None`` for no wrapping.
-    style
-        Returns the style of a text on a terminal, such as ``"green"``.
-    """
-
+    #: Its name in CSV and JSON, with the unit.
     key: str
+    #: Its heading for people, with the unit. Default: the key.
     name: str = ""
+    #: How a value becomes a text: a format specification for numbers, for which
+    #: ``None`` becomes a dash, or a function that takes every value.
     form: str | Callable[[Any], str] = ""
+    #: Returns the value of a record. Default: its item or attribute ``key``.
     value: Callable[[Any], Any] | None = None
+    #: Whether the texts are numbers, which are aligned to the right. A format
+    #: specification implies it.
     right: bool = False
+    #: The writers that show the column.
     writers: frozenset[Writer] = EVERYWHERE
+    #: On a narrow terminal the column of the highest rank is hidden first, columns of
+    #: rank 0 never.
     rank: int = 0
+    #: Cells to which a terminal may wrap the texts; ``None`` for no wrapping.
     min_width: int | None = None
+    #: Returns the style of a text on a terminal, such as ``"green"``.
     style: Callable[[str], str] | None = None
 
     @property
@@ -98,17 +85,9 @@ class Column(NamedTuple):
 class Table:
     """A table of raw values.
 
-    Attributes
-    ----------
-    columns
-        Its columns.
-    rows
-        The values of every row, in the order of the columns. A row is about
-        its first value.
-    title, text
-        Its caption, and what a reader must know to read it.
-    key
-        Its name in JSON.
+    ``rows`` has the values of every row, in the order of the columns; a row is about
+    its first value. ``title`` is its caption, ``text`` what a reader must know to read
+    it, ``key`` its name in JSON.
     """
 
     columns: Sequence[Column]
@@ -134,10 +113,7 @@ class Table:
     def texts(self) -> list[list[str]]:
         """Return what people read, row by row."""
         return [
-            [
-                column.text(value)
-                for column, value in zip(self.columns, row, strict=True)
-            ]
+            [column.text(x) for column, x in zip(self.columns, row, strict=True)]
             for row in self.rows
         ]
 

@@ -89,12 +89,8 @@ class Recipe(Struct, frozen=True, kw_only=True):
         """Return whether a row ran what the recipe configures."""
         return (
             all(
-                re.search(pattern, text or "", re.IGNORECASE)
-                for pattern, text in (
-                    (self.framework, row.framework),
-                    (self.model, row.model),
-                    (self.hardware, row.hardware),
-                )
+                re.search(getattr(self, name), getattr(row, name) or "", re.IGNORECASE)
+                for name in ("framework", "model", "hardware")
             )
             and all(getattr(row, k) == v for k, v in self.stated.items())
             and all(getattr(row, name) is None for name in self.columns)
@@ -257,12 +253,9 @@ def _recipe(row: Row) -> Filled:
     match = next((recipe for recipe in RECIPES if recipe.matches(row)), None)
     if match is None:
         return None
-    tiers = {
-        name: "C"
-        for name in ("time_tier", "mem_tier")
-        if getattr(row, name) is not None
-    }
-    return match.columns | tiers, match.reference
+    tiers = {"time_tier": row.time_tier, "mem_tier": row.mem_tier}
+    lowered = {name: "C" for name, tier in tiers.items() if tier is not None}
+    return match.columns | lowered, match.reference
 
 
 def _micro_batch(row: Row) -> Filled:
@@ -290,7 +283,6 @@ def _step_time(row: Row) -> Filled:
     counted = counted_time(row)
     if counted is None or architecture_of(row) is not None:
         return None
-    values: dict[str, Any] = {"iter_time_s": counted.time_s}
-    if row.time_tier is None:
-        values["time_tier"] = "B"
+    tier = {"time_tier": "B"} if row.time_tier is None else {}
+    values = {"iter_time_s": counted.time_s, **tier}
     return values, f"FLOPs as counted by {counted.flop_count.name}"

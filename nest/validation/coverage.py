@@ -8,19 +8,14 @@ from typing import Any, NamedTuple
 
 from nest.uncertainty.intervals import Interval, intervals_of
 from nest.validation.predict import PredictedRun, Prediction, Skip, predicted_run
-from nest.validation.report import Assessment, assess
+from nest.validation.report import Assessment, assess, figure
 from nest.validation.rows import Row
 
 
 class Covered(NamedTuple):
-    """A measured step time, compared with its intervals.
+    """Whether a measured step time lies within its intervals.
 
-    Attributes
-    ----------
-    within_50, within_90
-        Whether it lies within them.
-    half_width
-        Half the width of the 90 % interval, as a fraction of the prediction.
+    ``half_width`` is that of the 90 % interval, as a fraction of the prediction.
     """
 
     within_50: bool
@@ -76,15 +71,10 @@ def coverage_figures(within: Iterable[Covered | None]) -> dict[str, Any]:
     Of rows that have any. Figures are fractions, ``None`` if there is no such row.
     """
     compared = [covered for covered in within if covered is not None]
-    if not compared:
-        return {"rows": 0} | dict.fromkeys(
-            ("within_50", "within_90", "median_half_width_90")
-        )
+    half_widths = [c.half_width for c in compared]
     return {
         "rows": len(compared),
-        "within_50": round(statistics.fmean(c.within_50 for c in compared), 6),
-        "within_90": round(statistics.fmean(c.within_90 for c in compared), 6),
-        "median_half_width_90": round(
-            statistics.median(c.half_width for c in compared), 6
-        ),
+        "within_50": figure(statistics.fmean, [c.within_50 for c in compared]),
+        "within_90": figure(statistics.fmean, [c.within_90 for c in compared]),
+        "median_half_width_90": figure(statistics.median, half_widths),
     }

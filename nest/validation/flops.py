@@ -105,14 +105,8 @@ class LayerWeights(NamedTuple):
 def layer_weights(row: Row, width: int = 0) -> LayerWeights | None:
     """Return the matrix weights of a layer as columns state them.
 
-    Of experts those that a token visits. ``None`` without a width or heads.
-
-    Parameters
-    ----------
-    row
-        The run.
-    width
-        Inner width of an MLP, or of an expert, that the row does not state.
+    Of experts those that a token visits. ``None`` without a width or heads. An MLP, or
+    an expert, whose inner width the row does not state has ``width``.
     """
     hidden, heads = row.hidden, row.heads
     if not (hidden and heads):

@@ -37,7 +37,7 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_graph, in_range
-from nest.models.operators import BF16, DTYPES, Execution, vocabulary_rows
+from nest.models.operators.base import BF16, DTYPES, Execution, vocabulary_rows
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
@@ -139,12 +139,7 @@ class Skip(NamedTuple):
 class ModeledRun(NamedTuple):
     """A row as a problem with one plan.
 
-    Attributes
-    ----------
-    problem, plan
-        The problem and its plan.
-    workspace_bytes
-        What libraries of matrix products keep on a device.
+    Libraries of matrix products keep ``workspace_bytes`` on a device.
     """
 
     problem: Problem
@@ -229,7 +224,7 @@ def _prediction(
     """
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
-    copies = _copied_bytes(row, case, len(blocks))
+    copies = _copied_bytes(row, len(blocks))
     activations = [
         max(
             block.kept_bytes + block.working_bytes,
@@ -313,7 +308,7 @@ def _output_bytes(row: Row, case: ModeledRun, in_flight: Sequence[int]) -> list[
     return [size_bytes * count for count in in_flight[:-1]] + [0]
 
 
-def _copied_bytes(row: Row, case: ModeledRun, blocks: int) -> list[int]:
+def _copied_bytes(row: Row, blocks: int) -> list[int]:
     """Return what the copy of one weight's gradient takes, of each block.
 
     Of software that converts gradients one weight after the other when a
@@ -326,7 +321,7 @@ def _copied_bytes(row: Row, case: ModeledRun, blocks: int) -> list[int]:
         return [0] * blocks
     tp, hidden = row.tp or 1, row.hidden or 1
     width = max(row.ffn_hidden or 4 * hidden, 3 * hidden)
-    inner = hidden * -(-width // tp)
+    inner = hidden * ceil_div(width, tp)
     outer = max(inner, hidden * vocabulary_rows(row.vocab or 1, tp))
     weights = [inner] * blocks
     weights[0] = weights[-1] = outer
@@ -378,14 +373,7 @@ def build(
 ) -> ModeledRun | Skip:
     """Write a row down as a problem and its plan, or say why not.
 
-    Parameters
-    ----------
-    row
-        What ran.
-    recompute, every
-        What every so many layers recompute; ``None``: by what the row says, the least.
-    options
-        Calibration.
+    Every so many layers recompute; ``None``: by what the row says, the least.
     """
     setting = _setting(row, options)
     if isinstance(setting, Skip):
@@ -565,24 +553,20 @@ def _job(
 ) -> Job:
     """Return the job with the choices of one run."""
     software = setting.software
-    return Job(
-        global_batch=choices.global_batch,
-        micro_batches=choices.micro_batches,
-        sequence_length=choices.sequence_length,
-        dtype=choices.dtype,
-        optimizer=Optimizer(
+    stated = {
+        "optimizer": Optimizer(
             weight_bytes=BF16,
             gradient_bytes=software.gradient_bytes,
             state_bytes=software.state_bytes,
             buffer_bytes=software.buffer_bytes,
         ),
-        schedule=setting.schedule,
-        zero=(setting.zero,),
-        recompute=tuple({recompute: None, "none": None}),
-        sequence_parallel=choices.sequence_parallel,
-        virtual_stages=(setting.virtual,),
-        overlap=overlap,
-    )
+        "schedule": setting.schedule,
+        "zero": (setting.zero,),
+        "recompute": tuple({recompute: None, "none": None}),
+        "virtual_stages": (setting.virtual,),
+        "overlap": overlap,
+    }
+    return Job(**choices.of_job | stated)
 
 
 def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
@@ -591,16 +575,12 @@ def _with_one_matrix(graph: Graph, matrix_bytes: int) -> Graph:
     A head has a copy of its own, which it needs on another stage; software
     makes none where both are on the same.
     """
-    kinds = []
-    for kind in graph.kinds:
-        if kind.name == "head":
-            costs = tuple(
-                replace(cost, weight_bytes=cost.weight_bytes - matrix_bytes)
-                for cost in kind.costs
-            )
-            kind = replace(kind, costs=costs)
-        kinds.append(kind)
-    return replace(graph, kinds=tuple(kinds))
+    *others, head = graph.kinds
+    costs = tuple(
+        replace(cost, weight_bytes=cost.weight_bytes - matrix_bytes)
+        for cost in head.costs
+    )
+    return replace(graph, kinds=(*others, replace(head, costs=costs)))
 
 
 def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
@@ -646,20 +626,17 @@ def _calibrated(
     """
     family = site.calibration_family
     like = calibrated_family(family)
-    for name in (family, like):
-        if name in options.calibration:
-            site = site.with_calibration(options.calibration[name])
-            break
-    rates = site.calibration
+    stated = options.calibration
+    rates = stated.get(family) or stated.get(like) or site.calibration
     share = attention_share(row, software, like == HOPPER)
     host_share = options.host_shares.get(software.name, software.host_share)
+    if has_cuda_graphs(row, software):
+        host_share = 0.0
     rates = replace(
         rates,
         attention_fraction=share * rates.attention_fraction,
         host_ns=host_share * rates.host_ns,
     )
-    if has_cuda_graphs(row, software):
-        rates = replace(rates, host_ns=0.0)
     if row.precision_class == "fp4":
         peaks = site.device.peak_flops
         peaks = peaks | {"fp8": peaks["fp4"]}
@@ -701,12 +678,10 @@ def _balanced_chunks(layers: int, count: int, graph: Graph) -> list[int]:
     is best for equal blocks; embedding and head stay where they are.
     """
     time_ns = {kind.name: kind.costs[0].times.passes_ns for kind in graph.kinds}
-    loads = [0.0] * count
-    loads[0] += time_ns["embedding"]
-    loads[-1] += time_ns["head"]
-    sizes = [0] * count
-    sizes[0] += 1
-    sizes[-1] += 1
+    loads, sizes = [0.0] * count, [0] * count
+    for index, end in ((0, "embedding"), (-1, "head")):
+        loads[index] += time_ns[end]
+        sizes[index] += 1
     for _ in range(layers):
         lightest = min(range(count), key=loads.__getitem__)
         loads[lightest] += time_ns["decoder"]

@@ -58,12 +58,8 @@ _FROM_ZERO = frozenset(
 _MISSING = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
 
 _BOOLEANS = {
-    "0": False,
-    "0.0": False,
-    "false": False,
-    "1": True,
-    "1.0": True,
-    "true": True,
+    **dict.fromkeys(("0", "0.0", "false"), False),
+    **dict.fromkeys(("1", "1.0", "true"), True),
 }
 
 #: Columns whose text is one of a few.
@@ -74,18 +70,10 @@ _MOST = {"zero_stage": 3}
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a file of measurements.
+    """Read every row of a file of measurements, unusable ones included.
 
-    Parameters
-    ----------
-    path
-        CSV file in UTF-8 with a line of column names: attributes of
-        :class:`Row` and :data:`UNUSED_COLUMNS`.
-
-    Returns
-    -------
-    list[Row]
-        Every row of the file, in its order, unusable ones included.
+    It is a CSV file in UTF-8 with a line of column names: attributes of
+    :class:`Row` and :data:`UNUSED_COLUMNS`.
 
     Raises
     ------

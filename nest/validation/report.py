@@ -108,12 +108,8 @@ class Selection(Struct, frozen=True, kw_only=True):
         Values of ``time_tier``; of ``mem_tier`` where memory is compared.
     precisions
         Values of ``precision_class``.
-    source
-        Part of the source's name, upper or lower case.
-    hardware
-        Part of the device's name, upper or lower case.
-    min_devices
-        Least number of devices.
+    source, hardware
+        Part of the name of the source, or the device, upper or lower case.
     """
 
     tiers: tuple[str, ...] = ()
@@ -173,24 +169,22 @@ def assess(row: Row, predict: Callable[[Row], Prediction | Skip]) -> Assessment:
     try:
         answer = predict(row)
     except NestError as error:
-        what = "cannot be expressed"
-        if isinstance(error, LookupError):
-            what = "unknown device or link"
-        return outcome._replace(reason=Reason(what, str(error)))
+        unknown = isinstance(error, LookupError)
+        what = "unknown device or link" if unknown else "cannot be expressed"
+        reason = Reason(what, str(error))
     except Exception as error:
         if os.environ.get("NEST_DEBUG", "") not in ("", "0"):
             raise
-        detail = f"{type(error).__name__}: {error}"
-        return outcome._replace(reason=Reason("the prediction failed", detail))
-    if isinstance(answer, Skip):
+        reason = Reason("the prediction failed", f"{type(error).__name__}: {error}")
+    else:
+        if not isinstance(answer, Skip):
+            return _compare(outcome, answer)
         reason = Reason(answer.reason.split(": ")[0], answer.reason)
-        return outcome._replace(reason=reason)
-    return _compare(outcome, answer)
+    return outcome._replace(reason=reason)
 
 
 def _compare(outcome: Assessment, prediction: Prediction) -> Assessment:
-    predicted_s = prediction.step_time_s
-    reason = None
+    predicted_s, reason = prediction.step_time_s, None
     if ran_out_of_memory(outcome.row):
         reason = Reason(MEMORY_ONLY[0])
     elif outcome.measured_s is None:
@@ -225,9 +219,9 @@ def error_figures(errors: Sequence[float]) -> dict[str, Any]:
     absolute = [abs(error) for error in errors]
     return {
         "used": len(errors),
-        "median_abs_error": _figure(statistics.median, absolute),
-        "mean_abs_error": _figure(statistics.fmean, absolute),
-        "bias": _figure(statistics.fmean, errors),
+        "median_abs_error": figure(statistics.median, absolute),
+        "mean_abs_error": figure(statistics.fmean, absolute),
+        "bias": figure(statistics.fmean, errors),
     }
 
 
@@ -257,14 +251,8 @@ def spearman(predicted: Sequence[float], measured: Sequence[float]) -> float | N
 class RankingGroup(NamedTuple):
     """Configurations of one model on one cluster at one batch size.
 
-    Attributes
-    ----------
-    source
-        Their source.
-    title
-        Model, device count and batch, for people.
-    predicted_s, measured_s
-        Step times in seconds, one per configuration.
+    The title names model, device count and batch; step times are in seconds, one per
+    configuration.
     """
 
     source: str
@@ -345,24 +333,22 @@ _CHOICES = (
 
 def _group(choices: list[list[Assessment]]) -> RankingGroup:
     row = choices[0][0].row
+    predicted_s, measured_s = (
+        [statistics.fmean(getattr(o, name) or 0 for o in same) for same in choices]
+        for name in ("predicted_s", "measured_s")
+    )
     return RankingGroup(
         source=source_of(row),
         title=f"{row.model or 'model'}, {row.num_devices} devices, "
         f"batch {row.global_batch}",
-        predicted_s=[
-            statistics.fmean(o.predicted_s or 0 for o in same) for same in choices
-        ],
-        measured_s=[
-            statistics.fmean(o.measured_s or 0 for o in same) for same in choices
-        ],
+        predicted_s=predicted_s,
+        measured_s=measured_s,
     )
 
 
 def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
     """Return how well predictions rank configurations, over groups."""
-    correlations = [
-        group.correlation for group in groups if group.correlation is not None
-    ]
+    correlations = [x for group in groups if (x := group.correlation) is not None]
     regrets = [group.regret for group in groups]
     best_errors = [group.best_error for group in groups]
     right = sum(regret <= BEST_TOLERANCE for regret in regrets)
@@ -370,13 +356,13 @@ def ranking_figures(groups: Sequence[RankingGroup]) -> dict[str, Any]:
     return {
         "groups": len(groups),
         "spearman_groups": len(correlations),
-        "median_spearman": _figure(statistics.median, correlations),
+        "median_spearman": figure(statistics.median, correlations),
         "share_spearman_at_least_0_9": _share(high, len(correlations)),
         "share_best_within_5_percent": _share(right, len(groups)),
-        "median_loss_of_predicted_best": _figure(statistics.median, regrets),
-        "mean_regret": _figure(statistics.fmean, regrets),
-        "median_regret": _figure(statistics.median, regrets),
-        "median_bias_of_predicted_best": _figure(statistics.median, best_errors),
+        "median_loss_of_predicted_best": figure(statistics.median, regrets),
+        "mean_regret": figure(statistics.fmean, regrets),
+        "median_regret": figure(statistics.median, regrets),
+        "median_bias_of_predicted_best": figure(statistics.median, best_errors),
     }
 
 
@@ -486,13 +472,12 @@ def _figures(outcomes: Sequence[Assessment], selection: Selection) -> dict[str, 
     reasons = Counter(o.reason.reason for o in timed if o.reason is not None)
     no_memory = Counter(filter(None, (why_no_memory(o.row) for o in sized)))
     groups = ranking_groups(timed)
-    by_source: dict[str, list[RankingGroup]] = {}
-    for group in groups:
-        by_source.setdefault(group.source, []).append(group)
+    sources = sorted({group.source for group in groups})
     total = error_figures([error for _, error in errors])
+    used = total.pop("used")
     return {
         "rows": len(timed),
-        "used": total["used"],
+        "used": used,
         "used_for_memory": {
             name: reasons.pop(name) for name in MEMORY_ONLY if name in reasons
         },
@@ -506,13 +491,13 @@ def _figures(outcomes: Sequence[Assessment], selection: Selection) -> dict[str, 
         "unreadable": [
             f"line {o.row.line}: {text}" for o in timed for text in o.row.unreadable
         ],
-        **{key: total[key] for key in total if key != "used"},
+        **total,
         **{key: _by(errors, class_of) for key, class_of in BREAKDOWNS.items()},
         "ranking": {
             **ranking_figures(groups),
             "by_source": {
-                source: ranking_figures(by_source[source])
-                for source in sorted(by_source)
+                source: ranking_figures([x for x in groups if x.source == source])
+                for source in sources
             },
         },
         "memory": {**memory_figures(sized), "left_out": dict(no_memory.most_common())},
@@ -529,7 +514,7 @@ def _by(
     return {name: error_figures(by_class[name]) for name in sorted(by_class)}
 
 
-def _figure(
+def figure(
     statistic: Callable[[Sequence[float]], float], values: Sequence[float]
 ) -> float | None:
     """Return six decimals: a prediction is not worth more."""
@@ -540,22 +525,20 @@ def _share(count: int, whole: int) -> float | None:
     return round(count / whole, 6) if whole else None
 
 
+def _cells(*names: str) -> dict[str, Callable[[Assessment], Any]]:
+    """Return columns that are those of the row."""
+    return {name: attrgetter(f"row.{name}") for name in names}
+
+
 #: Columns of the CSV file with a line per row.
 _DETAILS: dict[str, Callable[[Assessment], Any]] = {
-    "row_id": lambda a: a.row.row_id,
-    "line": lambda a: a.row.line,
-    "source": lambda a: a.row.source,
-    "hardware": lambda a: a.row.hardware,
-    "model": lambda a: a.row.model,
-    "num_devices": lambda a: a.row.num_devices,
+    **_cells("row_id", "line", "source", "hardware", "model", "num_devices"),
     "parallelism": lambda a: parallelism(a.row),
-    "time_tier": lambda a: a.row.time_tier,
-    "precision_class": lambda a: a.row.precision_class,
+    **_cells("time_tier", "precision_class"),
     "measured_step_time_s": lambda a: _six(a.measured_s),
     "predicted_step_time_s": lambda a: _six(a.predicted_s),
     "step_time_error": lambda a: _six(a.time_error),
-    "mem_class": lambda a: a.row.mem_class,
-    "mem_tier": lambda a: a.row.mem_tier,
+    **_cells("mem_class", "mem_tier"),
     "measured_memory_bytes": lambda a: a.measured_bytes,
     "predicted_memory_bytes": lambda a: a.predicted_bytes,
     "memory_error": lambda a: _six(a.memory_error),

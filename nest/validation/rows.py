@@ -129,14 +129,9 @@ class Row(Struct, frozen=True, kw_only=True):
 
 #: At least one of these columns is needed.
 MEASURED_COLUMNS = (
-    "iter_time_s",
-    "tokens_per_s_per_gpu",
-    "samples_per_s",
-    "tflops_per_gpu",
-    "mfu",
-    "peak_mem_gb",
+    *("iter_time_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu"),
+    *("mfu", "peak_mem_gb"),
 )
-
 
 #: Units of ``peak_mem_gb`` in bytes, in lower case. The tools that print it,
 #: nvidia-smi and PyTorch, count in MiB and GiB, and what is printed as GB is

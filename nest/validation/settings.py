@@ -45,16 +45,11 @@ FSDP_PERIODS = (8, 4, 3, 2)
 #: Names of schedules and those of a job. A schedule that was found by a search within
 #: the memory of 1F1B (ZB-1p) is the nearest to ZB-H1, which has that memory.
 SCHEDULES: dict[str, Schedule] = {
-    "1f1b": "1f1b",
-    "1f1b-i": "1f1b",
-    "interleaved": "1f1b",
+    **dict.fromkeys(("1f1b", "1f1b-i", "interleaved"), "1f1b"),
     "gpipe": "gpipe",
-    "zb-h1": "zb-h1",
-    "zb-1p": "zb-h1",
-    "zb-v": "zb-v",
-    "zbv": "zb-v",
-    "dualpipe-v": "dualpipe-v",
-    "dualpipev": "dualpipe-v",
+    **dict.fromkeys(("zb-h1", "zb-1p"), "zb-h1"),
+    **dict.fromkeys(("zb-v", "zbv"), "zb-v"),
+    **dict.fromkeys(("dualpipe-v", "dualpipev"), "dualpipe-v"),
 }
 
 
@@ -95,10 +90,8 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
         return software_of(row).recompute
     if periods(row) != (1,):
         return ("full",)
-    for pattern, choices in RECOMPUTATION.items():
-        if re.fullmatch(pattern, stated):
-            return choices
-    return ()
+    matching = (x for p, x in RECOMPUTATION.items() if re.fullmatch(p, stated))
+    return next(matching, ())
 
 
 def periods(row: Row) -> tuple[int, ...]:
@@ -106,10 +99,8 @@ def periods(row: Row) -> tuple[int, ...]:
     stated = (row.recompute or "").lower()
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
-    for pattern, every in PERIODS.items():
-        if re.fullmatch(pattern, stated):
-            return every
-    return (1,)
+    matching = (x for p, x in PERIODS.items() if re.fullmatch(p, stated))
+    return next(matching, (1,))
 
 
 def schedule_of(row: Row) -> Schedule | None:
@@ -198,11 +189,10 @@ def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -
 
     0 where it is sent once for each of its experts: stated, or by software.
     """
-    once = software.dispatch_once
-    if re.search(r"\b(Deep|Hybrid)EP\b", row.notes or ""):
-        once = True
-    elif re.search(r"\bAlltoAll dispatcher\b", row.notes or ""):
-        once = False
+    notes = row.notes or ""
+    once = re.search(r"\b(Deep|Hybrid)EP\b", notes) or (
+        software.dispatch_once and not re.search(r"\bAlltoAll dispatcher\b", notes)
+    )
     return site.shape(stated.num_devices)[1] if once else 0
 
 
@@ -211,15 +201,12 @@ def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
     stated = (row.overlap or "").lower()
     if stated.startswith("none"):
         return ()
-    off: set[str] = set()
+    names = {*software.overlap}
     if "gradient and parameter overlap off" in stated:
-        off = {"weights", "gradients"}
-    on = {"ep"} if re.search(r"all-to-all\b.*\boverlap", stated) else set()
-    return tuple(
-        name
-        for name in OVERLAP
-        if name in on or (name in software.overlap and name not in off)
-    )
+        names -= {"weights", "gradients"}
+    if re.search(r"all-to-all\b.*\boverlap", stated):
+        names.add("ep")
+    return tuple(name for name in OVERLAP if name in names)
 
 
 def sharding_group(row: Row, dp: int) -> int:
@@ -230,17 +217,12 @@ def sharding_group(row: Row, dp: int) -> int:
     FSDP); otherwise all ranks.
     """
     text = row.shard_mode or ""
-    match = re.search(
-        r"(?:(?:groups|copies) of |within (?:node|slice) \(|(?:shard|FSDP)=)"
-        r"(\d+)",
-        text,
-    )
-    if match is not None:
+    stated = r"(?:(?:groups|copies) of |within (?:node|slice) \(|(?:shard|FSDP)=)(\d+)"
+    group = dp
+    if match := re.search(stated, text):
         group = int(match.group(1))
     elif "HSDP" in text:
         group = (row.devices_per_node or 0) // ((row.tp or 1) * (row.cp or 1))
-    else:
-        return dp
     return group if 0 < group < dp and dp % group == 0 else dp
 
 

@@ -156,16 +156,14 @@ class Software(Struct, frozen=True, kw_only=True):
 
     def matches(self, row: Row) -> bool:
         """Return whether the entry is about what a row ran with."""
-        name = row.framework or row.source or ""
+        beginning = row.framework or row.source or ""
         return (
-            name.lower().startswith(self.prefix.lower())
-            and _is_in(self.framework, row.framework)
-            and _is_in(self.source, row.source)
-            and _is_in(self.model, row.model)
-            and (
-                not self.hardware
-                or re.match(self.hardware, row.hardware or "") is not None
+            beginning.lower().startswith(self.prefix.lower())
+            and all(
+                re.search(getattr(self, name), getattr(row, name) or "", re.IGNORECASE)
+                for name in ("framework", "source", "model")
             )
+            and re.match(self.hardware, row.hardware or "") is not None
             and (not self.precisions or row.precision_class in self.precisions)
         )
 
@@ -175,11 +173,6 @@ MATCHERS = (
     *("name", "based_on", "prefix", "framework", "source", "model"),
     *("hardware", "precisions", "sources"),
 )
-
-
-def _is_in(pattern: str, text: str | None) -> bool:
-    """Return whether a pattern is empty or found, in any case."""
-    return not pattern or bool(re.search(pattern, text or "", re.IGNORECASE))
 
 
 def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:

@@ -18,20 +18,19 @@ from nest.validation.rows import (
     stated_step_times_s,
 )
 
-_MODEL = ("layers", "hidden", "heads", "vocab")
-_BATCH = ("seq_len", "global_batch", "micro_batch")
-_MESH = ("num_devices", "tp", "pp", "dp")
+#: Columns that every row needs, by what they say.
+_NEEDED = {
+    "hardware": ("hardware",),
+    "model shape": ("layers", "hidden", "heads", "vocab"),
+    "mesh": ("num_devices", "tp", "pp", "dp"),
+    "batch": ("seq_len", "global_batch", "micro_batch"),
+}
 
 
 class Reason(NamedTuple):
-    """Why a row cannot be used.
+    """Why a row cannot be used: one of a few texts, for counting.
 
-    Attributes
-    ----------
-    reason
-        One of a few texts, for counting.
-    detail
-        The values of this row that it comes from; may be empty.
+    The detail has the values of this row that it comes from; it may be empty.
     """
 
     reason: str
@@ -56,34 +55,26 @@ def why_unusable(row: Row) -> Reason | None:
         and measured_step_time_s(row) is None
         and measured_memory_bytes(row) is None
     ):
+        kind = row.tflops_kind or "not stated"
+        detail = f"tflops_kind {kind}: not known how FLOPs are counted"
         counted = row.tflops_per_gpu or row.mfu
-        return Reason(
-            "no measured figure",
-            f"tflops_kind {row.tflops_kind or 'not stated'}: not known how "
-            f"FLOPs are counted"
-            if counted
-            else "",
-        )
-    for reason, names in (
-        ("hardware not stated", ("hardware",)),
-        ("model shape not stated", _MODEL),
-        ("mesh not stated", _MESH),
-        ("batch not stated", _BATCH),
-    ):
+        return Reason("no measured figure", detail if counted else "")
+    for part, names in _NEEDED.items():
         missing = [name for name in names if getattr(row, name) is None]
         if missing:
-            return Reason(reason, ", ".join(missing))
+            return Reason(f"{part} not stated", ", ".join(missing))
     return _contradiction(row)
 
 
 def _contradiction(row: Row) -> Reason | None:
     """Return in what the numbers of a complete row contradict each other."""
     degrees = (row.tp or 1, row.cp or 1, row.pp or 1, row.dp or 1)
-    if math.prod(degrees) != row.num_devices:
+    product = math.prod(degrees)
+    if product != row.num_devices:
+        factors = "·".join(map(str, degrees))
         return Reason(
             "tp·cp·pp·dp is not the number of devices",
-            f"{'·'.join(map(str, degrees))} = {math.prod(degrees)}, "
-            f"num_devices {row.num_devices}",
+            f"{factors} = {product}, num_devices {row.num_devices}",
         )
     micro_batch, dp = row.micro_batch or 1, row.dp or 1
     if (row.global_batch or 1) % (micro_batch * dp):
@@ -92,9 +83,7 @@ def _contradiction(row: Row) -> Reason | None:
             f"micro_batch {micro_batch} · dp {dp}, global_batch {row.global_batch}",
         )
     detail = _odd_shape(row)
-    if detail is not None:
-        return Reason("the model's shape contradicts itself", detail)
-    return None
+    return Reason("the model's shape contradicts itself", detail) if detail else None
 
 
 def _odd_shape(row: Row) -> str | None:
@@ -174,8 +163,7 @@ def _too_large(row: Row, spec: DeviceSpec) -> str | None:
         return None
     return (
         f"memory: expected at most {spec.memory_bytes / GIB:.1f} GiB, what a "
-        f"{spec.name} has, got {memory / GIB:.1f} GiB; correct the row or "
-        f"its unit"
+        f"{spec.name} has, got {memory / GIB:.1f} GiB; correct the row or its unit"
     )
 
 
@@ -185,9 +173,8 @@ def _of_two_steps(times: dict[str, float]) -> str | None:
     for name, time_s in others:
         if max(first_s, time_s) > _SAME_STEP * min(first_s, time_s):
             return (
-                f"{name}: expected a figure of the same step as {first}, "
-                f"{first_s:.4g} s, got one of {time_s:.4g} s; correct or "
-                f"remove one"
+                f"{name}: expected a figure of the same step as {first}, {first_s:.4g} "
+                f"s, got one of {time_s:.4g} s; correct or remove one"
             )
     return None
 

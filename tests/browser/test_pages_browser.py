@@ -201,8 +201,7 @@ def test_the_keyboard_reaches_everything(driver: Any, pages: dict[str, Path]) ->
     from selenium.webdriver.common.keys import Keys
 
     show(driver, pages["full"], 1280)
-    body = driver.find_element("tag name", "body")
-    body.send_keys(Keys.TAB)
+    driver.find_element("tag name", "body").send_keys(Keys.TAB)
     skip = driver.switch_to.active_element
     assert skip.text == "Skip to the answer"
     skip.send_keys(Keys.ENTER)
@@ -220,5 +219,4 @@ def test_the_keyboard_reaches_everything(driver: Any, pages: dict[str, Path]) ->
     folded = driver.find_elements("tag name", "summary")
     assert seen.count(("summary", None)) == len(folded) > 3
     assert seen.count(("div", "region")) >= len(charts)
-    opened = driver.find_elements("css selector", "details[open]")
-    assert len(opened) == 1
+    assert len(driver.find_elements("css selector", "details[open]")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,11 @@ class Cli:
     def succeeds(self, command: str = "", *more: str) -> None:
         """Run a command, which must exit with 0."""
         assert self(command, *more) == 0, self.err
+
+    def document(self, command: str, *more: str) -> Any:
+        """Run a command, which must exit with 0; return what ``--json -`` writes."""
+        self.succeeds(command, *more, "--json", "-")
+        return json.loads(self.out)
 
     def refuses(self, command: str, *more: str) -> str:
         """Run a command that must exit with 2; return its error message."""

@@ -53,11 +53,9 @@ def test_a_study_is_printed_and_written(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("study")
 def test_missing_data_are_named(cli: Cli, tmp_path: Path) -> None:
-    folder = Path("out")
-    said = cli.refuses(f"audit tiny --data {tmp_path} -o out")
-    assert said == (
+    assert cli.refuses(f"audit tiny --data {tmp_path} -o out") == (
         f"{tmp_path}/tiny/rows.csv: expected published data for audit 'tiny' "
         f"(tiny/rows.csv), got nothing there; without --data the archive of "
         f"the package is used, docs/audits.md has its origin"
     )
-    assert not folder.exists()
+    assert not Path("out").exists()

@@ -85,8 +85,7 @@ def test_a_model_on_a_cluster_is_a_benchmark(cli: Cli) -> None:
 
 def test_a_failed_cell_is_the_exit_code(cli: Cli) -> None:
     option = "--option loopback.act=raise"
-    arguments = "bench one.json --solvers loopback -o run"
-    assert cli(f"{arguments} {option}") == 1
+    assert cli(f"bench one.json --solvers loopback -o run {option}") == 1
     assert re.search(r"^loopback .* 1$", cli.out, re.M)
 
 
@@ -97,15 +96,13 @@ def test_jobs_times_workers(cli: Cli) -> None:
     text = cli.refuses(*("bench", "one.json", "-o", "run", *pair, "--workers", workers))
     expected = f"--jobs 2: expected jobs × workers <= {num_cpus()}"
     assert expected in text
-    arguments = "bench one.json --solvers loopback -o run"
-    cli.succeeds(f"{arguments} --workers {workers}")
+    cli.succeeds(f"bench one.json --solvers loopback -o run --workers {workers}")
     assert expected in cli.refuses("bench --resume -o run", *pair)
 
 
 def test_without_dask(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    text = cli.refuses("bench one.json -o run --dask 1")
-    assert text == (
+    assert cli.refuses("bench one.json -o run --dask 1") == (
         "--dask: expected distributed to be installed, got no such package; "
         "install it with: pip install 'nest-planner[dask]'"
     )
@@ -146,8 +143,7 @@ def test_more_local_workers_than_cpus(
     pytest.importorskip("distributed")
     for module in ("nest.benchmarks.engine", "nest.util.versions"):
         monkeypatch.setattr(f"{module}.num_cpus", lambda: 1)
-    arguments = "bench one.json --solvers loopback -o run"
-    cli.succeeds(f"{arguments} --dask 2")
+    cli.succeeds("bench one.json --solvers loopback -o run --dask 2")
     assert (
         "nest: --dask 2: 2 threads share 1 CPU, so measured times are too "
         "long, and time limits cut off earlier" in cli.err.splitlines()
@@ -167,8 +163,7 @@ def test_twice_the_network(cli: Cli) -> None:
         "job: {layers_per_node: 6, micro_batches: [1]}\n"
         "solvers: [dp]\n"
     )
-    cli.succeeds("sweep grid.yaml -o run --json -")
-    (group,) = json.loads(cli.out)["answers"]["sweep"]
+    (group,) = cli.document("sweep grid.yaml -o run")["answers"]["sweep"]
     assert (group["model"], group["batch"]) == ("gpt3-1.3b", 32)
     once, twice = group["bandwidths"]
     assert once["speed_up"] == 1
@@ -199,8 +194,7 @@ def test_several_problems(cli: Cli) -> None:
     assert re.search(r"^two +loopback +optimal +0 +90.0000 ns", cli.err, re.M)
     stamps = {p: p.stat().st_mtime_ns for p in Path("kept/cells").iterdir()}
     assert len(stamps) == 4
-    again = "compare one.json two.json --solvers brute,loopback"
-    cli.succeeds(f"{again} --resume kept")
+    cli.succeeds("compare one.json two.json --solvers brute,loopback --resume kept")
     assert "nest: 4 of 4 cells are finished" in cli.err
     assert all(p.stat().st_mtime_ns == at for p, at in stamps.items())
 
@@ -214,9 +208,7 @@ def test_several_go_on_with_the_workers_they_began_with(cli: Cli) -> None:
 
 
 def test_restrictions_of_several_are_said(cli: Cli) -> None:
-    arguments = "compare one.json two.json --solvers brute"
-    cli.succeeds(f"{arguments} --pin pp=1 --json -")
-    document = json.loads(cli.out)
+    document = cli.document("compare one.json two.json --solvers brute --pin pp=1")
     assert document["run"]["notes"] == ["only plans under --pin pp=1"]
     assert "; only plans under --pin pp=1; nest" in cli.err
     assert {row["status"] for row in document["answers"]["rows"]} == {"infeasible"}
@@ -229,8 +221,7 @@ def test_several_problems_leave_nothing_behind(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     option = "--option loopback.act=raise"
-    arguments = "compare one.json two.json --solvers loopback"
-    assert cli(f"{arguments} {option}") == 1
+    assert cli(f"compare one.json two.json --solvers loopback {option}") == 1
     assert re.search(r"^one +loopback +error", cli.out, re.M)
     assert "report:" not in cli.out
     assert list(temporary.iterdir()) == []
@@ -245,10 +236,7 @@ def test_one_problem_as_csv(cli: Cli) -> None:
     (row,) = csv.DictReader(io.StringIO(text))
     assert (row["problem"], row["solver"]) == ("one", "brute")
     assert (row["step_time_quanta"], row["over_best"]) == ("90", "1.0")
-    document = json.loads(Path("all.json").read_text())
-    assert document["schema"] == "nest-compare/1"
-    text = cli.refuses(f"{arguments} --csv all.csv --json all.csv")
-    assert text.startswith("--csv: expected another file than for --json")
+    assert json.loads(Path("all.json").read_text())["schema"] == "nest-compare/1"
 
 
 def test_several_problems_as_a_page(
@@ -264,8 +252,7 @@ def test_several_problems_as_a_page(
     assert text.startswith("<!DOCTYPE html>")
     assert len(text) < 2_000_000
     # Each with its figures, and when asked with its map and its memory.
-    page = Page(text)
-    assert page.text.count("step time 90.0000 ns") == 2
+    assert Page(text).text.count("step time 90.0000 ns") == 2
     assert text.count("<summary>Charts and tables of ") == 2
     for name in ("map", "memory"):
         assert text.count(f'aria-labelledby="{name}-1-caption"') == 1

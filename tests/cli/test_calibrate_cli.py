@@ -90,8 +90,7 @@ def test_runs_become_a_calibration(cli: Cli, runs: str, tmp_path: Path):
     assert [row["tp"] for row in rows] == [
         run["cells"]["tp"] for run in document["proposed"]["runs"]
     ]
-    cli.succeeds(f"validate {runs} --calibration {out} --json -")
-    validated = json.loads(cli.out)
+    validated = cli.document(f"validate {runs} --calibration {out}")
     assert validated["used"] == 3
     assert validated["median_abs_error"] == pytest.approx(
         after["median_abs_error"], abs=2e-3
@@ -138,9 +137,8 @@ def test_the_template(cli: Cli):
 def test_bad_runs(cli: Cli, change, options, message):
     """Nothing is written."""
     path = write_runs("runs.csv", *RUNS, change)
-    out = Path("my.json")
     assert message in cli.refuses(f"calibrate {path} -o my.json {options}")
-    assert not out.exists()
+    assert not Path("my.json").exists()
 
 
 def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
@@ -152,8 +150,7 @@ def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
     steps = []
     for more in ((), ("--calibration", slow)):
         place = str(tmp_path / f"run{len(steps)}")
-        cli.succeeds(f"sweep grid.yaml -o {place} --json -", *more)
-        (row,) = json.loads(cli.out)["answers"]["rows"]
+        (row,) = cli.document(f"sweep grid.yaml -o {place}", *more)["answers"]["rows"]
         steps.append(row["step_time_ns"])
     assert 1.2 < steps[1] / steps[0] < 2
     grid.write_text(grid.read_text().replace("a100", "h100"))
@@ -164,15 +161,11 @@ def test_sweeps_are_priced_with_it(cli: Cli, tmp_path: Path, slow: str):
 
 def test_plans_are_priced_with_it(cli: Cli, slow: str):
     """Twice as slow products make a step longer, and are told."""
-    cli.succeeds(f"solve {SMALL} --solver dp --json -")
-    as_stored = json.loads(cli.out)
+    as_stored = cli.document(f"solve {SMALL} --solver dp")
     assert "calibration" not in as_stored
-    more = f"--calibration {slow}"
-    cli.succeeds(f"solve {SMALL} --solver dp --json - {more}")
-    under = json.loads(cli.out)
+    under = cli.document(f"solve {SMALL} --solver dp --calibration {slow}")
     assert under["calibration"] == "slow.json"
-    said = "".join(cli.err.split())
-    assert f"timesunderthecalibration{slow}" in said
+    assert f"timesunderthecalibration{slow}" in "".join(cli.err.split())
     times = [x["cells"][0]["step_time_ns"] for x in (as_stored, under)]
     assert 1.2 < times[1] / times[0] < 2
 
@@ -211,8 +204,7 @@ def test_clusters_in_files_take_it(cli: Cli, slow: str):
 def test_problems_name_it(cli: Cli, slow: str):
     """By its name: where it lies is nobody's business."""
     cli.succeeds(f"problems {SMALL} --calibration {slow}")
-    document = json.loads(cli.out)
-    assert document["source"].endswith("; calibration: slow.json")
+    assert json.loads(cli.out)["source"].endswith("; calibration: slow.json")
 
 
 @pytest.mark.parametrize("command", ["solve --solver dp", "compare", "pareto"])
@@ -228,10 +220,9 @@ def test_problems_that_are_priced_already(cli: Cli, slow: str, command):
 
 
 def test_no_calibration(cli: Cli, runs: str):
-    for command in (f"problems {SMALL}", f"validate {runs}"):
-        assert "none.json: expected a" in cli.refuses(
-            f"{command} --calibration none.json"
-        )
+    assert "none.json: expected a" in cli.refuses(
+        f"problems {SMALL} --calibration none.json"
+    )
 
 
 def test_validate_only_predicts_its_devices(cli: Cli, slow: str):

@@ -61,8 +61,7 @@ def test_it_says_what_was_read(cli: Cli) -> None:
     for text in ("16 points listed", "5 points cut by area-most", "11 points"):
         assert text in cli.out
     assert "not calibrated" in cli.out
-    cli.succeeds("codesign spec.yaml --describe --json -")
-    document = json.loads(cli.out)
+    document = cli.document("codesign spec.yaml --describe")
     assert (document["raw"], document["kept"]) == (16, 11)
     assert document["cut"] == {"area-most": 5}
     assert document["smallest"]["index"] == 0
@@ -120,8 +119,7 @@ def test_ctrl_c_writes_what_is_known(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         raise Interrupted(codesigns.answers(frontier=()))
 
     monkeypatch.setattr(answers_module, "answer", stopped, raising=False)
-    words = "codesign spec.yaml -o run --json a.json"
-    assert cli(words) == 130
+    assert cli("codesign spec.yaml -o run --json a.json") == 130
     assert "The search was stopped" in cli.out
     assert cli.err.splitlines()[-1] == "nest: interrupted"
     document = json.loads(Path("a.json").read_text())
@@ -235,11 +233,6 @@ def test_a_doubtful_best_point_makes_regrets_doubtful(
     assert base.most_regret == pytest.approx(2 * base.regret + 1)
 
 
-def test_either_processes_or_a_cluster(cli: Cli) -> None:
-    assert cli("codesign spec.yaml --jobs 2 --dask 2") == 2
-    assert "--jobs 2: expected either it or --dask" in cli.err
-
-
 def test_how_far_it_is() -> None:
     """A line with what is open, the best point, and a bound on all."""
     counts = Counts(1100, 0, 0, 0, 3, 100)
@@ -264,8 +257,7 @@ def test_a_long_wave_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_time_limit(cli: Cli, asked: Any) -> None:
     """What is not known in time is said, and how far the best one may be."""
     asked["answers"] = codesigns.stopped()
-    words = "--time-limit 20 --json a.json --html a.html"
-    assert cli(f"codesign spec.yaml {words}") == 1
+    assert cli("codesign spec.yaml --time-limit 20 --json a.json --html a.html") == 1
     assert 0 <= asked["time_limit_s"] < 20
     assert "Time ran out: what is here is what was known by then." in cli.out
     said = " ".join(cli.out.split())
@@ -293,8 +285,7 @@ def test_a_time_limit(cli: Cli, asked: Any) -> None:
 
 def test_what_is_open_though_none_has_more() -> None:
     """Which of equal points is the smallest, and first, is not known yet."""
-    counts = {"open": 1}
-    best = {"models": ["gpt2"], "proven": False, "counts": counts}
+    best = {"models": ["gpt2"], "proven": False, "counts": {"open": 1}}
     best |= {"found": {"relative": 1.5}, "most_relative": 1.5}
     assert doubts({"best": [best]}) == [
         "gpt2: not proven, no point has more than 1.5×, 0.00 % above the best "

@@ -35,8 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text()
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_the_example_files_belong_together(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from nest.conform import doctor
-from nest.present.doctor import doctor_block, verdict
+from nest.present.checks import doctor_block, verdict
 from nest.present.table import show
 from nest.solvers import registry, run
 from nest.solvers.base import Status
@@ -222,8 +222,7 @@ def test_citations_for_people_and_for_bibtex(cli):
     )
     assert lines[2:5] == ["", "@software{nest,", "  author  = {{The nest developers}},"]
     cli.succeeds("cite mcmc --bibtex")
-    entries = cli.out.split("\n\n")
-    assert entries[1] == (
+    assert cli.out.split("\n\n")[1] == (
         "@inproceedings{flexflow,\n"
         "  author    = {Jia, Zhihao and Zaharia, Matei and Aiken, Alex},\n"
         "  title     = {{Beyond Data and Model Parallelism for Deep Neural "

@@ -128,8 +128,7 @@ def test_a_job_file_of_torchtitan(cli: Cli) -> None:
     path = next(Path("job").glob("*.toml"))
     cli.succeeds(f"fits {path} --cluster h100x8")
     assert "TP 4 · PP 1 · DP 2" in cli.out
-    line = cli.refuses(f"fits {path} --cluster h100x8 --set A=1")
-    assert line == (
+    assert cli.refuses(f"fits {path} --cluster h100x8 --set A=1") == (
         f"--set A: expected no such option with {path}, which leaves nothing "
         f"open, got it; remove it"
     )

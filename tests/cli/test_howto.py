@@ -9,6 +9,7 @@ import pytest
 
 from tests.howto import PAGES, Command, Ran, complaint, follow, steps
 from tests.inside import PLACES, run_inside
+from tests.rows import rows
 
 INDEX = "index.md"
 QUESTIONS = [page for page in PAGES if page.name != INDEX]
@@ -52,23 +53,7 @@ def said(out: str, exit_code: int = 0) -> Ran:
 
 
 @pytest.mark.parametrize(
-    ("shown", "out", "wrong"),
-    [
-        ("one\ntwo", "one\ntwo\n", None),
-        ("step  1.5 s", "step 1.5 s\n", None),
-        ("───", "────────\n", None),
-        ("…\ntwo", "one\ntwo\n", None),
-        ("wall … s", "wall 0.25 s\n", None),
-        ("one\n…", "one\n", None),
-        ("a note\none", "one\n", None),
-        ("", "one\n", None),
-        ("one\nthree", "one\ntwo\n", "three"),
-        ("one", "one\ntwo\n", "(the end)"),
-        ("two", "one\ntwo\n", "two"),
-        ("one\n…\nthree", "one\ntwo\n", "three"),
-        ("wall … s", "wall 0.25 ms\n", "wall … s"),
-        ("a.b", "a-b\n", "a.b"),
-    ],
+    ("shown", "out", "wrong"), rows("commands", "lines_that_differ")
 )
 def test_a_line_that_differs_is_named(shown: str, out: str, wrong: str | None) -> None:
     found = complaint(Command("nest", 0, shown.splitlines()), said(out))

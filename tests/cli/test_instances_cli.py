@@ -80,8 +80,7 @@ def test_sets_of_classes_are_written_as_for_benchmarks(cli: Cli) -> None:
 
 
 def test_list_as_json(cli: Cli) -> None:
-    cli.succeeds("instances --class tiny --json")
-    document = json.loads(cli.out)
+    document = cli.document("instances --class tiny")
     assert document["schema"] == "nest-instance-list/1"
     found = {record["name"]: record for record in document["instances"]}
     assert tuple(found) == names(["tiny"])
@@ -96,8 +95,7 @@ def test_list_of_classes(cli: Cli) -> None:
     cli.succeeds("instances --classes")
     for item in CLASSES:
         assert item.meaning in cli.out
-    cli.succeeds("instances --classes --json")
-    records = json.loads(cli.out)["classes"]
+    records = cli.document("instances --classes")["classes"]
     assert [record["name"] for record in records] == [x.name for x in CLASSES]
     assert records[0]["instances"] == len(names(["tiny"]))
 
@@ -134,8 +132,7 @@ def test_show(cli: Cli) -> None:
         "bench/instances.py, nest ",
     ):
         assert text in cli.out
-    cli.succeeds(f"instances show {NAME} --json")
-    document = json.loads(cli.out)
+    document = cli.document(f"instances show {NAME}")
     assert document["plan"] == json.loads(encode(known.plan))
     assert document["recipe"] == instance(NAME).recipe
     assert document["unlimited"]["value_quanta"] < known.value_quanta
@@ -143,8 +140,7 @@ def test_show(cli: Cli) -> None:
 
 def test_show_who_confirmed_what_was_recalled(cli: Cli) -> None:
     """Of every machine of a mixed cluster; the stored source stays."""
-    name = "gpt3-2.7b-a10gx4+l4x4"
-    cli.succeeds(f"instances show {name}")
+    cli.succeeds("instances show gpt3-2.7b-a10gx4+l4x4")
     assert "100 Gb/s per node, recalled" in cli.out
     for text in ("a10g: 8 devices, 100 Gb/s: docs.aws.", "l4: 100 Gb/s: clou"):
         assert f"confirmed   {text}" in cli.out
@@ -171,14 +167,12 @@ def test_fetch_one_and_a_class(cli: Cli) -> None:
     assert problem_hash(read_problem(path)) == best_known(NAME).problem_hash
     folder = Path("some")
     folder.mkdir()
-    wanted = "tiny,moe"
-    cli.succeeds(f"instances fetch {wanted} -o some --plans")
+    cli.succeeds("instances fetch tiny,moe -o some --plans")
     for name in names(["tiny", "moe"]):
         whole = read_problem(folder / f"{name}.json")
         assert whole == problem(name)
         if not best_known(name).infeasible:
-            plan = read_plan(folder / f"{name}.plan.json")
-            found = score(whole, plan).step_quanta
+            found = score(whole, read_plan(folder / f"{name}.plan.json")).step_quanta
             assert found == best_known(name).value_quanta
 
 
@@ -194,16 +188,16 @@ def test_a_name_is_a_problem_everywhere(cli: Cli) -> None:
     write("plan.json", plan)
     cli.succeeds(f"check {NAME} plan.json")
     assert best_known(NAME).problem_hash in cli.out
-    cli.succeeds(f"score {NAME} plan.json --json -")
-    quanta = json.loads(cli.out)["step_time_quanta"]
-    assert quanta == best_known(NAME).value_quanta
+    assert (
+        cli.document(f"score {NAME} plan.json")["step_time_quanta"]
+        == best_known(NAME).value_quanta
+    )
     cli.succeeds(f"problems {NAME} -o p.json")
     assert read_problem(Path("p.json")) == problem(NAME)
 
 
 def test_update(cli: Cli, copy: Path) -> None:
-    results = Path("r.json")
-    results.write_text(json.dumps(answer(NAME)))
+    Path("r.json").write_text(json.dumps(answer(NAME)))
     other = Path("other.json")
     update = "instances update r.json"
     cli.succeeds(f"{update} -o other.json")
@@ -220,11 +214,9 @@ def test_a_bound_typed_by_hand_closes_nothing(cli: Cli, copy: Path) -> None:
     """dp bounds plans in chunks, and does not prove them."""
     (name, *_) = names(["tiny", "chunks"], "open")
     value = best_known(name).value_quanta
-    results = Path("r.json")
-    results.write_text(json.dumps(answer(name, lower_bound_quanta=value)))
+    Path("r.json").write_text(json.dumps(answer(name, lower_bound_quanta=value)))
     before = copy.read_bytes()
-    text = cli.refuses("instances update r.json --time-limit=20")
-    assert text.startswith(
+    assert cli.refuses("instances update r.json --time-limit=20").startswith(
         f"r.json: dp: expected a bound that it proves here as well, "
         f"{value} quanta, got {best_known(name).bound_quanta} quanta ("
     )
@@ -235,8 +227,7 @@ def test_update_with_a_plan(cli: Cli, copy: Path) -> None:
     plan = best_known(NAME).plan
     assert plan is not None
     write("plan.json", plan)
-    update = f"instances update {NAME} --plan plan.json"
-    cli.succeeds(f"{update} --by hand")
+    cli.succeeds(f"instances update {NAME} --plan plan.json --by hand")
     known = store.read_best_known()[NAME]
     assert known.value_quanta == best_known(NAME).value_quanta
     assert (known.found_by, known.status) == ("hand", "open")

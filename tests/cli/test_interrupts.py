@@ -36,7 +36,7 @@ from nest.studies.study import Findings, Plot, Study, StudySetting
 from nest.util.interrupts import Ending, Interrupted
 from tests.builders import SINGLE, make_plan, two_stages
 from tests.certified import NCCL
-from tests.children import HANG_S
+from tests.children import HANG_S, python
 from tests.inside import run_inside
 from tests.unit.analysis.test_pareto import small
 from tests.unit.solvers.test_explain import BOTH, chain
@@ -182,26 +182,23 @@ def test_sizes_that_did_not_begin_are_open(monkeypatch):
 
 def test_pareto_writes_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
-    document = Path("out.json")
     assert cli("pareto problem.json --workers 1 --json out.json -o plans") == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
-    written = json.loads(document.read_text())
+    written = json.loads(Path("out.json").read_text())
     assert not written["proven"]
     known = written["points"]
     assert (
         f"stopped before the end: {count(len(known), 'point')} known by then, "
         f"{sum(point['proven'] for point in known)} of them proven\n"
     ) in cli.out
-    plans = sorted(Path("plans").iterdir())
-    assert len(plans) == len(written["points"])
+    assert len(sorted(Path("plans").iterdir())) == len(written["points"])
 
 
 def test_pareto_writes_the_page_of_what_is_known(cli, monkeypatch):
     monkeypatch.setattr(ProgressLine, "__call__", interrupt)
     page = Path("out.html")
-    arguments = "pareto problem.json --workers 1 --html out.html"
-    assert cli(arguments) == 130
+    assert cli("pareto problem.json --workers 1 --html out.html") == 130
     assert cli.err == "nest: interrupted\n"
     assert "not proven: 2 devices from 0 bytes" in cli.out
     assert "The frontier" in page.read_text()
@@ -234,13 +231,10 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
         asked.append(point)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        result = run_inside(found.problem, "brute")
-        return Proof(point, result, None, "proven", "")
+        return Proof(point, run_inside(found.problem, "brute"), None, "proven", "")
 
     monkeypatch.setattr("nest.analysis.prove.prove", prove)
-    page = Path("out.html")
-    arguments = "pareto problem.json --prove brute --html out.html"
-    assert cli(arguments) == 130
+    assert cli("pareto problem.json --prove brute --html out.html") == 130
     assert "proven: every plan" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
     text = (
@@ -248,7 +242,7 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
         "examined 1 of 3 points"
     )
     assert text in " ".join(cli.out.split())
-    assert f"The run was {text}." in page.read_text()
+    assert f"The run was {text}." in Path("out.html").read_text()
     asked[:] = [None]
     assert cli("pareto problem.json --prove brute --points 2") == 130
     assert "had examined 0 of 1 point " in " ".join(cli.out.split())
@@ -324,25 +318,22 @@ def test_the_best_offer_so_far_is_not_proven(monkeypatch):
 
 
 def test_fit_writes_what_is_known(cli, monkeypatch):
-    document = Path("out.json")
     write("chain.json", chain())
     monkeypatch.setattr("nest.analysis.fit.run_solver", stopping(2))
-    arguments = "fit chain.json --within 2e-7 --json out.json"
-    assert cli(f"{arguments} -o plan.json") == 130
+    assert cli("fit chain.json --within 2e-7 --json out.json -o plan.json") == 130
     assert cli.err == "nest: interrupted\n"
-    assert json.loads(document.read_text())["answer"]["num_devices"] == 2
+    assert json.loads(Path("out.json").read_text())["answer"]["num_devices"] == 2
     assert read_plan("plan.json").replicas == 2
 
 
 def test_explain_writes_what_is_known(cli, monkeypatch):
-    document = Path("out.json")
     write("chain.json", chain())
     write("plan.json", BOTH)
     monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(2))
     assert cli("explain chain.json plan.json --json out.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert "What a neighboring plan takes" in cli.out
-    written = json.loads(document.read_text())
+    written = json.loads(Path("out.json").read_text())
     assert written["optimum"]["status"] == "optimal"
     assert len(written["relaxed"]) == 1
     monkeypatch.setattr("nest.analysis.explain.run_solver", stopping(0))
@@ -383,13 +374,11 @@ def test_calibrate_writes_the_calibration(cli, monkeypatch):
 
     monkeypatch.setattr(runs, "learn", lambda *_, **__: Learned)
     monkeypatch.setattr(design, "candidates", raising)
-    output = Path("my.json")
-    arguments = f"calibrate {write_runs('runs.csv', *RUNS)} -o my.json"
-    assert cli(arguments) == 130
+    assert cli(f"calibrate {write_runs('runs.csv', *RUNS)} -o my.json") == 130
     assert cli.err == (
         "nest: my.json written; runs to do next are not\nnest: interrupted\n"
     )
-    assert output.exists()
+    assert Path("my.json").exists()
 
 
 def test_profile_writes_what_is_measured(cli, monkeypatch):
@@ -472,10 +461,7 @@ def test_a_certificate_that_is_interrupted_has_the_step_time(
     assert cli.err == "nest: interrupted\n"
     found = json.loads(Path(paths[2]).read_text())
     assert found["proof"] == caught.value.found["proof"]
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    checked = subprocess.run(
-        [*command, paths[0], paths[2]], capture_output=True, text=True
-    )
+    checked = python("-m", "nest.certificates.check", paths[0], paths[2])
     assert checked.stdout.startswith("verified: feasible")
 
 
@@ -489,14 +475,13 @@ def test_that_no_plan_fits_is_said_as_far_as_it_is_known(cli, monkeypatch):
         return {}
 
     monkeypatch.setattr("nest.certificates.certify.prove_split", prove_split)
-    output = Path("out.json")
     write("problem.json", two_stages(topology=NCCL, memory_bytes=1))
     assert cli("certify problem.json -o out.json") == 130
     assert cli.err == (
         "nest: out.json not written: no plan fits in 1 of 2 cases, "
         "the others are open\nnest: interrupted\n"
     )
-    assert not output.exists()
+    assert not Path("out.json").exists()
 
 
 def stopping_trials(monkeypatch, after: int) -> None:
@@ -543,8 +528,7 @@ def test_a_promise_that_is_broken_stays_so(monkeypatch):
     def ask(candidate):
         return State.FAILED, "it was broken"
 
-    broken = replace_promise("plans", ask)
-    monkeypatch.setattr("nest.conform.run.CHECKS", broken)
+    monkeypatch.setattr("nest.conform.run.CHECKS", replace_promise("plans", ask))
     stopping_trials(monkeypatch, 0)
     with pytest.raises(Interrupted) as caught:
         conform("brute", problems=references()[:1])
@@ -561,12 +545,11 @@ def replace_promise(name, ask):
 
 def test_conform_shows_what_is_known(cli, monkeypatch):
     stopping_trials(monkeypatch, 0)
-    document = Path("out.json")
     assert cli("conform brute --json out.json") == 130
     assert cli.err == "nest: interrupted\n"
     assert "interrupted after 0 runs" in cli.out
     assert "was not checked to the end: 1 passed, 0 failed, " in cli.out
-    assert json.loads(document.read_text())["conforms"] is None
+    assert json.loads(Path("out.json").read_text())["conforms"] is None
 
 
 # Processes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -33,7 +32,7 @@ def chain(**fields: object) -> Problem:
     cost = make_cost(20, 40, kept_bytes=10)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 5),),
+        edge=5,
         devices=2,
         memory_bytes=10**6,
         global_batch=2,
@@ -70,8 +69,7 @@ def known(plan: str) -> dict[str, object]:
 
 
 def test_score_shows_intervals(cli: Cli, plan: str) -> None:
-    cli.succeeds(f"score problem.json {plan} --json -")
-    assert json.loads(cli.out)["intervals"] == known(plan)
+    assert cli.document(f"score problem.json {plan}")["intervals"] == known(plan)
     assert "; 9 of 10 measured steps take " in cli.err
     assert ("(from device not known, no layer profiled, any software)") in " ".join(
         cli.err.split()
@@ -82,8 +80,7 @@ def test_score_shows_intervals(cli: Cli, plan: str) -> None:
 
 
 def test_of_other_costs_nothing_is_said(cli: Cli, bare: str, plan: str) -> None:
-    cli.succeeds(f"score {bare} {plan} --json -")
-    assert json.loads(cli.out)["intervals"] is None
+    assert cli.document(f"score {bare} {plan}")["intervals"] is None
     assert "measured steps" not in cli.err
     assert "50 %" not in cli.err
 
@@ -94,8 +91,7 @@ def test_compare_shows_intervals_and_equals(
     """One stage takes 6.67 % more than two: one link of 20 % of the step."""
     # On a busy machine progress would come between the lines.
     monkeypatch.setattr(StatusLine, "FIRST_S", math.inf)
-    cli.succeeds("compare problem.json --solvers dp,mcmc --json -")
-    first, second = json.loads(cli.out)["cells"]
+    first, second = cli.document("compare problem.json --solvers dp,mcmc")["cells"]
     assert first["step_time_ns"] == 225
     assert second["step_time_ns"] == 240
     assert first["equal_to_best"] is True
@@ -108,16 +104,14 @@ def test_compare_shows_intervals_and_equals(
 
 
 def test_compare_says_nothing_of_other_costs(cli: Cli, bare: str) -> None:
-    cli.succeeds(f"compare {bare} --solvers dp --json -")
-    (cell,) = json.loads(cli.out)["cells"]
+    (cell,) = cli.document(f"compare {bare} --solvers dp")["cells"]
     assert (cell["intervals"], cell["equal_to_best"]) == (None, None)
     assert "fits: yes = " not in cli.err
 
 
 def test_explain_says_what_is_equal(cli: Cli) -> None:
     write("one.json", make_plan(("a b", SINGLE)))
-    cli.succeeds("explain problem.json one.json --json -")
-    document = json.loads(cli.out)
+    document = cli.document("explain problem.json one.json")
     assert document["intervals"] == known("one.json")
     assert document["equal_to_best"] is True
     text = "the plan takes 6.67 % more, equal within the noise"
@@ -136,8 +130,7 @@ def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     unsure = replace(NUMBERS, network=1.0)
     for module in ("uncertainty.intervals", "analysis.robust", "uncertainty.headroom"):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
-    cli.succeeds("solve problem.json --solver dp --robust --json - -o robust.json")
-    document = json.loads(cli.out)
+    document = cli.document("solve problem.json --solver dp --robust -o robust.json")
     robust = document["robust"]
     assert 0 < robust["gap"] < 1
     assert robust["memory_kept"] is True
@@ -148,26 +141,8 @@ def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell["status"] == "feasible"
     assert (cell["step_time_ns"], cell["lower_bound_ns"]) == (240, 225)
     assert len(read_plan("robust.json").stages) == 1
-    high_ns = cell["intervals"]["step_time_90_ns"][1]
-    assert robust["guaranteed_step_time_ns"] == high_ns
+    assert robust["guaranteed_step_time_ns"] == cell["intervals"]["step_time_90_ns"][1]
     assert "with 95 %; 2 plans of " in cli.err
     assert "this one costs 6.67 % in the step time and gains" in (
         " ".join(cli.err.split())
-    )
-
-
-def test_nothing_is_guaranteed_of_other_costs(cli: Cli, bare: str) -> None:
-    assert cli.refuses(f"solve {bare} --solver dp --robust") == (
-        "--robust: expected a problem made from a model, whose errors are "
-        "known, got costs of its own; leave --robust out"
-    )
-
-
-def test_robust_and_target_loss_exclude_each_other(cli: Cli) -> None:
-    text = cli.refuses(
-        "solve problem.json --solver dp --robust --target-loss --target megatron"
-    )
-    assert text == (
-        "--robust: expected either it or --target-loss, which compares the "
-        "fastest plans, got both; remove one"
     )

@@ -18,8 +18,7 @@ LARGER = "--model llama2-7b --global-batch 8 --micro-batches 1"
 
 def test_show_says_what_a_network_is_like(cli: Cli) -> None:
     """Four devices on a ring: two links of 45 GB/s each way per half."""
-    cli.succeeds("topology show ring:4 --json -")
-    document = json.loads(cli.out)
+    document = cli.document("topology show ring:4")
     assert document["num_devices"] == 4
     assert document["diameter_hops"] == 2
     assert len(document["order"]) == 4
@@ -28,11 +27,6 @@ def test_show_says_what_a_network_is_like(cli: Cli) -> None:
     )
     cli.succeeds("topology show ring:4")
     assert "4 devices, 0 switches, 4 links" in cli.out
-
-
-def test_show_asks_for_what_a_file_leaves_out(cli: Cli) -> None:
-    path = str(FILES / "nvidia-smi-nvswitch.txt")
-    assert "expected num_nodes" in cli.refuses(f"topology show {path}")
 
 
 def test_beside_is_read_by_type(cli: Cli) -> None:
@@ -44,16 +38,14 @@ def test_beside_is_read_by_type(cli: Cli) -> None:
         "uplink_bandwidths_bytes_per_s=1e11/1e11,uplink_latencies_ns=600/600",
     )
     beside = [word for text in said for word in ("--beside", text)]
-    cli.succeeds("topology", "show", path, *beside, "--json", "-")
-    plain = json.loads(cli.out)
+    plain = cli.document("topology", "show", path, *beside)
     assert plain["num_devices"] == 10
     assert "10 devices, 10 switches, 24 links" in cli.err
     with_units = [
         word.replace("=4e11", "=3200Gb/s").replace("=1e11/", "=100 GB/s/")
         for word in beside
     ]
-    cli.succeeds("topology", "show", path, *with_units, "--json", "-")
-    assert json.loads(cli.out) == plain
+    assert cli.document("topology", "show", path, *with_units) == plain
 
 
 def test_order_picture_and_lists_are_written(cli: Cli, tmp_path: Path) -> None:
@@ -73,16 +65,12 @@ def test_order_picture_and_lists_are_written(cli: Cli, tmp_path: Path) -> None:
     rankfile = Path(files["rankfile"]).read_text().splitlines()
     turned = [f"{i} {line.split()[1]}" for i, line in enumerate(rankfile[::-1])]
     Path("again").write_text("\n".join(turned) + "\n")
-    arguments = f"topology show {files['output']} --order again"
-    cli.succeeds(f"{arguments} --json -")
-    order = json.loads(cli.out)["order"]
-    cli.succeeds(f"topology show {files['output']} --json -")
-    assert json.loads(cli.out)["order"] == order[::-1]
+    order = cli.document(f"topology show {files['output']} --order again")["order"]
+    assert cli.document(f"topology show {files['output']}")["order"] == order[::-1]
 
 
 def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
-    cli.succeeds("topology bench torus:4x4 --json -")
-    rows = json.loads(cli.out)["rows"]
+    rows = cli.document("topology bench torus:4x4")["rows"]
     assert [row["bytes"] for row in rows][:2] == [65536, 262144]
     for row in rows:
         # an all-reduce is two halves of the same algorithm here
@@ -108,12 +96,10 @@ def test_a_plan_on_another_network_scores_as_it_says(cli: Cli, tmp_path: Path) -
     """The network is part of the problem file that is written."""
     problem, plan = (str(tmp_path / name) for name in ("problem", "plan"))
     network = "--cluster a100x8 --topology ring:8"
-    written = f"problems {SMALL} {network} -o {problem}.json"
-    cli.succeeds(written)
+    cli.succeeds(f"problems {SMALL} {network} -o {problem}.json")
     assert read_problem(f"{problem}.json").cluster.topology.max_devices == 8
     arguments = f"solve {SMALL} {network} --solver dp"
-    cli.succeeds(f"{arguments} -o {plan}.json --json -")
-    step = json.loads(cli.out)["cells"][0]["step_time_ns"]
+    step = cli.document(f"{arguments} -o {plan}.json")["cells"][0]["step_time_ns"]
     arguments = f"score {problem}.json {plan}.json --json -"
     cli.succeeds(arguments)
     assert json.loads(cli.out)["step_time_ns"] == step
@@ -136,8 +122,7 @@ def test_an_answer_lists_what_collectives_reach(cli: Cli) -> None:
 
 
 def test_several_kinds_of_machines_are_one_cluster(cli: Cli) -> None:
-    cluster = "--cluster h100x8+a100x4"
-    cli.succeeds(f"problems {LARGER} {cluster} -o problem.json")
+    cli.succeeds(f"problems {LARGER} --cluster h100x8+a100x4 -o problem.json")
     problem = read_problem("problem.json")
     found = problem.cluster
     assert found.device_name == "H100-80GB-SXM + A100-80GB-SXM"
@@ -147,8 +132,7 @@ def test_several_kinds_of_machines_are_one_cluster(cli: Cli) -> None:
     assert slow.device == "A100-80GB-SXM"
     assert slow.forward_ns > cost.forward_ns
     # a message inside a node stays there
-    units = found.topology.units[0]
-    assert len(set(units.values())) == 2
+    assert len(set(found.topology.units[0].values())) == 2
     cli.succeeds("solve problem.json --solver dp -o plan.json")
     assert "optimal" in cli.out
     assert read_plan("plan.json").devices_used <= 12
@@ -164,15 +148,11 @@ def test_a_cluster_in_a_file_is_that_of_its_name(cli: Cli, tmp_path: Path) -> No
         "device: {machine: a100, price_usd_per_hour: 2.5}\n"
     )
     for cluster, output in (("a100x8", named), (str(path), filed)):
-        command = f"problems {SMALL} --cluster {cluster}"
-        cli.succeeds(f"{command} -o {output}")
+        cli.succeeds(f"problems {SMALL} --cluster {cluster} -o {output}")
     one, other = read_problem(named), read_problem(filed)
     assert other.graph == one.graph
     assert other.cluster.topology == one.cluster.topology
     assert other.cluster.price_usd_per_hour == 2.5
-    path.write_text("num_devices: 8\ndevice: {machine: a101}\n")
-    error = cli.refuses(f"problems {SMALL} --cluster {path}")
-    assert "device.machine: expected one of" in error
 
 
 def test_an_order_for_a_plan_is_scored_and_written(cli: Cli, tmp_path: Path) -> None:
@@ -183,23 +163,13 @@ def test_an_order_for_a_plan_is_scored_and_written(cli: Cli, tmp_path: Path) -> 
     )
     network = f"{LARGER} --cluster h100x16 --topology torus:4x4"
     cli.succeeds(f"problems {network} -o {problem}")
-    solve = f"solve {problem} --solver dp --pin tp=4,r=4"
-    cli.succeeds(f"{solve} -o {plan}")
+    cli.succeeds(f"solve {problem} --solver dp --pin tp=4,r=4 -o {plan}")
     files = f"--rankfile {ranks} --hostfile {hosts} -o {moved}"
-    command = f"topology order {problem} {plan} {files} --json -"
-    cli.succeeds(command)
-    found = json.loads(cli.out)
+    found = cli.document(f"topology order {problem} {plan} {files}")
     assert found["after_ns"] < found["before_ns"]
     assert "less" in cli.err
     assert len(Path(hosts).read_text().splitlines()) == 16
     cli.succeeds(f"problems {network} --order {ranks} -o {again}")
     assert read_problem(again).cluster == read_problem(moved).cluster
     for path, name in ((problem, "before_ns"), (again, "after_ns")):
-        cli.succeeds(f"score {path} {plan} --json -")
-        assert json.loads(cli.out)["step_time_ns"] == found[name]
-
-
-def test_an_order_asks_for_a_graph(cli: Cli) -> None:
-    cli.succeeds("solve llama2-7b-16 --solver dp -o plan.json")
-    error = cli.refuses("topology order llama2-7b-16 plan.json")
-    assert "expected kind 'graph', got 'hierarchy'" in error
+        assert cli.document(f"score {path} {plan}")["step_time_ns"] == found[name]

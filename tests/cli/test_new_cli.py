@@ -17,8 +17,7 @@ from tests.cli.conftest import Cli
 
 
 def test_a_machine_alone_is_that_machine(cli: Cli) -> None:
-    words = "--machine h100 --devices 16 -o x.yaml"
-    cli.succeeds(f"new cluster {words}")
+    cli.succeeds("new cluster --machine h100 --devices 16 -o x.yaml")
     cluster, ((site, count),) = read_cluster("x.yaml")
     assert (site, count) == (machine("h100"), 16)
     assert cluster.topology == machine("h100").cluster(16).topology
@@ -67,8 +66,7 @@ def test_a_device_of_ones_own_has_a_problem(cli: Cli) -> None:
     assert device.peak_flops["bf16"] == 1.2e15
     words = "--model llama2-7b --cluster x.yaml --global-batch 8"
     cli.succeeds(f"new problem {words} -o p.json")
-    found = read_problem("p.json")
-    assert found.cluster.device == device
+    assert read_problem("p.json").cluster.device == device
     cli.succeeds(f"problems {words}")
     assert cli.out == Path("p.json").read_text()
 
@@ -139,10 +137,8 @@ def test_a_bad_answer_is_asked_for_again(
 
 
 def test_a_file_that_is_there_is_said(cli: Cli) -> None:
-    path = Path("x.yaml")
-    words = "new cluster --machine h100 --devices 8"
-    path.write_text("mine")
-    cli.succeeds(f"{words} -o x.yaml")
+    Path("x.yaml").write_text("mine")
+    cli.succeeds("new cluster --machine h100 --devices 8 -o x.yaml")
     assert cli.err == "nest: x.yaml: written over the file of that name\n"
 
 
@@ -152,8 +148,6 @@ def test_what_cannot_be_read_is_not_written(
     monkeypatch.setattr(
         "nest.hardware.template.cluster_text", lambda *_: "num_devices: 0"
     )
-    path = Path("x.yaml")
-    words = "new cluster --machine h100 --devices 8"
-    said = cli.refuses(f"{words} -o x.yaml")
+    said = cli.refuses("new cluster --machine h100 --devices 8 -o x.yaml")
     assert said.startswith("nest new cluster: expected options of a cluster")
-    assert not path.exists()
+    assert not Path("x.yaml").exists()

@@ -56,21 +56,12 @@ def test_any_order_under_a_target_is_what_it_runs(
         assert f"of {plans} without overlap" in " ".join(
             cli.out.replace("optimal among", "of").split()
         )
-        proof = json.loads(Path("j.json").read_text())["proof"]
-        assert proof == {
+        assert json.loads(Path("j.json").read_text())["proof"] == {
             "schedules": schedules,
             "virtual_stages": chunks,
             "overlap": {},
             "target": target,
         }
-
-
-def test_any_order_stands_alone(cli: Cli, config: str) -> None:
-    said = cli.refuses(f"solve {config} --schedule any,zb-v")
-    assert said == (
-        "--schedule: expected names of schedules, or 'any' alone, got "
-        "'any,zb-v'; remove 'any' or the others"
-    )
 
 
 def test_schedules_that_nobody_stated_are_looked_at(
@@ -106,8 +97,7 @@ def test_a_plan_of_another_schedule_is_refused_by_its_name(
     if is_file:
         cli.succeeds(f"problems {words} -o p.json")
         words = "p.json"
-        request = ProblemRequest(problem=words, schedule=schedule)
-        problem = request.find_problem()
+        problem = ProblemRequest(problem=words, schedule=schedule).find_problem()
     layers = [layer.id for layer in problem.graph.layers]
     half = len(layers) // 2
     stages = tuple(

@@ -55,8 +55,7 @@ def rows_of(page: Page, columns: int) -> dict[str, list[str]]:
 
 def test_a_solver_that_crashes_costs_its_row_alone(cli: Cli) -> None:
     arguments = "compare problem.json --solvers loopback,brute"
-    option = "--option loopback.act=raise"
-    assert cli(f"{arguments} {option} --html page.html") == 1
+    assert cli(f"{arguments} --option loopback.act=raise --html page.html") == 1
     page = page_of()
     rows = rows_of(page, 8)
     assert rows["loopback"][5] == "ERROR"
@@ -91,8 +90,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
 
     with mock.patch("nest.analysis.compare.run_solver", run):
         arguments = "compare problem.json --solvers brute,dp,milp"
-        written = "--html page.html --csv cells.csv"
-        assert cli(f"{arguments} {written}") == 130
+        assert cli(f"{arguments} --html page.html --csv cells.csv") == 130
     assert "stopped before they began: milp" in cli.out
     _, *lines = Path("cells.csv").read_text().splitlines()
     assert [line.split(",")[1] for line in lines] == ["brute", "dp"]
@@ -109,8 +107,7 @@ def test_what_is_there_when_it_is_interrupted_is_a_page(cli: Cli) -> None:
 
 def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
     arguments = "solve problem.json --solver brute"
-    price = "--tokens 2e3 --price 1.5"
-    cli.succeeds(f"{arguments} {price} --html page.html")
+    cli.succeeds(f"{arguments} --tokens 2e3 --price 1.5 --html page.html")
     text = Path("page.html").read_text()
     assert "90.0000 ns" in cli.out
     page = Page(text)
@@ -128,8 +125,7 @@ def test_solve_writes_the_same_figures_as_it_prints(cli: Cli) -> None:
 
 def test_defaults_of_a_model_are_told_with_their_options(cli: Cli) -> None:
     model = "--model gpt2 --cluster h100x2 --tp 1,2"
-    arguments = f"solve --solver megatron {model} --pin pp=1"
-    cli.succeeds(f"{arguments} --html page.html")
+    cli.succeeds(f"solve --solver megatron {model} --pin pp=1 --html page.html")
     rows = rows_of(page_of(), 4)
     assert rows["tensor parallel degree"][1:] == ["1, 2", "as asked", ""]
     assert rows["pipeline stages"][1:] == ["1", "as asked", ""]
@@ -205,8 +201,7 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
     page = "--html page.html"
     cli.succeeds(f"{arguments} --target torchtitan {page}")
     rows = rows_of(page_of(), 4)
-    chosen = ["the target", "--target torchtitan"]
-    assert rows["gradients"][2:] == chosen
+    assert rows["gradients"][2:] == ["the target", "--target torchtitan"]
     assert rows["recomputation"][2:] == ["the problem", ""]
     cli.succeeds(f"{arguments} {page}")
     rows = rows_of(page_of(), 4)
@@ -218,8 +213,7 @@ def test_what_a_target_chose_of_a_file_is_told(cli: Cli) -> None:
 
 
 def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
-    problem = read_problem("problem.json")
-    write("problem.json", with_memory(problem, 1))
+    write("problem.json", with_memory(read_problem("problem.json"), 1))
     for command in ("solve --solver brute", "pareto"):
         cli.succeeds(f"{command} problem.json --html page.html")
         page = page_of()
@@ -232,8 +226,7 @@ def test_a_page_without_a_plan_says_why_and_what_would_do(cli: Cli) -> None:
 
 def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
     """The plan with one stage is too big for a device."""
-    arguments = "report problem.json big.json plan.json"
-    assert cli(f"{arguments} -o page.html --json -") == 1
+    assert cli("report problem.json big.json plan.json -o page.html --json -") == 1
     assert cli.err.endswith("\nreport: page.html\n")
     assert "\nfits " in cli.err
     text = Path("page.html").read_text()
@@ -253,18 +246,12 @@ def test_a_report_of_plans_shows_the_fastest_that_fits(cli: Cli) -> None:
 
 def test_a_report_goes_where_html_says(cli: Cli) -> None:
     """As every other page does; -o is the same."""
-    report = "report problem.json plan.json"
     for options in ("--html a.html", "-o a.html --html a.html"):
-        cli.succeeds(f"{report} {options}")
+        cli.succeeds(f"report problem.json plan.json {options}")
         assert cli.out.endswith("\nreport: a.html\n")
         assert "Report on tiny" in Path("a.html").read_text()
         Path("a.html").unlink()
     assert not Path("report.html").exists()
-    assert cli.refuses(f"{report} -o a.html --html b.html") == (
-        "--html: expected the page that -o names, a.html, got b.html; pass "
-        "one of the two"
-    )
-    assert not list(Path().glob("?.html"))
 
 
 def test_a_report_takes_plans_by_their_settings(cli: Cli) -> None:
@@ -292,9 +279,8 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
     page = page_of("report.html")
     assert "Report on tiny" in page.text
     assert "overlap; brute, " in page.text
-    option = "loopback"
     with mock.patch("nest.solvers.run.run_cells", side_effect=KeyboardInterrupt):
-        arguments = f"report problem.json --solver {option}"
+        arguments = "report problem.json --solver loopback"
         assert cli(f"{arguments} -o stopped.html") == 130
     page = page_of("stopped.html")
     assert "The run was stopped: loopback did not finish." in page.text
@@ -304,8 +290,7 @@ def test_a_report_without_a_plan_finds_one(cli: Cli) -> None:
 def test_a_page_says_why_nothing_fits(cli: Cli, command: str) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     option = "--solvers" if command == "compare" else "--solver"
-    arguments = f"{command} tight.json {option} brute"
-    cli.succeeds(f"{arguments} --html page.html")
+    cli.succeeds(f"{command} tight.json {option} brute --html page.html")
     page = page_of()
     assert "There is no plan that fits: this is proven." in page.text
     assert "why: " in page.text
@@ -327,7 +312,6 @@ def test_a_frontier_without_points_says_why(cli: Cli) -> None:
 def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
     """The fastest plan takes 90 ns; of the gap 70 ns are known."""
     write("small.json", small())
-    arguments = "pareto small.json --html page.html"
     for bound, card, text in (
         (70, "no plan is below 70 ns", "a step takes at least 70.0000 ns"),
         (0, "no lower bound is known", "nothing is known of the step time"),
@@ -335,12 +319,11 @@ def test_a_page_has_one_bound_of_a_frontier(cli: Cli) -> None:
 
         def stopped(*given: Any, bound: int = bound, **settings: Any) -> Any:
             found = frontier(*given, **settings)
-            gap = Gap(10, 20, bound)
-            curve = dataclasses.replace(found.curves[0], gaps=(gap,))
+            curve = dataclasses.replace(found.curves[0], gaps=(Gap(10, 20, bound),))
             raise Interrupted(dataclasses.replace(found, curves=(curve,)))
 
         with mock.patch("nest.analysis.pareto.frontier", stopped):
-            assert cli(arguments) == 130
+            assert cli("pareto small.json --html page.html") == 130
         page = page_of()
         assert card in page.text
         assert text in page.text

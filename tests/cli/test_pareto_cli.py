@@ -35,8 +35,7 @@ def rows(text: str) -> list[list[str]]:
 def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     # Signs of life are for busy machines.
     cli.succeeds("pareto problem.json --quiet")
-    table = rows(cli.out)
-    assert table == [
+    assert rows(cli.out) == [
         ["3", "20", "90", "fastest", "2", "1", "1", "1", "0", "none"],
         ["2 knee", "10", "110", "22.2", "2", "1", "1", "1", "0", "none–full"],
         ["1", "8", "120", "33.3", "2", "1", "1", "1", "0", "full"],
@@ -50,35 +49,6 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
     assert f"hash {problem_hash(small())[:12]}" in cli.out
 
 
-def test_the_points_that_bulge_most(cli: Cli) -> None:
-    """Numbers stay those of the whole frontier."""
-    cli.succeeds("pareto problem.json --top 1")
-    assert [row[0] for row in rows(cli.out)] == ["3", "2 knee", "1"]
-    text = "proven: every plan is matched or beaten by one of 3 points"
-    assert text in cli.out
-    assert "not shown" not in cli.out
-    cli.succeeds("pareto problem.json --within 9%")
-    assert [row[0] for row in rows(cli.out)] == ["3", "2 knee", "1"]
-    cli.succeeds("pareto problem.json --within 0.1")
-    assert [row[0] for row in rows(cli.out)] == ["3", "1"]
-    assert "1 point not shown; without --within all are" in cli.out
-    cli.succeeds("pareto problem.json --within 0.1 --top 1")
-    assert "without --top and --within all are" in cli.out
-    assert cli.refuses("pareto problem.json --top 0").startswith("--top: ")
-
-
-def test_prices_steps_and_sizes(cli: Cli) -> None:
-    """Two devices, 90 ns, 0.001 $ per ns: 0.18 $, a thousand times."""
-    cli.succeeds(
-        f"pareto problem.json --objectives time,cost --price {PRICE} --steps 1000"
-    )
-    assert [row[1:7] for row in rows(cli.out)] == [
-        ["20", "90", "fastest", "2", "0.18", "180"],
-        ["20", "120", "33.3", "1", "0.12", "120"],
-    ]
-    assert "3.6e+09 $ per device and hour" in cli.out
-
-
 def test_the_price_in_the_problem_is_enough(cli: Cli) -> None:
     write("priced.json", with_device(small(), price_usd_per_hour=PRICE))
     cli.succeeds("pareto priced.json --objectives cost")
@@ -88,7 +58,6 @@ def test_the_price_in_the_problem_is_enough(cli: Cli) -> None:
 def test_plans_can_be_scored(cli: Cli) -> None:
     """With the problem of their size, without a word about a foreign one."""
     folder = Path("plans")
-    document = Path("pareto.json")
     cli.succeeds(
         "pareto problem.json --objectives time,memory,devices --devices 2,1 "
         "--pin r=1 --forbid zero=3 -o plans --json pareto.json"
@@ -102,7 +71,7 @@ def test_plans_can_be_scored(cli: Cli) -> None:
     assert read_problem(one) == structs.replace(
         small(), cluster=structs.replace(small().cluster, num_devices=1)
     )
-    written = json.loads(document.read_text())
+    written = json.loads(Path("pareto.json").read_text())
     assert written["restrictions"]["pin"] == {"r": [1]}
     for point in written["points"]:
         path = str(folder / f"plan-{point['number']}.json")
@@ -114,8 +83,7 @@ def test_plans_can_be_scored(cli: Cli) -> None:
 
 
 def test_the_document_on_standard_output(cli: Cli) -> None:
-    cli.succeeds("pareto problem.json --granularity layer --json -")
-    document = json.loads(cli.out)
+    document = cli.document("pareto problem.json --granularity layer")
     assert document["schema"] == "nest-pareto/1"
     assert document["granularity"] == "layer"
     assert document["proven"] is True
@@ -123,7 +91,6 @@ def test_the_document_on_standard_output(cli: Cli) -> None:
 
 
 def test_other_solvers_prove_points(cli: Cli) -> None:
-    document = Path("pareto.json")
     cli.succeeds(
         "pareto problem.json --prove cpsat --points 1,3 --workers 1 --json pareto.json"
     )
@@ -131,7 +98,7 @@ def test_other_solvers_prove_points(cli: Cli) -> None:
     assert "cpsat says" in cli.out
     assert "120.0000 ns (optimal)" in cli.out
     assert "infeasible" in cli.out
-    written = json.loads(document.read_text())
+    written = json.loads(Path("pareto.json").read_text())
     assert written["prover"] == "cpsat"
     first, third = written["proofs"]
     assert (first["number"], first["verdict"]) == (1, "proven")
@@ -181,19 +148,11 @@ def test_a_search_that_lies_is_loud(cli: Cli) -> None:
     )
 
 
-def test_what_is_not_proven_is_said(cli: Cli) -> None:
-    cli.succeeds("pareto problem.json --time-limit 1e-9")
-    assert "no plan was found" in cli.out
-    assert "not proven: 2 devices from 0 bytes to 100 bytes" in cli.out
-    assert "proven: every plan" not in cli.out
-
-
 def test_nothing_fits(cli: Cli) -> None:
-    plot = Path("plans")
     write("tight.json", with_device(small(), memory_bytes=7))
     cli.succeeds("pareto tight.json -o plans --prove cpsat")
     assert "\nno plan fits\nproven: " in cli.out
-    assert list(plot.iterdir()) == []
+    assert list(Path("plans").iterdir()) == []
 
 
 def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
@@ -205,18 +164,15 @@ def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
 
 def test_a_plot(cli: Cli) -> None:
     pytest.importorskip("matplotlib")
-    path = Path("plot.svg")
     cli.succeeds("pareto problem.json --plot plot.svg")
-    assert "2 devices" in path.read_text()
+    assert "2 devices" in Path("plot.svg").read_text()
 
 
 def test_a_model_on_a_cluster(cli: Cli) -> None:
-    cli.succeeds(
+    document = cli.document(
         "pareto --model gpt3-1.3b --cluster h100x2 --layers-per-node 8 "
         "--micro-batches 1,2 --zero 0,1 --objectives time,memory,devices "
-        "--json -"
     )
-    document = json.loads(cli.out)
     assert document["proven"]
     assert {c["num_devices"] for c in document["curves"]} == {1, 2}
 
@@ -230,18 +186,8 @@ def test_without_matplotlib(cli: Cli) -> None:
     )
 
 
-def test_plans_go_to_a_new_or_empty_directory(cli: Cli, tmp_path: Path) -> None:
-    for path, got in (
-        (tmp_path, "one with files in it"),
-        ("problem.json", "a file"),
-        (Path("no/plans"), f"no directory {Path('no')}"),
-    ):
-        assert cli.refuses(f"pareto problem.json -o {path}") == (
-            f"-o {path}: expected a new or empty directory, got {got}; "
-            f"choose another path"
-        )
-    sealed = Path("sealed")
-    sealed.mkdir()
+def test_plans_go_to_a_directory_that_may_be_written(cli: Cli) -> None:
+    Path("sealed").mkdir()
     with mock.patch.object(os, "access", return_value=False):
         text = cli.refuses("pareto problem.json -o sealed")
     assert "got one that may not be written; choose another path" in text

@@ -80,17 +80,16 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("theirs")
 def test_broken_entry_points_cost_a_cell_each(cli, files):
-    cli.succeeds("solvers --json -")
-    entries = {x["solver"]: x for x in json.loads(cli.out)["solvers"]}
+    entries = {x["solver"]: x for x in cli.document("solvers")["solvers"]}
     assert entries["noisy"]["reason"] is None
     assert entries["noisy"]["version"] == "theirs 1.2"
     assert {x: entries[x]["reason"] for x in REASONS} == REASONS
 
-    solvers = "noisy,raises,leaves,mistaken,no-colon,random"
-    asked = f"problem.json --solvers {solvers}"
-    option = "--option noisy.act=heuristic"
-    cli.succeeds(f"compare {asked} {option} --json -")
-    cells = {x["solver"]: x for x in json.loads(cli.out)["cells"]}
+    asked = "problem.json --solvers noisy,raises,leaves,mistaken,no-colon,random"
+    cells = {
+        x["solver"]: x
+        for x in cli.document(f"compare {asked} --option noisy.act=heuristic")["cells"]
+    }
     assert cells["noisy"]["outcome"] == cells["random"]["outcome"] == "solved"
     assert {
         name: cells[name]["detail"]
@@ -101,8 +100,7 @@ def test_broken_entry_points_cost_a_cell_each(cli, files):
     # One that ends the process that imports it has failed.
     asked = "problem.json --solvers raises,leaves,random"
     assert cli(f"bench {asked} -o run --json -") == 1
-    document = json.loads(cli.out)
-    found = {x["solver"]: x for x in document["answers"]["rows"]}
+    found = {x["solver"]: x for x in json.loads(cli.out)["answers"]["rows"]}
     assert found["random"]["outcome"] == "solved"
     assert found["raises"]["detail"] == REASONS["raises"]
     assert found["leaves"]["outcome"] == "error"
@@ -125,15 +123,15 @@ def test_an_entry_point_that_hangs(cli, theirs, monkeypatch):
         "[nest.solvers]\nhangs = theirs_hangs:Planner\n"
     )
     monkeypatch.setattr(registry, "IMPORT_S", 0.2)
-    cli.succeeds("solvers --json -")
-    entries = {x["solver"]: x for x in json.loads(cli.out)["solvers"]}
+    entries = {x["solver"]: x for x in cli.document("solvers")["solvers"]}
     assert entries["hangs"]["reason"] == (
         "importing theirs_hangs:Planner took more than 0.2 s; allow more "
         "time, or mend the package that provides it"
     )
-    asked = "problem.json --solvers hangs,random"
-    cli.succeeds(f"compare {asked} --json -")
-    cells = {x["solver"]: x for x in json.loads(cli.out)["cells"]}
+    cells = {
+        x["solver"]: x
+        for x in cli.document("compare problem.json --solvers hangs,random")["cells"]
+    }
     assert cells["hangs"]["outcome"] == "not-installed"
     assert cells["hangs"]["detail"] == entries["hangs"]["reason"]
     assert cells["random"]["outcome"] == "solved"
@@ -187,32 +185,29 @@ def keep_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_takes_part(cli, monkeypatch):
     """In every command that runs solvers, and when a run is resumed."""
     asked = f"problem.json --solvers {SHELL}"
-    cli.succeeds(f"compare {asked} --repair --json -")
-    (cell,) = json.loads(cli.out)["cells"]
+    (cell,) = cli.document(f"compare {asked} --repair")["cells"]
     assert cell["solver"] == "replicate"
     assert cell["version"] == "replicate 1.0"
     assert cell["status"] == "over-memory"
 
     first, *_ = references()
-    problem = Path("dag.json")
-    problem.write_bytes(encode(first.problem))
-    solve = f"solve dag.json --solver {SHELL} -o plan.json"
-    cli.succeeds(solve)
+    Path("dag.json").write_bytes(encode(first.problem))
+    cli.succeeds(f"solve dag.json --solver {SHELL} -o plan.json")
     cli.succeeds("score dag.json plan.json")
-    run = Path("run")
-    bench = f"bench {asked} -o run"
-    cli.succeeds(bench)
-    (cell_file,) = (run / "cells").iterdir()
+    cli.succeeds(f"bench {asked} -o run")
+    (cell_file,) = (Path("run") / "cells").iterdir()
     cell_file.unlink()
     registry.unregister_solver("replicate")
-    resume = "bench --resume -o run --json -"
-    cli.succeeds(f"{resume} --solvers {SHELL}")
-    names = [x["solver"] for x in json.loads(cli.out)["answers"]["rows"]]
+    names = [
+        x["solver"]
+        for x in cli.document(f"bench --resume -o run --solvers {SHELL}")["answers"][
+            "rows"
+        ]
+    ]
     assert names == ["replicate"]
     assert cell_file.exists()
 
-    changed = Path("other.yaml")
-    changed.write_text(SHELL.read_text().replace("1.0", "1.1"))
+    Path("other.yaml").write_text(SHELL.read_text().replace("1.0", "1.1"))
     assert "expected the planners of the run that began there" in cli.refuses(
         "bench problem.json --solvers other.yaml --resume -o run"
     )
@@ -232,8 +227,7 @@ def command_run(cli, files, tmp_path) -> Iterator[tuple[Path, str, Path]]:
     """A run with a command, of which no cell is finished."""
     path, trace = mine(tmp_path)
     run = Path("run")
-    solvers = f"random,{path}"
-    cli(f"bench problem.json --solvers {solvers} -o run")
+    cli(f"bench problem.json --solvers random,{path} -o run")
     trace.unlink()
     for cell in (run / "cells").iterdir():
         cell.unlink()
@@ -255,8 +249,7 @@ def test_a_directory_runs_no_command(cli, command_run):
     assert "expected those of the run, random,mine, got mine" in cli.refuses(
         f"{resume} --solvers {path}"
     )
-    changed = Path("changed.yaml")
-    changed.write_text(Path(path).read_text().replace("touch", "touch  "))
+    Path("changed.yaml").write_text(Path(path).read_text().replace("touch", "touch  "))
     assert "expected this call to name planner 'mine'" in cli.refuses(
         f"{resume} --solvers random,changed.yaml"
     )
@@ -307,8 +300,7 @@ def test_a_directory_names_no_log(cli, command_run):
 
 def test_a_grid_runs_no_command(cli, tmp_path):
     path, trace = mine(tmp_path)
-    grid = Path("grid.yaml")
-    grid.write_text(
+    Path("grid.yaml").write_text(
         "schema: nest-sweep/1\nmodels: [gpt2]\nclusters: [h100x1]\n"
         f"job: {{layers_per_node: 12, global_batch: 4}}\nsolvers: [{path}]\n"
     )
@@ -335,18 +327,16 @@ def test_a_description_is_named_once(cli):
 
 def test_conform(cli, monkeypatch):
     keep_small(monkeypatch)
-    out = Path("conform.json")
     cli.succeeds(f"conform {SHELL} --json conform.json")
     assert "replicate (replicate 1.0) conforms: 9 passed, 0 failed" in cli.out
-    document = json.loads(out.read_text())
+    document = json.loads(Path("conform.json").read_text())
     assert document["schema"] == "nest-conform/1"
     assert document["conforms"] is True
     assert document["grace_s"] == 1.0
     assert [x["check"] for x in document["checks"]] == [x.name for x in CHECKS]
     assert document["cells"][0]["problem"] == "conform-dag"
 
-    broken = Path("broken.yaml")
-    broken.write_text(
+    Path("broken.yaml").write_text(
         "schema: nest-planner/1\nname: replicate\n"
         "command: sh -c 'exit 3' sh {problem} {plan}\n"
     )

@@ -18,7 +18,7 @@ import pytest
 from nest.cli.progress import ProgressLine
 from nest.ir import write
 from nest.solvers.cell import Running
-from tests.children import is_alive, wait_until
+from tests.children import is_alive, python, wait_until
 from tests.loopback import tiny_problem
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,6 @@ def run(text: str, **environment: str) -> tuple[int, bytes, bytes]:
         command(text), cwd=ROOT, capture_output=True, env={**os.environ, **environment}
     )
     return done.returncode, done.stdout, done.stderr
-
-
-def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
-    )
 
 
 def test_python_m_nest() -> None:
@@ -159,8 +153,7 @@ def test_full_disk_is_one_message() -> None:
 def test_closed_output_is_fine(problem: str) -> None:
     shell = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh"]
     arguments = command(f"solve {problem} --solver loopback")
-    done = subprocess.run([*shell, *arguments], cwd=ROOT)
-    assert done.returncode == 0
+    assert subprocess.run([*shell, *arguments], cwd=ROOT).returncode == 0
 
 
 def test_tables_without_unicode(problem: str) -> None:
@@ -197,8 +190,7 @@ def test_piped_tables_have_80_columns(problem: str, columns: str) -> None:
 def test_piped_tables_are_as_wide_as_columns_says(problem: str) -> None:
     code, out, err = run(f"compare {problem} {BIG_PLAN}", COLUMNS="40")
     assert (code, told(err)) == (1, [])
-    lines = out.decode().splitlines()
-    assert max(map(len, lines)) <= 40
+    assert max(map(len, out.decode().splitlines())) <= 40
     assert "search, s" in out.decode()
     assert b"\x1b" not in out
 

@@ -54,8 +54,7 @@ def _models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_is_profiled(cli: Cli, torch: Any) -> None:
     options = "--device cpu --warm-up 0 --repeats 1 --tp 1,2 --samples 1,3"
-    arguments = ["--model", "toy", *options.split(), "-o", "profile.json"]
-    cli.succeeds("profile", *arguments)
+    cli.succeeds("profile --model toy -o profile.json", *options.split())
     profile = load_profile("profile.json")
     assert [(e.kind, e.tp, e.samples) for e in profile.entries] == [
         (kind, tp, samples)
@@ -152,8 +151,7 @@ def test_what_cannot_be_imported_is_refused(
     cli: Cli, tmp_path: Path, options: str, message: str
 ) -> None:
     path = str(write_lines(tmp_path / NAME))
-    said = cli.refuses(f"import profile-csv {path} {options} -o -")
-    assert said == message
+    assert cli.refuses(f"import profile-csv {path} {options} -o -") == message
 
 
 def test_an_unknown_device_is_refused(cli: Cli, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,28 @@ from msgspec.structs import replace
 from nest.ir import encode
 from nest.solvers import registry
 from tests import codesigns
-from tests.builders import SINGLE, make_plan
+from tests.builders import SINGLE, make_plan, two_stages, with_device, with_job
+from tests.certified import NCCL
 from tests.cli.conftest import TINY, Cli
-from tests.cli.test_export_cli import SCRIPT
+from tests.cli.test_export_cli import SCRIPT, plan_of_16
 from tests.cli.test_questions_cli import chain, chain_of_two_types
+from tests.cli.test_simulate_cli import steady
 from tests.cli.test_targets_cli import stages_differ
-from tests.loopback import TARGET, big_plan, foreign_plan, good_plan, tiny_problem
+from tests.cli.test_validate_cli import MEASURED
+from tests.loopback import (
+    BASELINE,
+    OVERRUNNER,
+    TARGET,
+    big_plan,
+    crowded_problem,
+    foreign_plan,
+    good_plan,
+    tiny_problem,
+)
 from tests.unit.analysis.test_pareto import small
+from tests.unit.validation.test_validation import CELLS, text_of
+
+TWO = replace(two_stages(topology=NCCL), name="two")
 
 TOPOLOGIES = Path(__file__).parents[1] / "data" / "topologies"
 TRANSCRIPT = Path(__file__).with_name("refusals.txt")
@@ -32,13 +48,26 @@ RECORDS = {
     "problem.json": tiny_problem(),
     "plan.json": good_plan(),
     "big.json": big_plan(),
+    "crowded.json": crowded_problem(),
     "foreign.json": foreign_plan(),
+    "strange.json": replace(foreign_plan(), problem_hash="0" * 64),
     "unknown-preset.json": replace(tiny_problem(), preset="standrad"),
     "chain.json": chain(sequence_length=10),
+    "tight.json": chain(memory_bytes=19),
+    "tighter.json": chain(memory_bytes=5),
     "chain-plan.json": make_plan(("a", SINGLE), ("b", SINGLE)),
     "two-types.json": chain_of_two_types(),
     "small.json": small(),
     "stages-differ.json": stages_differ(),
+    "plan-16.json": plan_of_16(),
+    "mixed-16.json": plan_of_16(recompute="full"),
+    "steady.json": steady(),
+    "steady-plan.json": make_plan(("a", SINGLE)),
+    "two.json": TWO,
+    "two-chunks.json": with_job(TWO, virtual_stages=(1, 2)),
+    "two-split.json": with_job(TWO, schedule="zb-h1"),
+    "two-tight.json": with_device(TWO, memory_bytes=1),
+    "two-plan.json": make_plan(("a b", SINGLE), replicas=2),
 }
 
 SPACE = codesigns.SPEC
@@ -52,6 +81,16 @@ TEXTS = {
     "wild.json": WHOLE.replace('"name"', '"preset": "wild", "name"', 1),
     "grid.yaml": "models: [gpt3-1.3b]\n",
     "run.sh": SCRIPT,
+    "tower.json": WHOLE.replace('"kind": "block"', '"kind": "tower"', 1),
+    "a101.yaml": "num_devices: 8\ndevice: {machine: a101}\n",
+    "empty.csv": "",
+    "other.csv": "a,b\n1,2\n",
+    "measured.csv": MEASURED.decode(),
+    "gbs.csv": text_of(CELLS | {"gbs": "8"}).decode(),
+    "nvswitch.txt": (TOPOLOGIES / "nvidia-smi-nvswitch.txt").read_text(),
+    "rwkv/config.json": '{"model_type": "rwkv"}',
+    "xlnet/config.json": '{"model_type": "xlnet"}',
+    "nan.yaml": "num_devices: 2\ndevice:\n  machine: h100\n  memory_bytes: .nan\n",
     "slurm-tree.conf": (TOPOLOGIES / "slurm-tree.conf").read_text(),
     "spec.yaml": SPACE,
     "bare.yaml": SPACE.replace(MODELS, ""),
@@ -61,23 +100,52 @@ TEXTS = {
     ),
 }
 
-SOLVERS = {"loopback": TARGET, "engine": "tests.loopback:NeedsEngine"}
+#: No text, whatever it should be.
+NO_TEXT = {
+    "binary.csv": b"\xff",
+    "binary.sh": b"\xff\xfe",
+    "binary.json": b"\x80\x81 not JSON",
+}
+
+#: A number that commands of the transcript call so.
+HUGE = "9" * 5000
+
+SOLVERS = {
+    "loopback": TARGET,
+    "baseline": BASELINE,
+    "overrunner": OVERRUNNER,
+    "engine": "tests.loopback:NeedsEngine",
+}
+
+
+def fill(path: Path) -> None:
+    """Write the files that commands name."""
+    for name, record in RECORDS.items():
+        (path / name).write_bytes(encode(record))
+    for name, text in TEXTS.items():
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text(text)
+    for name, data in NO_TEXT.items():
+        (path / name).write_bytes(data)
+
+
+@contextmanager
+def more_solvers() -> Iterator[None]:
+    """Register the solvers that commands name."""
+    for name, target in SOLVERS.items():
+        registry.register_solver(name, target)
+    yield
+    for name in SOLVERS:
+        registry.unregister_solver(name)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a folder with the files that commands name."""
     path = tmp_path_factory.mktemp("refusals")
-    for name, record in RECORDS.items():
-        (path / name).write_bytes(encode(record))
-    for name, text in TEXTS.items():
-        (path / name).parent.mkdir(exist_ok=True)
-        (path / name).write_text(text)
-    for name, target in SOLVERS.items():
-        registry.register_solver(name, target)
-    yield path
-    for name in SOLVERS:
-        registry.unregister_solver(name)
+    fill(path)
+    with more_solvers():
+        yield path
 
 
 def rows() -> list[tuple[str, str]]:
@@ -103,7 +171,7 @@ def test_a_command_is_refused(
     """On one line, and no file is written or changed."""
     monkeypatch.chdir(folder)
     before = contents(folder)
-    text = cli.refuses(command)
+    text = cli.refuses(command.replace("HUGE", HUGE))
     pattern = ".*".join(map(re.escape, message.split("…")))
     assert text == message or re.fullmatch(pattern, text), text
     assert contents(folder) == before

@@ -29,8 +29,7 @@ def solve(cli: Cli, config: str) -> str:
 
 def test_the_plan_that_may_not_fit_is_shown_below(cli: Cli, solve: str) -> None:
     """``--headroom 0`` gives it, and so does the stated headroom the other."""
-    cli.succeeds(f"solve {solve} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"solve {solve}")
     assert document["headroom"] == DEFAULT_HEADROOM
     (cell,), faster = document["cells"], document["faster"]
     assert cell["intervals"]["fit_probability"] >= 0.75
@@ -42,23 +41,22 @@ def test_the_plan_that_may_not_fit_is_shown_below(cli: Cli, solve: str) -> None:
     model = solve.replace(SMALL, "")
     cli.succeeds(f"problems {model} {SMALL} -o problem.json")
     Path("plan.json").write_text(json.dumps(cell["plan"]))
-    cli.succeeds("score problem.json plan.json --json -")
-    assert json.loads(cli.out)["step_time_ns"] == cell["step_time_ns"]
+    assert (
+        cli.document("score problem.json plan.json")["step_time_ns"]
+        == cell["step_time_ns"]
+    )
 
-    cli.succeeds(f"solve {solve} --headroom {DEFAULT_HEADROOM} --json -")
-    again = json.loads(cli.out)
+    again = cli.document(f"solve {solve} --headroom {DEFAULT_HEADROOM}")
     assert again["cells"][0]["step_time_ns"] == cell["step_time_ns"]
     assert "faster" not in again
-    cli.succeeds(f"solve {solve} --headroom 0 --json -")
-    old = json.loads(cli.out)
+    old = cli.document(f"solve {solve} --headroom 0")
     assert old["cells"][0]["step_time_ns"] == faster["step_time_ns"]
     assert old["headroom"] == "0"
     assert "only plans under" not in cli.err
 
 
 def test_compare_and_python_have_the_same_default(cli: Cli, solve: str) -> None:
-    cli.succeeds(f"compare {solve} --solvers dp,cpsat --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"compare {solve} --solvers dp,cpsat")
     steps = {cell["step_time_ns"] for cell in document["cells"]}
     assert len(steps) == 1
     assert document["faster"]["step_time_ns"] < min(steps)
@@ -77,7 +75,6 @@ def test_compare_and_python_have_the_same_default(cli: Cli, solve: str) -> None:
     comparison = nest.compare(solvers="dp", model=model, cluster=cluster, **small)
     assert {comparison["dp"].step_time_ns} == steps
     # A problem that was made before is solved as it is.
-    problem = nest.problem(model=model, cluster=cluster, **small)
-    fastest = nest.solve(problem)
+    fastest = nest.solve(nest.problem(model=model, cluster=cluster, **small))
     assert fastest.step_time_ns == document["faster"]["step_time_ns"]
     assert "headroom" not in fastest.extra

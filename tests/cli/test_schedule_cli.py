@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.rows import rows
 
 LAYER = Path(__file__).parents[2] / "examples" / "codesign" / "layer.json"
 CORES = "--cores tensor=8,vector=2"
@@ -22,8 +23,7 @@ def test_a_layer_is_scheduled(cli: Cli, solver: str) -> None:
     Backward the gradients of the weights run beside the norm: 1100 + 1800 +
     1100 + 2500, where all alone take 7100.
     """
-    cli.succeeds(f"{SCHEDULE} --solver {solver} --json -")
-    document = json.loads(cli.out)
+    document = cli.document(f"{SCHEDULE} --solver {solver}")
     assert document["schema"] == "nest-schedule/1"
     lengths = {
         name: (one["makespan_ticks"], one["optimal"])
@@ -46,36 +46,7 @@ def layer(path: Path, *operators: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("operators", "cores", "text"),
-    [
-        (
-            [{"name": "a", "engine": "tensor", "single_ticks": 1}],
-            "vector=2",
-            "$.passes.forward: operator 'a': expected at least one tensor "
-            "core, got none",
-        ),
-        (
-            [{"name": "a", "engine": "tensor", "single_ticks": 1.5}],
-            "tensor=1",
-            "single_ticks: expected `int | null`, got `float`",
-        ),
-        (
-            [
-                {"name": "a", "engine": "none", "after": ["b"]},
-                {"name": "b", "engine": "none", "after": ["a"]},
-            ],
-            "tensor=1",
-            "expected no cycle, got one among a, b",
-        ),
-        (
-            [{"name": "a", "engine": "none", "after": ["z"]}],
-            "tensor=1",
-            "expected names of operators in after, got 'z'",
-        ),
-        ([{"name": "a", "engine": "none"}] * 2, "tensor=1", "expected distinct names"),
-    ],
-)
+@pytest.mark.parametrize(("operators", "cores", "text"), rows("commands", "layers"))
 def test_bad_layers(
     cli: Cli, operators: list[dict[str, object]], cores: str, text: str
 ) -> None:
@@ -83,11 +54,3 @@ def test_bad_layers(
     assert cli(f"schedule {path} --cores {cores}") == 2
     assert text in cli.err
     assert len(cli.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "cores", ["8", "tensor=x", "tensor=1,tensor=2", "gpu=1", "tensor=1e9"]
-)
-def test_bad_cores(cli: Cli, cores: str) -> None:
-    assert cli(f"schedule {LAYER} --cores {cores}") == 2
-    assert "expected tensor=N,vector=N with whole numbers" in cli.err

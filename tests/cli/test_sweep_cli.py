@@ -108,8 +108,7 @@ def test_oversubscription_divides_it() -> None:
 def test_an_axis_without_an_effect_is_named(cli: Cli, cluster: str) -> None:
     """The network between nodes is of no use to one node or slice."""
     base = f"--model config.json --cluster {cluster} {SMALL}"
-    files = "--html page.html --json a.json"
-    assert cli(f"sweep {base} --vary rails=1,2 {files}") == 0
+    assert cli(f"sweep {base} --vary rails=1,2 --html page.html --json a.json") == 0
     note = "no effect here, because one node or slice has all devices"
     rows = json.loads(Path("a.json").read_text())["rows"]
     assert [row["note"] for row in rows] == ["", note]
@@ -162,8 +161,7 @@ def test_the_others_have_their_first_values() -> None:
 
 
 def test_parameters_of_a_network_stay_together() -> None:
-    text = "topology=default,rail:nodes=2,devices=8,torus:4x4"
-    assert axes_of((text,)) == {
+    assert axes_of(("topology=default,rail:nodes=2,devices=8,torus:4x4",)) == {
         "topology": ["default", "rail:nodes=2,devices=8", "torus:4x4"]
     }
     assert axes_of(("topology=a:x=1|b",)) == {"topology": ["a:x=1", "b"]}

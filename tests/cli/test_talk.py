@@ -31,8 +31,7 @@ def test_a_line_says_time_left_incumbent_and_bound():
     progress = ProgressLine("s", file, limit_s=40, cells=2)
     progress(running(8.0, message="closed  sets", **known))
     progress(running(9.0, "milp", **known | {"quantum_ps": 10**12}))
-    with_one = ProgressLine("s", file, limit_s=40)
-    with_one(running(8.0, has_plan=True))
+    ProgressLine("s", file, limit_s=40)(running(8.0, has_plan=True))
     ProgressLine("s", file)(running(8.0))
     assert file.getvalue().splitlines() == [
         "1 of 2, dp: 8 s, at most 72 s left, best 1e-07 s, bound 6e-08 s, "
@@ -57,16 +56,14 @@ def test_what_runs_beyond_the_cells_is_not_counted():
 
 def test_a_bound_of_nothing_is_not_said():
     file = Terminal()
-    progress = ProgressLine("s", file)
-    progress(running(8.0, best_quanta=10, lower_bound_quanta=0))
+    ProgressLine("s", file)(running(8.0, best_quanta=10, lower_bound_quanta=0))
     assert "best" in file.getvalue()
     assert "bound" not in file.getvalue()
 
 
 def test_a_bound_above_a_claim_is_no_gap_below_zero():
     file = io.StringIO()
-    progress = ProgressLine("s", file)
-    progress(running(8.0, best_quanta=10, lower_bound_quanta=20))
+    ProgressLine("s", file)(running(8.0, best_quanta=10, lower_bound_quanta=20))
     assert file.getvalue().endswith("gap 0 %\n")
 
 

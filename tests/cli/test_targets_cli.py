@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nest.hardware import machine
-from nest.ir import read_plan, read_problem, write
+from nest.ir import read_problem, write
 from nest.ir.problem import Problem
 from tests.builders import make_cost, make_levels, make_problem
 from tests.cli.conftest import SMALL, Cli
@@ -41,27 +41,6 @@ def _problem(tmp_path: Path) -> None:
     write(tmp_path / "problem.json", stages_differ())
 
 
-def test_solve_for_a_target(cli: Cli) -> None:
-    """The plan is one of the whole problem, with its hash."""
-    cli.succeeds(
-        "solve problem.json --solver dp --target megatron --target-loss -o plan.json"
-    )
-    text = " ".join(cli.out.split())
-    assert "1F1B plans without overlap under --target megatron" in text
-    assert (
-        "Megatron-LM, megatron-core 0.16.1 and 0.19.2: schedule 1f1b, adam "
-        "with 4 bytes of gradient and 12 of state per weight" in text
-    )
-    assert "step time 204.000 ns" in text
-    assert (
-        "36.00 % slower than the best plan without the target (both proven "
-        "optimal)" in text
-    )
-    cli.succeeds("score problem.json plan.json")
-    assert cli.err == ""
-    assert {s.strategy.tp for s in read_plan("plan.json").stages} == {2}
-
-
 @pytest.mark.parametrize("command", ["solve --solver dp", "compare --solvers dp"])
 def test_the_printed_commands_write_what_starts_a_plan(
     cli: Cli, config: str, command: str
@@ -83,11 +62,10 @@ def test_the_printed_commands_write_what_starts_a_plan(
 
 def test_compare_for_a_target(cli: Cli) -> None:
     """Exact solvers agree; the document has the target and the loss."""
-    cli.succeeds(
+    document = cli.document(
         "compare problem.json --solvers dp,cpsat,milp,brute,alpa --target "
-        "megatron --target-loss --json -"
+        "megatron --target-loss"
     )
-    document = json.loads(cli.out)
     assert [c["step_time_ns"] for c in document["cells"][:4]] == [204] * 4
     assert document["cells"][4]["outcome"] == "skipped"
     assert document["target"] == "megatron"
@@ -100,32 +78,21 @@ def test_compare_for_a_target(cli: Cli) -> None:
     assert "36.00 % slower" in cli.err
 
 
-def test_no_target_changes_nothing(cli: Cli) -> None:
-    cli.succeeds("solve problem.json --solver dp --target any")
-    assert "step time  150.000 ns" in cli.out
-    assert "under" not in cli.out
-
-
-def test_explain_and_fit_and_pareto_for_a_target(cli: Cli) -> None:
+def test_other_questions_for_a_target(cli: Cli) -> None:
+    """Of the best plan without it the stages differ."""
     cli.succeeds("solve problem.json --solver dp -o plan.json")
-    target = "--target megatron"
-    cli.succeeds(f"fit problem.json --within 210e-9 {target}")
-    assert "only plans under --target megatron" in cli.out
-    cli.succeeds(f"pareto problem.json {target} --json -")
-    document = json.loads(cli.out)
+    document = cli.document("pareto problem.json --target megatron")
     assert document["target"] == "megatron"
     assert min(p["step_time_ns"] for p in document["points"]) == 204
-    # The plan has stages that differ.
-    text = cli.refuses(f"explain problem.json plan.json {target}")
+    text = cli.refuses("explain problem.json plan.json --target megatron")
     assert "stage 2: expected tp=1 as in stage 1" in text
-    cli.succeeds(f"solve problem.json --solver dp {target} -o plan.json")
-    cli.succeeds(f"explain problem.json plan.json {target}")
-    assert "only plans under --target megatron" in cli.out
 
 
 def test_memory_is_left_free(cli: Cli) -> None:
-    cli.succeeds("solve problem.json --solver dp --headroom 10% --json -")
-    assert json.loads(cli.out)["headroom"] == "10%"
+    assert (
+        cli.document("solve problem.json --solver dp --headroom 10%")["headroom"]
+        == "10%"
+    )
     assert "plans without overlap under --headroom 10%" in cli.err
     # What is kept free is memory of the device.
     assert "0 bytes of 0.93 GiB on the fullest device" in cli.err
@@ -196,13 +163,11 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     # What is shown are the arguments of the files, in their order.
     written = (folder / "args.sh").read_text()
     start = cli.out.index("# llama-10.5m")
-    shown = cli.out[start : cli.out.index("\n)", start) + 2]
-    assert shown.split() == written.split()
+    assert cli.out[start : cli.out.index("\n)", start) + 2].split() == written.split()
     comments = " ".join(
         line.removeprefix("# ") for line in lines if line.startswith("# ")
     )
-    said = (folder / "README").read_text().splitlines()
-    assert comments.endswith(" ".join(said[1:]))
+    assert comments.endswith(" ".join((folder / "README").read_text().splitlines()[1:]))
 
 
 def test_a_launch_in_json(cli: Cli, config: str) -> None:
@@ -221,14 +186,12 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     files = document["launch"]["files"]
     assert sorted(files) == ["README", "args.sh", "hostfile"]
     # The same plan under the same job, exported.
-    plan = Path("plan.json")
-    out = Path("out")
-    plan.write_text(json.dumps(cell["plan"]))
+    Path("plan.json").write_text(json.dumps(cell["plan"]))
     cli.succeeds(
         f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o problem.json"
     )
     cli.succeeds(f"export problem.json plan.json --to megatron --model {config} -o out")
-    assert {p.name: p.read_text() for p in out.iterdir()} == files
+    assert {p.name: p.read_text() for p in Path("out").iterdir()} == files
 
 
 def test_a_network_with_nodes_can_be_launched(cli: Cli, config: str) -> None:
@@ -256,8 +219,7 @@ def test_what_cannot_be_launched(cli: Cli, config: str) -> None:
         f"{solve} --target megatron"
     )
     cli.succeeds(f"import hf {config} --cluster h100x4 {SMALL} -o named.json")
-    asked = "solve named.json --solver dp --target megatron"
-    assert cli.refuses(f"{asked} --launch") == (
+    assert cli.refuses("solve named.json --solver dp --target megatron --launch") == (
         "--launch: expected a problem that names its model, got "
         "llama-10.5m-dgx-h100x4; write the plan with -o, and pass 'nest "
         "export' its --model"
@@ -323,7 +285,3 @@ def test_a_problem_of_a_target(cli: Cli, config: str) -> None:
     cli.succeeds(f"solve {model} --solver dp -o plan.json")
     cli.succeeds("score p.json plan.json")
     assert cli.err == ""
-    assert cli.refuses("problems llama2-7b-16 --target megatron") == (
-        "--target: expected --model too, got none; a built-in problem keeps "
-        "what it says"
-    )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from nest.cost.score import score
 from nest.ir import Problem, problem_hash, read_plan, write
 from nest.solvers.base import Limit, Status
 from tests.builders import SINGLE, make_cost, make_levels, make_plan, make_problem
+from tests.children import python
 from tests.cli.conftest import Cli
 from tests.inside import PLACES, run_inside
 
@@ -35,7 +34,7 @@ def chain(memory_bytes: int = 1000) -> Problem:
     cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
     return make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 0),),
+        edge=0,
         devices=2,
         memory_bytes=memory_bytes,
         topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),
@@ -71,20 +70,15 @@ def test_every_command_takes_a_model(cli: Cli) -> None:
 
 def test_exports_take_a_model(cli: Cli) -> None:
     """The model's training keeps what the framework's does."""
-    words = f"{MODEL} --to megatron -o launch"
-    cli.succeeds(f"export {words} --plan tp=8,r=1")
+    cli.succeeds(f"export {MODEL} --to megatron -o launch --plan tp=8,r=1")
     assert "--tensor-model-parallel-size" in Path("launch/args.sh").read_text(), cli.out
 
 
 def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
-    certificate = Path("c.json")
     cli.succeeds(f"problems {MODEL} -o problem.json")
-    plan = "--plan tp=8,pp=1,recompute=none"
-    cli.succeeds(f"certify {MODEL} {plan} -o c.json")
+    cli.succeeds(f"certify {MODEL} --plan tp=8,pp=1,recompute=none -o c.json")
     assert cli.out.startswith("feasible: step time 907.84 ms, lower bound")
-    ran = subprocess.run(
-        [sys.executable, "-m", "nest.certificates.check", "problem.json", certificate]
-    )
+    ran = python("-m", "nest.certificates.check", "problem.json", "c.json")
     assert ran.returncode == 0
 
 
@@ -93,11 +87,8 @@ def test_certificates_are_of_the_problem_written(cli: Cli) -> None:
 
 def test_settings_stand_for_the_fastest_plan(cli: Cli) -> None:
     """Two stages take 30 ns a pass, three of them; one takes 60 ns, twice."""
-    cli.succeeds("score problem.json --plan pp=2,r=1 --json -")
-    document = json.loads(cli.out)
-    assert document["step_time_ns"] == 90
-    cli.succeeds("score problem.json pp=1,r=1 --json -")
-    assert json.loads(cli.out)["step_time_ns"] == 120
+    assert cli.document("score problem.json --plan pp=2,r=1")["step_time_ns"] == 90
+    assert cli.document("score problem.json pp=1,r=1")["step_time_ns"] == 120
     assert "nest: PLAN is the fastest with pp=1,r=1: r=1, b=1, pp=1" in cli.err
 
 
@@ -119,10 +110,9 @@ def interleaved(memory_bytes: int) -> Problem:
     In chunks the first device holds all four passes of its two layers, 400
     bytes; of stages of one and three layers the fullest holds 300.
     """
-    cost = make_cost(10, 20, weight_bytes=0, kept_bytes=100)
     return make_problem(
-        dict.fromkeys("abcd", cost),
-        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        dict.fromkeys("abcd", make_cost(10, 20, weight_bytes=0, kept_bytes=100)),
+        edge=0,
         devices=2,
         memory_bytes=memory_bytes,
         topology=make_levels((2, 0.0, 1e15), (1, 0.0, 1e15)),
@@ -155,8 +145,7 @@ def test_no_command_shows_a_plan_without_a_setting(
     """Case 28: two stages would fit; of four chunks no plan does."""
     monkeypatch.chdir(tmp_path)
     write("small.json", interleaved(350))
-    code = cli(f"{command[0]} small.json pp=2,v=2,r=1", *command[1:])
-    assert code in (0, 1, 2)
+    assert cli(f"{command[0]} small.json pp=2,v=2,r=1", *command[1:]) in (0, 1, 2)
     said = next(x for x in cli.err.splitlines() if f"nest: {name} is" in x)
     assert "needs least memory with pp=2,v=2,r=1" in said
     assert "none fits: r=1, b=1, pp=2, v=2, strategies single" in said
@@ -285,10 +274,7 @@ def test_zero_stages_that_are_one_plan_may_be_named(cli: Cli) -> None:
     """On one device all ZeRO stages are alike."""
     words = "--model gpt2 --cluster h100x1 --layers-per-node"
     for zero in "0123":
-        plan = f"--plan zero={zero}"
-        cli.succeeds(f"score {words} 6 {plan} --json -")
-        document = json.loads(cli.out)
-        assert document["feasible"], cli.out
+        assert cli.document(f"score {words} 6 --plan zero={zero}")["feasible"], cli.out
 
 
 def test_warm_starts_are_plans_by_settings(cli: Cli) -> None:
@@ -318,8 +304,7 @@ def test_infeasible_says_what_would_do(cli: Cli) -> None:
     those of one micro-batch.
     """
     write("small.json", chain(150))
-    cli.succeeds("compare small.json --solvers dp,brute --json -")
-    found = json.loads(cli.out)["infeasible"]
+    found = cli.document("compare small.json --solvers dp,brute")["infeasible"]
     assert found.pop("plan")["schema"] == "nest-plan/1"
     assert found == {
         "whatever_the_memory": False,
@@ -329,8 +314,7 @@ def test_infeasible_says_what_would_do(cli: Cli) -> None:
         "refuted_devices": 2,
     }
     assert cli.err.count("why: memory is short by ") == 1
-    cli.succeeds("pareto small.json --json -")
-    assert json.loads(cli.out)["infeasible"]["num_devices"] == 4
+    assert cli.document("pareto small.json")["infeasible"]["num_devices"] == 4
     assert "no plan fits" in cli.err
     assert "would do: 4 such devices (2 would not)" in cli.err
 

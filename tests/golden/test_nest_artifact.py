@@ -109,8 +109,7 @@ def test_dp_finds_the_optimum_of_every_small_instance(folder):
 @pytest.mark.parametrize("instance", ["rnd3", "rnd14", "rnd21", "rnd53"])
 def test_formulations_find_the_same_optimum(folder, name, instance):
     """Feasible and infeasible, with and without recomputation."""
-    row = small(folder)[instance]
-    check_optimum(row, name)
+    check_optimum(small(folder)[instance], name)
 
 
 def test_scoring_nests_plans_reproduces_nests_figures(folder):

@@ -56,8 +56,7 @@ def check_optima(folder: Path, file: str) -> int:
         assert verdict.feasible
         assert verdict.step_quanta == output.claimed_quanta
         step = in_own_unit(verdict.step_quanta, problem)
-        exact = float(row["exact_tps"])
-        assert step == pytest.approx(exact, rel=RELATIVE), row
+        assert step == pytest.approx(float(row["exact_tps"]), rel=RELATIVE), row
         beaten += step < float(row["piper_tps"]) * (1 - RELATIVE)
     return beaten
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from baselines.piper import PiperSolver
 from nest.audits.piper.importer import import_piper
 from nest.cost.score import score
 from nest.ir import Problem
 from nest.solvers.base import SolveOptions, SolverOutput
+from tests.builders import with_job
 
 RELATIVE = 1e-9
 NS_PER_UNIT = 1e9
@@ -98,7 +98,7 @@ def test_recorded_answers_and_their_devices_are_reproduced(folder, mode):
             memory_bytes=memory_bytes,
             bandwidth_bytes_per_s=bandwidth,
         )
-        problem = replace(problem, job=replace(problem.job, **MODES[mode]))
+        problem = with_job(problem, **MODES[mode])
         if not record["feasible"]:
             output = PiperSolver().solve(problem, SolveOptions())
             assert output.plan is None, key

@@ -652,7 +652,66 @@ def draw_strategies(
     return found
 
 
-def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, PLR0915
+def draw_schedule(random: Random, problem: Problem) -> tuple[str | None, int, bool]:
+    """Draw a schedule, the chunks per block, and whether these lie in a V.
+
+    No name is an order of its own.
+    """
+    job = problem.job
+    virtual = random.choice(job.virtual_stages)
+    name: str | None = str(job.schedule)
+    if leaves_order(problem):
+        name = random.choice(schedule_names(problem))
+        if job.schedule == "any" and not chance(random, 4):
+            name = None
+        virtual = random.choice(allowed_chunks(problem, name) or (1,))
+    in_v = name in ("zb-v", "dualpipe-v")
+    if name is None and virtual == 2:
+        in_v = chance(random, 2)
+    elif in_v:
+        virtual = 2
+    return name, virtual, in_v
+
+
+def draw_stage(
+    random: Random,
+    problem: Problem,
+    piece: list[str],
+    allowed: list[Strategy],
+    first: Strategy,
+    micro_batch: int,
+) -> Stage:
+    """Draw a stage of some layers whose first one has a strategy."""
+    devices = first.dp * first.tp * first.cp
+    chosen = [first] * len(piece)
+    if problem.preset != "nest-artifact" and chance(random, 2):
+        chosen = [
+            random.choice(
+                [
+                    x
+                    for x in allowed
+                    if x.dp * x.tp * x.cp == devices
+                    and _have_costs(problem, [name], x, micro_batch)
+                    and (
+                        problem.preset != "piper"
+                        or (x.dp, x.tp) == (first.dp, first.tp)
+                    )
+                ]
+            )
+            for name in piece
+        ]
+    names = list(piece)
+    if chance(random, 2):
+        pairs = list(zip(names, chosen, strict=True))
+        random.shuffle(pairs)
+        names = [name for name, _ in pairs]
+        chosen = [strategy for _, strategy in pairs]
+    if len(set(chosen)) == 1:
+        return Stage(layers=tuple(names), devices=devices, strategy=first)
+    return Stage(layers=tuple(names), devices=devices, strategies=tuple(chosen))
+
+
+def draw_plan(random: Random, problem: Problem) -> Plan | None:
     """Draw a plan, mostly a legal one; ``None`` if the draws do not fit."""
     job = problem.job
     num_devices = problem.cluster.num_devices
@@ -669,18 +728,7 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
     count = -(-job.global_batch // (replicas * micro_batch))
     pitch = num_devices // replicas
     order = draw_order(random, problem.graph)
-    virtual = random.choice(job.virtual_stages)
-    name: str | None = str(job.schedule)
-    if leaves_order(problem):
-        name = random.choice(schedule_names(problem))
-        if job.schedule == "any" and not chance(random, 4):
-            name = None
-        virtual = random.choice(allowed_chunks(problem, name) or (1,))
-    in_v = name in ("zb-v", "dualpipe-v")
-    if name is None and virtual == 2:
-        in_v = chance(random, 2)
-    elif in_v:
-        virtual = 2
+    name, virtual, in_v = draw_schedule(random, problem)
     if virtual > 1:
         sizes = [
             s
@@ -731,38 +779,9 @@ def draw_plan(random: Random, problem: Problem) -> Plan | None:  # noqa: C901, P
             return None
         first = random.choice(fitting)
         shared = shared or first
-        devices = first.dp * first.tp * first.cp
-        chosen = [first] * len(piece)
-        if problem.preset != "nest-artifact" and chance(random, 2):
-            chosen = [
-                random.choice(
-                    [
-                        x
-                        for x in allowed
-                        if x.dp * x.tp * x.cp == devices
-                        and _have_costs(problem, [name], x, micro_batch)
-                        and (
-                            problem.preset != "piper"
-                            or (x.dp, x.tp) == (first.dp, first.tp)
-                        )
-                    ]
-                )
-                for name in piece
-            ]
-        names = list(piece)
-        if chance(random, 2):
-            pairs = list(zip(names, chosen, strict=True))
-            random.shuffle(pairs)
-            names = [name for name, _ in pairs]
-            chosen = [strategy for _, strategy in pairs]
-        if len(set(chosen)) == 1:
-            stages.append(Stage(layers=tuple(names), devices=devices, strategy=first))
-        else:
-            stages.append(
-                Stage(layers=tuple(names), devices=devices, strategies=tuple(chosen))
-            )
+        stages.append(draw_stage(random, problem, piece, allowed, first, micro_batch))
         if number < num_blocks:
-            left -= devices
+            left -= stages[-1].devices
     plan = Plan(
         replicas=replicas,
         micro_batch=micro_batch,

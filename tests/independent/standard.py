@@ -878,132 +878,49 @@ def block_ends(lists: list[list[Item]], stages: list[StageRecord]) -> list[int]:
 # The preset standard
 
 
-def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
-    job = problem.job
+def score(problem: Problem, plan: Plan) -> Record:
     parts = parts_of(problem, plan)
     count = batches(problem, plan)
-    blocks = num_blocks(plan)
-    chunks = plan.virtual_stages
     stages = []
     kept = []
     for part in parts:
-        changes = strategy_changes(problem, plan, part)
-        forward = sum(layer.forward() for layer in part.layers)
-        backward = sum(
-            layer.backward() + layer.recomputation() for layer in part.layers
-        )
-        from_front = from_behind = 0
-        if part.number > 0:
-            from_front = receive(
-                problem,
-                plan,
-                part,
-                parts[part.number - 1],
-                part.layers[0].strategy,
-                crossing(problem, parts, part.number),
-            )
-        if part.number + 1 < len(parts):
-            from_behind = receive(
-                problem,
-                plan,
-                part,
-                parts[part.number + 1],
-                part.layers[-1].strategy,
-                crossing(problem, parts, part.number + 1),
-            )
+        stages.append(stage_record(problem, plan, parts, part))
         kept.append(
             sum(layer.kept_bytes for layer in part.layers)
             + passing_bytes(problem, plan, parts, part)
         )
-        stages.append(
-            StageRecord(
-                forward=forward + changes[0] + from_front,
-                backward=backward + changes[1] + from_behind,
-                receive_forward=from_front,
-                receive_backward=from_behind,
-                redistribution=sum(changes),
-                sync=0,
-                inflight=0,
-                memory={},
-                weight_backward=sum(x.weight_backward() for x in part.layers),
-                paired_forward=sum(x.paired("forward") for x in part.layers),
-                paired_backward=sum(x.paired("backward") for x in part.layers),
-            )
-        )
-    # passes in flight, and the most bytes they keep on a block
     lists = pass_lists(problem, plan)
     name = schedule_name(problem, plan)
-    listed = chunks > 1 or name == "zb-h1" or plan.order is not None
-    kept_of_block = []
-    inflight_of_block = []
-    for block in range(blocks):
-        if listed:
-            own = [i for i in range(len(parts)) if block_of(plan, i) == block]
-            flying = dict.fromkeys(own, 0)
-            most = most_passes = 0
-            for direction, chunk, _ in itertools.chain(*lists[block]):
-                if direction == "forward":
-                    flying[chunk] += 1
-                elif direction != "inputs":
-                    flying[chunk] -= 1
-                stages[chunk].inflight = max(stages[chunk].inflight, flying[chunk])
-                most = max(most, sum(n * kept[c] for c, n in flying.items()))
-                most_passes = max(most_passes, sum(flying.values()))
-            inflight_of_block.append(most_passes)
-            kept_of_block.append(most)
-        else:
-            if name == "gpipe":
-                stages[block].inflight = count
-            else:
-                stages[block].inflight = min(count, blocks - block)
-            inflight_of_block.append(stages[block].inflight)
-            kept_of_block.append(stages[block].inflight * kept[block])
-    # end of the step
-    blocks_of_plan = []
-    for block in range(blocks):
+    listed = plan.virtual_stages > 1 or name == "zb-h1" or plan.order is not None
+    blocks = []
+    for block in range(num_blocks(plan)):
         numbers = [i for i in range(len(parts)) if block_of(plan, i) == block]
-        update_and_sync = 0
-        syncs = 0
-        for number in numbers:
-            of_chunk = 0
-            for layer in parts[number].layers:
-                if "gradients" in plan.overlap:
-                    update = rounded(problem, layer.update_ns())
-                    sync = rounded(problem, layer.sync_ns())
-                    of_chunk += update + sync
-                    syncs += sync
-                else:
-                    of_chunk += rounded(problem, layer.sync_ns() + layer.update_ns())
-            stages[number].sync = of_chunk
-            update_and_sync += of_chunk
-        hidden = 0
-        if "gradients" in plan.overlap:
-            hidden = min(
-                math.floor(
-                    Fraction(repr(float(job.overlap["gradients"]))) * syncs
-                    + Fraction(1, 2)
-                ),
-                sum(stages[number].backward for number in numbers),
-            )
-        if chunks == 1:
-            stages[block].sync = update_and_sync - hidden
+        if listed:
+            inflight, kept_bytes = listed_inflight(lists[block], numbers, stages, kept)
+        else:
+            inflight = count
+            if name != "gpipe":
+                inflight = min(count, num_blocks(plan) - block)
+            stages[block].inflight = inflight
+            kept_bytes = inflight * kept[block]
+        sync = end_of_step(problem, plan, parts, numbers, stages)
         for number in numbers:
             stages[number].memory = whole_memory(
                 problem, parts[number].layers, stages[number].inflight * kept[number]
             )
-        blocks_of_plan.append(
+        blocks.append(
             BlockRecord(
                 stages=tuple(number + 1 for number in numbers),
                 load=sum(
                     stages[number].forward + stages[number].backward
                     for number in numbers
                 ),
-                sync=update_and_sync - hidden,
-                inflight=inflight_of_block[block],
+                sync=sync,
+                inflight=inflight,
                 memory=whole_memory(
                     problem,
                     [x for number in numbers for x in parts[number].layers],
-                    kept_of_block[block],
+                    kept_bytes,
                 ),
             )
         )
@@ -1018,8 +935,108 @@ def score(problem: Problem, plan: Plan) -> Record:  # noqa: C901, PLR0915
         )
     else:
         passes = sum(loads) + (count - 1) * max(loads)
-    step = passes + max(block.sync for block in blocks_of_plan)
-    return record(problem, plan, step, stages, blocks_of_plan)
+    step = passes + max(block.sync for block in blocks)
+    return record(problem, plan, step, stages, blocks)
+
+
+def stage_record(
+    problem: Problem, plan: Plan, parts: list[Part], part: Part
+) -> StageRecord:
+    """Return the times of a stage's passes."""
+    changes = strategy_changes(problem, plan, part)
+    forward = sum(layer.forward() for layer in part.layers)
+    backward = sum(layer.backward() + layer.recomputation() for layer in part.layers)
+    from_front = from_behind = 0
+    if part.number > 0:
+        from_front = receive(
+            problem,
+            plan,
+            part,
+            parts[part.number - 1],
+            part.layers[0].strategy,
+            crossing(problem, parts, part.number),
+        )
+    if part.number + 1 < len(parts):
+        from_behind = receive(
+            problem,
+            plan,
+            part,
+            parts[part.number + 1],
+            part.layers[-1].strategy,
+            crossing(problem, parts, part.number + 1),
+        )
+    return StageRecord(
+        forward=forward + changes[0] + from_front,
+        backward=backward + changes[1] + from_behind,
+        receive_forward=from_front,
+        receive_backward=from_behind,
+        redistribution=sum(changes),
+        sync=0,
+        inflight=0,
+        memory={},
+        weight_backward=sum(x.weight_backward() for x in part.layers),
+        paired_forward=sum(x.paired("forward") for x in part.layers),
+        paired_backward=sum(x.paired("backward") for x in part.layers),
+    )
+
+
+def listed_inflight(
+    items: list[Item], own: list[int], stages: list[StageRecord], kept: list[int]
+) -> tuple[int, int]:
+    """Return the most passes in flight on a block, and the most bytes they keep.
+
+    Its stages get the most passes of their own.
+    """
+    flying = dict.fromkeys(own, 0)
+    most_bytes = most_passes = 0
+    for direction, chunk, _ in itertools.chain(*items):
+        if direction == "forward":
+            flying[chunk] += 1
+        elif direction != "inputs":
+            flying[chunk] -= 1
+        stages[chunk].inflight = max(stages[chunk].inflight, flying[chunk])
+        most_bytes = max(most_bytes, sum(n * kept[c] for c, n in flying.items()))
+        most_passes = max(most_passes, sum(flying.values()))
+    return most_passes, most_bytes
+
+
+def end_of_step(
+    problem: Problem,
+    plan: Plan,
+    parts: list[Part],
+    numbers: list[int],
+    stages: list[StageRecord],
+) -> int:
+    """Return the sync and update of a block that no pass hides.
+
+    Its stages get their own.
+    """
+    update_and_sync = 0
+    syncs = 0
+    for number in numbers:
+        of_chunk = 0
+        for layer in parts[number].layers:
+            if "gradients" in plan.overlap:
+                update = rounded(problem, layer.update_ns())
+                sync = rounded(problem, layer.sync_ns())
+                of_chunk += update + sync
+                syncs += sync
+            else:
+                of_chunk += rounded(problem, layer.sync_ns() + layer.update_ns())
+        stages[number].sync = of_chunk
+        update_and_sync += of_chunk
+    hidden = 0
+    if "gradients" in plan.overlap:
+        hidden = min(
+            math.floor(
+                Fraction(repr(float(problem.job.overlap["gradients"]))) * syncs
+                + Fraction(1, 2)
+            ),
+            sum(stages[number].backward for number in numbers),
+        )
+    if plan.virtual_stages == 1:
+        stages[numbers[0]].sync = update_and_sync - hidden
+    return update_and_sync - hidden
 
 
 def record(

@@ -45,8 +45,7 @@ def _sizes(
 
 
 def _usual(rng: random.Random) -> dict[str, Any]:
-    names = ("num_attention_heads", "hidden_size", "num_key_value_heads")
-    return _sizes(rng, *names)
+    return _sizes(rng, "num_attention_heads", "hidden_size", "num_key_value_heads")
 
 
 def _equal(rng: random.Random) -> dict[str, Any]:
@@ -94,8 +93,7 @@ def _divided(rng: random.Random) -> dict[str, Any]:
 def _griffin(rng: random.Random) -> dict[str, Any]:
     """Draw heads and a width, which is that of the recurrence too."""
     found = _equal(rng)
-    width = found["hidden_size"]
-    return {**found, "lru_width": width}
+    return {**found, "lru_width": found["hidden_size"]}
 
 
 def _halves(rng: random.Random) -> dict[str, Any]:
@@ -174,8 +172,7 @@ def configuration(family: str, rng: random.Random) -> Any:
     fields |= {name: drawn_value(rng, value) for name, value in more.items()}
     if family == "resnet":
         widths = (16, 32, 64, 128)
-        first = rng.choice((0, 1))
-        fields["hidden_sizes"] = widths[first:][: len(fields["depths"])]
+        fields["hidden_sizes"] = widths[rng.choice((0, 1)) :][: len(fields["depths"])]
     return kind(**fields)
 
 
@@ -266,8 +263,7 @@ def inputs(config: Any, model: Architecture, length: int) -> dict[str, Any]:
         return {"pixel_values": pixels(config.image_size)}
     found = {"input_ids": tokens(length)}
     unmasked = ("falcon", "mamba")
-    causal = first.runs[0].block.attention.causal
-    if causal and config.model_type not in unmasked:
+    if first.runs[0].block.attention.causal and config.model_type not in unmasked:
         found["attention_mask"] = torch.zeros(1, 1, length, length, device="meta")
     return found
 

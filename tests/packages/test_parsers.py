@@ -21,11 +21,10 @@ from nest.errors import InvalidPlanError, NestError
 from nest.frameworks import megatron
 from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
-from nest.frameworks.launch import launch_of
+from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import placement_of
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of
-from nest.frameworks.settings import Settings
 from nest.ir import Plan, Stage, Strategy, read_problem
 from nest.models import builtin
 from tests.exports import small_model, small_problem, uniform_plans
@@ -302,15 +301,13 @@ def test_torchtitan_runs_the_order_of_a_plan(
     config = parse("torchtitan", tmp_path / "out", there, plan, files)
     monkeypatch.chdir(tmp_path / "out")
     schedule = parsers.torchtitan_pipeline(config, rank, sum(counts))
-    virtual = plan.virtual_stages
-    order = cells_of(schedule_of(name, virtual), 2, 8)
+    order = cells_of(schedule_of(name, plan.virtual_stages), 2, 8)
     ran = schedule.pipeline_order
     assert tuple(tuple(map(str, ran[block])) for block in (0, 1)) == order
     assert type(schedule).__name__ == "_PipelineScheduleRuntime"
     held = {}
     for stage in schedule._stages:
-        layers = stage.submod.layers
-        held[stage.stage_index] = [int(index) for index in layers]
+        held[stage.stage_index] = [int(index) for index in stage.submod.layers]
     firsts = [0, *itertools.accumulate(counts)]
     assert held == {
         chunk: [*range(firsts[chunk], firsts[chunk + 1])]

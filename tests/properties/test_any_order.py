@@ -167,8 +167,7 @@ def test_orders_depend_on_what_scores_say(random: Random) -> None:
     problem, plan = draw_pair(random, "standard", orders=True)
     if not isinstance(plan.order, tuple) or broken_rules(problem, plan):
         return
-    one = replace(plan, order=in_turn(problem, plan))
-    expected, sync = scope_of(problem, one)
+    expected, sync = scope_of(problem, replace(plan, order=in_turn(problem, plan)))
     scope, least = order_scope(problem, replace(plan, order=None), CostModel(problem))
     assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
     assert (scope.kept_bytes, scope.free_bytes) == (
@@ -211,8 +210,7 @@ def test_any_order_is_never_slower_than_less_choice(first: int) -> None:
     """One schedule alone, timed pass by pass, and one number of chunks."""
     for seed, problem in drawn(first, "any"):
         job = problem.job
-        output = solved(problem)
-        step = step_of(problem, output)
+        step = step_of(problem, solved(problem))
         for name in schedule_names(problem):
             chunks = allowed_chunks(problem, name)
             recompute = job.recompute

@@ -34,10 +34,9 @@ def check(problem, plan):
     assert replay(files, in_us=True).end == step_ps // 10**6
     found = simulation.score
     for number, block in enumerate(found.blocks):
-        nodes = nodes_of(files[f"trace.{number}.et"])
         behind = [
             node.attributes["duration_ps"]
-            for node in nodes
+            for node in nodes_of(files[f"trace.{number}.et"])
             if node.attributes["phase"] in ("sync", "update")
         ]
         assert sum(behind) == block.sync * problem.quantum_ps

@@ -39,8 +39,7 @@ def test_wrong_answers_are_noticed() -> None:
     spec, found, every = compare(1, SIZE)
     *others, last = found.best
     assert last.found is not None
-    points = spec.space.points
-    other = next(p for p in points if p != last.found.point)
+    other = next(p for p in spec.space.points if p != last.found.point)
     wrong = last._replace(found=last.found._replace(point=other))
     with pytest.raises(AssertionError):
         check(spec, found._replace(best=(*others, wrong)), every)

@@ -168,8 +168,7 @@ def best_of(case: Case, among: Sequence[int]) -> int | None:
 def test_best_point(seed: int) -> None:
     case = draw(seed)
     state = case.state()
-    models = range(len(case.oracle.step_quanta))
-    found = best(state, case, models)
+    found = best(state, case, range(len(case.oracle.step_quanta)))
     expected = best_of(case, range(case.points.size))
     assert found.best == expected
     assert found.proven

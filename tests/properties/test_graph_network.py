@@ -48,8 +48,7 @@ def cases(draw):
 def test_every_price_is_what_the_page_says(case, kind, size):
     """Exact fractions, path by path, against sums of floats."""
     topology, groups = case
-    found = GraphNetwork(topology).offered_ns(kind, groups, size)
-    assert found == pytest.approx(
+    assert GraphNetwork(topology).offered_ns(kind, groups, size) == pytest.approx(
         independent.offered(topology, kind, groups, size), rel=2e-12
     )
 

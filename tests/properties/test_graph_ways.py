@@ -29,6 +29,7 @@ from nest.topology.graph.trees import TreeWays, tree_ways
 from nest.topology.graph.wires import Ways
 from tests.graphs import make_graph, random_graph
 from tests.properties.profiles import examples
+from tests.strategies import pick
 
 #: Bandwidths whose sums and ratios are exact, and others.
 EXACT = (2.0**30, 2.0**31, 2.0**28)
@@ -88,10 +89,10 @@ def groups_of(draw, count: int, powers: bool = False):
     sizes = [
         size for size in range(2, count + 1) if not powers or size & (size - 1) == 0
     ]
-    size = draw(st.sampled_from(sizes))
+    size = pick(draw, sizes)
     if draw(st.booleans()):
         strides = [s for s in range(1, count + 1) if count % (size * s) == 0] or [1]
-        stride = draw(st.sampled_from(strides))
+        stride = pick(draw, strides)
         found = [
             [first + shift + stride * i for i in range(size)]
             for first in range(0, count - size * stride + 1, size * stride)
@@ -120,15 +121,12 @@ def folded_clos(draw, speeds=ANY, counts=(1, 2, 3), shuffled=True):
     Every switch of a pod leads to the cores of its own plane, as in a fat
     tree; one pod has no cores. Leaves differ in their devices.
     """
-    pods, leaves, planes, cores = (draw(st.sampled_from(counts)) for _ in range(4))
-    kinds = [
-        (draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(speeds)))
-        for _ in range(3)
-    ]
+    pods, leaves, planes, cores = (pick(draw, counts) for _ in range(4))
+    kinds = [(pick(draw, LATENCIES), pick(draw, speeds)) for _ in range(3)]
     devices, links, leaf_of, pod_of = [], [], {}, {}
     for pod, leaf in itertools.product(range(pods), range(leaves)):
         here = f"leaf{pod}.{leaf}"
-        for _ in range(draw(st.sampled_from(counts))):
+        for _ in range(pick(draw, counts)):
             name = f"d{len(devices)}"
             devices.append(name)
             leaf_of[name], pod_of[name] = here, f"pod{pod}"
@@ -176,11 +174,9 @@ def test_a_folded_clos_is_its_tree_to_the_last_bit(data):
 @st.composite
 def tori(draw, shapes, speeds=ANY):
     """Draw a torus, each axis with its own links, that wraps or does not."""
-    shape = draw(st.sampled_from(shapes))
-    wraps = [draw(st.sampled_from((True, True, False))) for _ in shape]
-    kinds = [
-        (draw(st.sampled_from(LATENCIES)), draw(st.sampled_from(speeds))) for _ in shape
-    ]
+    shape = pick(draw, shapes)
+    wraps = [pick(draw, (True, True, False)) for _ in shape]
+    kinds = [(pick(draw, LATENCIES), pick(draw, speeds)) for _ in shape]
     all_places = list(itertools.product(*map(range, shape)))
     links = {}
     for place in all_places:
@@ -225,8 +221,7 @@ SHAPES = (
 def test_a_torus_is_priced_as_from_one_of_its_devices(data, few):
     """Whether few groups are looked at pair by pair or not."""
     topology, symmetric = data.draw(tori(SHAPES))
-    found = shifted_ways(Routes(topology))
-    assert isinstance(found, ShiftedWays) == symmetric
+    assert isinstance(shifted_ways(Routes(topology)), ShiftedWays) == symmetric
     groups = data.draw(groups_of(topology.max_devices))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shifts, "_FEW", few)
@@ -276,7 +271,7 @@ def damaged(draw, topology: GraphTopology) -> GraphTopology | None:
         "slow": [replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / 2)],
         "far": [replace(link, latency_ns=link.latency_ns + 3)],
         "gone": [],
-    }[draw(st.sampled_from(("slow", "far", "gone")))]
+    }[pick(draw, ("slow", "far", "gone"))]
     links = list(topology.links)
     links[number : number + 1] = found
     try:
@@ -298,8 +293,7 @@ def test_damaged_networks_are_priced_by_their_own_paths(data):
     )
     topology = damaged(data.draw, data.draw(networks))
     if topology is not None:
-        groups = data.draw(groups_of(topology.max_devices))
-        check(kind, topology, groups)
+        check(kind, topology, data.draw(groups_of(topology.max_devices)))
 
 
 @examples(200, full=3000)
@@ -490,8 +484,7 @@ def test_prices_on_a_large_fat_tree_by_hand():
     2000 ns to a leaf and from it, 600 ns to a spine; 16·8176 messages leave
     a leaf over 8 ports, 8191 a device over one.
     """
-    name = "leaf-spine:leaves=512,hosts=16,oversubscription=2"
-    network = GraphNetwork(by_name(name))
+    network = GraphNetwork(by_name("leaf-spine:leaves=512,hosts=16,oversubscription=2"))
     size = 8192 * 50
     times_ns = network.offered_ns("all-to-all", [range(8192)], size)
     latency_ns = 8191 * 4000 + 8176 * 1200

@@ -173,7 +173,6 @@ def test_no_sender_of_any_size_is_faster_than_the_fastest(data, place):
         ]
         message = ([data.draw(st.integers(0, 10**9))], 1, 1)
         receive, network = model.transfers.receive, model.network
-        fastest = network.fastest(block, sizes, forward=forward)
-        least = receive(fastest, *message)
+        least = receive(network.fastest(block, sizes, forward=forward), *message)
         for sender in senders:
             assert least <= receive(network.route(block, sender), *message)

@@ -67,7 +67,6 @@ def test_dp_proves_every_point(problem: Problem) -> None:
         assert best.status is Status.OPTIMAL
         assert best.claimed_quanta == step
         if memory > 1:
-            less = with_memory(problem, memory - 1)
-            found = solver.solve(less, SolveOptions())
+            found = solver.solve(with_memory(problem, memory - 1), SolveOptions())
             assert found.claimed_quanta == slower
         slower = step

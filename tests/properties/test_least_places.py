@@ -12,6 +12,7 @@ from nest.cost.space import undivided
 from nest.ir import Hierarchy, Problem
 from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
 from nest.search.options import StageShapes, batch_terms
+from tests.builders import with_cluster, with_job
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems
 
@@ -24,14 +25,13 @@ def on_odd_groups(draw: Draw) -> Problem:
     if isinstance(network, Hierarchy):
         fan_out = draw(st.sampled_from((3, 5)))
         levels = [replace(level, fan_out=fan_out) for level in network.levels]
-        cluster = replace(
-            problem.cluster,
+        problem = with_cluster(
+            problem,
             topology=replace(network, levels=tuple(levels)),
             num_devices=min(8, fan_out ** len(levels)),
         )
-        problem = replace(problem, cluster=cluster)
     # What divides a micro-batch by two may be four devices or two.
-    return replace(problem, job=replace(problem.job, data_parallel=(2, 4)))
+    return with_job(problem, data_parallel=(2, 4))
 
 
 @examples(100, full=2000)
@@ -61,5 +61,4 @@ def test_no_place_of_a_replica_takes_less(problem):
                     if passes is None:
                         continue
                     least = terms.least_anywhere[:, number, kind]
-                    taken = terms.schedule.amounts(passes)
-                    assert (least <= np.array(taken)).all()
+                    assert (least <= np.array(terms.schedule.amounts(passes))).all()

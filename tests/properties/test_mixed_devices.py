@@ -25,7 +25,7 @@ from nest.search.options import BatchTerms, StageShapes
 from nest.search.zones import Zones
 from nest.topology.protocol import Block
 from tests import optima
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import make_cost, make_levels, make_problem, with_cluster
 from tests.independent.generate import with_costs
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -112,16 +112,12 @@ def test_a_path_that_fits_the_larger_devices_is_no_plan(
     """
     layer = make_cost(10, 20, kept_bytes=100)
     problem = make_problem(
-        {"a": layer, "b": layer},
-        edges=(("a", "b", 0),),
-        devices=2,
-        granularity=granularity,
+        {"a": layer, "b": layer}, edge=0, devices=2, granularity=granularity
     )
     device = replace(problem.cluster.device, memory_bytes=150)
     second = replace(device, memory_bytes=second_bytes)
     problem = on_two_types(problem, device, 1, second)
-    truth = solve("brute", problem)
-    assert (truth.plan is not None) == feasible
+    assert (solve("brute", problem).plan is not None) == feasible
     check(EXACT, problem)
 
 
@@ -138,7 +134,7 @@ def test_a_slow_device_is_left_out_where_it_holds_up_the_others(granularity):
     )
     problem = make_problem(
         {"a": layer, "b": layer, "c": layer},
-        edges=(("a", "b", 0), ("b", "c", 0)),
+        edge=0,
         devices=2,
         granularity=granularity,
         global_batch=10,
@@ -246,8 +242,7 @@ def test_offers_are_those_of_enumeration(data, problem):
 @given(mixed())
 def test_no_stage_takes_less_than_the_zones_it_spans_allow(problem):
     """Every strategy at every place, against the bound of its span."""
-    model = CostModel(problem)
-    shapes = StageShapes(model, closed_sets(problem.graph))
+    shapes = StageShapes(CostModel(problem), closed_sets(problem.graph))
     for split in batch_splits(problem):
         terms = BatchTerms(shapes, split.micro_batch)
         zones = Zones(problem.cluster, split)
@@ -260,8 +255,7 @@ def test_no_stage_takes_less_than_the_zones_it_spans_allow(problem):
                     if offset % unit:
                         continue  # no stages in front have so many
                     place = split.replicas, split.devices, offset
-                    block = Block(*place, strategy.devices)
-                    row = terms.terms(strategy, block)
+                    row = terms.terms(strategy, Block(*place, strategy.devices))
                     for kind, term in enumerate(row):
                         if term is not None:
                             amounts = terms.schedule.amounts(term)
@@ -337,7 +331,7 @@ def test_only_stages_of_one_type_are_bounded_by_its_places(text, block, least):
         for place, name in enumerate(text)
         if name == "b"
     )
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    problem = with_cluster(problem, others=others)
     terms = BatchTerms(StageShapes(CostModel(problem), closed_sets(problem.graph)), 1)
     (split,) = (x for x in batch_splits(problem) if x.replicas == 1)
     zones = Zones(problem.cluster, split)

@@ -12,6 +12,7 @@ from nest.cost.score import score
 from nest.ir import RECOMPUTE, Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
+from tests.builders import with_cluster, with_device, with_job
 from tests.properties.profiles import examples
 from tests.strategies import problems, problems_with_plans
 
@@ -25,16 +26,11 @@ def optimum(problem: Problem, solver: str = "dp") -> float:
     return output.claimed_quanta
 
 
-def with_device(problem: Problem, **fields) -> Problem:
-    device = replace(problem.cluster.device, **fields)
-    return replace(problem, cluster=replace(problem.cluster, device=device))
-
-
 def with_level(problem: Problem, number: int, **fields) -> Problem:
     levels = list(problem.cluster.topology.levels)
     levels[number] = replace(levels[number], **fields)
     topology = replace(problem.cluster.topology, levels=tuple(levels))
-    return replace(problem, cluster=replace(problem.cluster, topology=topology))
+    return with_cluster(problem, topology=topology)
 
 
 @examples(60)
@@ -86,12 +82,9 @@ def test_faster_memory_never_hurts(problem):
 def test_one_more_device_never_hurts_a_single_pipeline(problem):
     """With replicas it may: their pitch changes, and what they straddle."""
     cluster = problem.cluster
-    levels = cluster.topology.levels
-    room = with_level(problem, -1, fan_out=levels[-1].fan_out + 1)
+    room = with_level(problem, -1, fan_out=cluster.topology.levels[-1].fan_out + 1)
     one = replace(room, job=replace(problem.job, replicas=(1,)))
-    more = replace(
-        one, cluster=replace(one.cluster, num_devices=cluster.num_devices + 1)
-    )
+    more = with_cluster(one, num_devices=cluster.num_devices + 1)
     assert optimum(more) <= optimum(one)
 
 
@@ -116,8 +109,7 @@ def test_more_choices_never_hurt(problem, number):
 def test_one_forward_one_backward_needs_no_more_memory_than_gpipe(problem):
     """Same step time, fewer micro-batches in flight."""
     eager, late = (
-        replace(problem, job=replace(problem.job, schedule=schedule))
-        for schedule in ("1f1b", "gpipe")
+        with_job(problem, schedule=schedule) for schedule in ("1f1b", "gpipe")
     )
     assert optimum(eager) <= optimum(late)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from msgspec.structs import replace
 
 from nest.cost.schedules import SCHEDULES
+from tests.builders import with_job
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import EXACT, solve, why_wrong
 from tests.strategies import problems
@@ -26,8 +26,7 @@ def _registered():
 
 
 def check(names, problem):
-    job = replace(problem.job, schedule=Split.name)
-    problem = replace(problem, job=job)
+    problem = with_job(problem, schedule=Split.name)
     truth = solve("brute", problem)
     wrong = [
         why_wrong(name.split()[0], problem, truth, solve(name, problem))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.analysis.pareto import frontier as pareto_frontier
 from nest.analysis.pareto import with_devices
 from nest.ir import Problem
+from tests.builders import with_job
 from tests.clock import Ticking
 from tests.frontiers import SETTINGS, check_limited, enumerated, pairs, search, searched
 from tests.properties.profiles import examples
@@ -42,8 +42,7 @@ def test_stage_frontier_is_that_of_all_plans(setting: str, problem: Problem) -> 
 @given(problem=long_frontiers())
 @examples(20)
 def test_two_processes_find_that_of_all_plans(problem: Problem) -> None:
-    found = searched(problem, "labels-alone", workers=2)
-    assert found == enumerated(problem)
+    assert searched(problem, "labels-alone", workers=2) == enumerated(problem)
 
 
 @given(problem=problems(granularity="layer"))
@@ -78,14 +77,13 @@ def test_layer_frontier_with_overlap(problem: Problem) -> None:
 def in_chunks(draw: Draw) -> Problem:
     """Draw a problem that allows interleaved plans, perhaps no others."""
     problem = draw(problems(overlapping=True, restricted=draw(st.booleans())))
-    job = replace(
-        problem.job,
+    problem = with_job(
+        problem,
         schedule="1f1b",
         overlap=dict(list(problem.job.overlap.items())[:1]),
         virtual_stages=draw(st.sampled_from(((1, 2), (2,), (1, 2, 3)))),
         micro_batches=problem.job.micro_batches[:1],
     )
-    problem = replace(problem, job=job)
     assume(count_plans(problem) <= MOST_PLANS)
     return problem
 

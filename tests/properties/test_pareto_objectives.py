@@ -6,7 +6,6 @@ from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from formulations.brute import PlanSpace
 from nest.analysis.fit import with_devices
@@ -16,6 +15,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Problem
 from nest.solvers.base import Deadline
+from tests.builders import with_device
 from tests.inside import run_inside
 from tests.properties import test_piper
 from tests.properties.profiles import examples
@@ -69,13 +69,11 @@ def check(problem: Problem, names: list[str]) -> Frontier:
     found = frontier(problem, names, devices=sizes)
     expected = in_objectives(all_plans(problem, sizes), names)
     assert found.proven
-    values = in_objectives({vector(p) for p in found.points}, names)
-    assert values == expected
+    assert in_objectives({vector(p) for p in found.points}, names) == expected
     # One plan per point, and each of them on the frontier.
     assert len(found.points) == len(expected)
     for point in found.points:
-        verdict = score(found.curve(point.devices).problem, point.plan)
-        assert verdict == point.score
+        assert score(found.curve(point.devices).problem, point.plan) == point.score
     return found
 
 
@@ -88,8 +86,7 @@ def priced_problems(draw: Draw) -> Problem:
             problems(granularity="layer"),
         )
     )
-    device = replace(problem.cluster.device, price_usd_per_hour=2.5)
-    return replace(problem, cluster=replace(problem.cluster, device=device))
+    return with_device(problem, price_usd_per_hour=2.5)
 
 
 @examples(60, full=1000)

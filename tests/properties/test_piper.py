@@ -24,22 +24,20 @@ from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import check
-from tests.strategies import Draw
+from tests.strategies import Draw, pick
 
 SIZES = st.sampled_from((0, 1, 7, 50, 120))
 
 
 def draw_cost(draw: Draw, tp: int, recompute: tuple[str, ...]) -> LayerCost:
-    kept = draw(st.sampled_from((0, 10, 60, 100)))
+    kept = pick(draw, (0, 10, 60, 100))
     table = {
-        "none": Activations(
-            kept_bytes=kept, static_bytes=draw(st.sampled_from((0, 15, 40)))
-        ),
+        "none": Activations(kept_bytes=kept, static_bytes=pick(draw, (0, 15, 40))),
         "selective": Activations(
             recompute="selective",
             # may need more than without, at one in flight or at several
             kept_bytes=draw(st.integers(0, 1 + kept // 4)),
-            static_bytes=draw(st.sampled_from((0, 15, 70, 110))),
+            static_bytes=pick(draw, (0, 15, 70, 110)),
             extra_ns=float(draw(st.integers(0, 60))),
         ),
         "full": Activations(recompute="full", kept_bytes=kept // 8),
@@ -68,21 +66,20 @@ def draw_edge(draw: Draw, source: str, target: str) -> Edge:
 
 @st.composite
 def problems(draw: Draw) -> Problem:
-    recompute = draw(
-        st.sampled_from(
-            (
-                ("none", "selective"),
-                ("none", "selective"),
-                ("none",),
-                ("none", "full"),
-                ("none", "selective", "full"),
-            )
-        )
+    recompute = pick(
+        draw,
+        (
+            ("none", "selective"),
+            ("none", "selective"),
+            ("none",),
+            ("none", "full"),
+            ("none", "selective", "full"),
+        ),
     )
-    num_layers = draw(st.sampled_from((3, 4, 3, 2, 1)))
+    num_layers = pick(draw, (3, 4, 3, 2, 1))
     if len(recompute) > 2:
         num_layers = min(num_layers, 3)
-    degrees = draw(st.sampled_from(((1,), (1, 2), (1, 2), (2,))))
+    degrees = pick(draw, ((1,), (1, 2), (1, 2), (2,)))
     kinds = []
     for number in range(draw(st.integers(1, num_layers))):
         costs = [
@@ -99,18 +96,17 @@ def problems(draw: Draw) -> Problem:
         for j in range(i + 1, num_layers)
         if draw(st.integers(0, 2 if j > i + 1 else 3)) != 1
     ]
-    num_devices = draw(st.sampled_from((3, 4, 2, 1)))
+    num_devices = pick(draw, (3, 4, 2, 1))
     if num_layers < 4:
         num_devices += draw(st.integers(0, 2))
     # around what a stage of one or two layers needs
-    memory_bytes = draw(st.sampled_from((0, 1, 2, 3, 4, 6, 9))) * 40
+    memory_bytes = pick(draw, (0, 1, 2, 3, 4, 6, 9)) * 40
     memory_bytes += draw(st.integers(0, 100))
     return Problem(
         graph=Graph(
             kinds=tuple(kinds),
             layers=tuple(
-                Layer(id=name, kind=draw(st.sampled_from(kinds)).name)
-                for name in sorted(names)
+                Layer(id=name, kind=pick(draw, kinds).name) for name in sorted(names)
             ),
             edges=tuple(edges),
         ),
@@ -121,15 +117,13 @@ def problems(draw: Draw) -> Problem:
                 levels=(
                     Level(
                         fan_out=num_devices,
-                        bandwidth_bytes_per_s=draw(
-                            st.sampled_from((3e9, 3e10, 1e9, 3e8))
-                        ),
+                        bandwidth_bytes_per_s=pick(draw, (3e9, 3e10, 1e9, 3e8)),
                     ),
                 )
             ),
         ),
         job=Job(
-            global_batch=draw(st.sampled_from((4, 3, 6, 2, 12, 1))),
+            global_batch=pick(draw, (4, 3, 6, 2, 12, 1)),
             replicas=(1,),
             recompute=recompute,
         ),

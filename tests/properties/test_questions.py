@@ -58,8 +58,7 @@ def test_the_least_memory_has_a_plan_and_a_byte_less_has_none(problem):
     assert found.plan is not None
     assert found.memory_bytes is not None
     assert found.refuted_bytes == found.memory_bytes - 1
-    lean = with_memory(problem, found.memory_bytes)
-    assert score(lean, found.plan).feasible
+    assert score(with_memory(problem, found.memory_bytes), found.plan).feasible
     if found.refuted_bytes > problem.cluster.reserve_bytes():
         less = with_memory(problem, found.refuted_bytes)
         assert solve("brute", less).status is Status.INFEASIBLE

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.cost.space import batch_splits, max_stages, strategies
 from nest.ir import Problem
 from nest.solvers.base import Status
+from tests.builders import with_job
 from tests.properties import test_piper
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import check, solve
@@ -39,8 +39,7 @@ def draw_stages(draw: Draw, problem: Problem) -> Problem:
         # all but a few
         counts = tuple(c for c in range(1, most + 2) if c not in counts)
     counts = counts or (most,)
-    job = replace(problem.job, pipeline_parallel=counts)
-    return replace(problem, job=job)
+    return with_job(problem, pipeline_parallel=counts)
 
 
 @st.composite
@@ -60,7 +59,7 @@ def restricted(draw: Draw, **kind: Any) -> tuple[Problem, Problem]:
         values = sorted({getattr(strategy, name) for strategy in found})
         if values and not draw(st.integers(0, 3)):
             limits[field] = some(draw, values)
-    return problem, replace(narrow, job=replace(narrow.job, **limits))
+    return problem, with_job(narrow, **limits)
 
 
 @examples(400, full=3000)
@@ -108,8 +107,7 @@ def test_the_program_of_turns_keeps_restrictions(problem):
 @st.composite
 def interleaved(draw: Draw) -> Problem:
     problem = draw(problems(preset="standard"))
-    job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
-    return draw_stages(draw, replace(problem, job=job))
+    return draw_stages(draw, with_job(problem, schedule="1f1b", virtual_stages=(1, 2)))
 
 
 @examples(60, full=500)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.analysis.robust import robust_of
 from nest.cost.model import CostModel
@@ -15,6 +14,7 @@ from nest.solvers.base import Status
 from nest.solvers.result import SolveResult
 from nest.uncertainty.intervals import Deviations, Quantiles, intervals_of
 from nest.units import quanta_to_ns
+from tests.builders import with_job
 from tests.independent import enumerator
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -49,8 +49,7 @@ def test_the_robust_plan_by_every_plans_own_interval(
     problem: Problem, numbers: Deviations
 ) -> None:
     """No candidate is better, nor any plan below the bound."""
-    job = replace(problem.job, sequence_length=1)
-    problem = replace(problem, job=job)
+    problem = with_job(problem, sequence_length=1)
     found_by: list[SolveResult] = []
 
     def search(other: Problem) -> SolveResult:
@@ -88,8 +87,7 @@ def test_the_robust_plan_by_every_plans_own_interval(
             continue
         other = intervals_of(problem, plan, verdict, numbers)
         if other is not None:
-            high_ns = other.step_90_ns.high
-            assert high_ns >= found.bound_ns * (1 - 1e-9)
+            assert other.step_90_ns.high >= found.bound_ns * (1 - 1e-9)
     assert (answer.status is Status.OPTIMAL) == (
         answer.step_quanta == fastest.step_quanta
     )

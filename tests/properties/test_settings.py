@@ -6,7 +6,6 @@ from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.analysis.fit import most_memory_bytes, with_memory
 from nest.analysis.plan_by_settings import Filled, plan_by_settings
@@ -15,6 +14,7 @@ from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir import Plan, Problem
 from nest.solvers.base import SolverOutput, Status
+from tests.builders import with_job
 from tests.inside import run_inside
 from tests.properties.profiles import examples
 from tests.properties.test_solvers_agree import solve
@@ -46,8 +46,7 @@ def settings(draw: Draw, interleaved: bool) -> tuple[Problem, Settings]:
     if interleaved:
         problem = draw(problems(preset="standard"))
         virtual = draw(st.sampled_from(((1, 2), (2,), (1, 2, 3))))
-        job = replace(problem.job, schedule="1f1b", virtual_stages=virtual)
-        problem = replace(problem, job=job)
+        problem = with_job(problem, schedule="1f1b", virtual_stages=virtual)
     possible = choices(problem)
     names = draw(st.sets(st.sampled_from(sorted(possible)), max_size=4))
     if interleaved:
@@ -79,7 +78,7 @@ def by_settings(problem: Problem, pins: Settings) -> Filled | str:
 def whatever_the_memory(problem: Problem, pins: Settings) -> SolverOutput:
     """Return what enumeration says of the settings without a memory limit."""
     fields = {SETTINGS[name].field: values for name, values in pins.items()}
-    narrow = replace(problem, job=replace(problem.job, **fields))
+    narrow = with_job(problem, **fields)
     return solve("brute", with_memory(narrow, most_memory_bytes(narrow)))
 
 
@@ -110,8 +109,7 @@ def check(problem: Problem, pins: Settings) -> None:
         assert not verdict.feasible
     if found.how.endswith(", none fits"):
         need = max(block.memory_bytes for block in verdict.blocks)
-        less = with_memory(narrow, need - 1)
-        assert solve("brute", less).status is Status.INFEASIBLE
+        assert solve("brute", with_memory(narrow, need - 1)).status is Status.INFEASIBLE
 
 
 @examples(60, full=2000)

@@ -15,7 +15,6 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.analysis.fit import StepTimeLimit, fewest_devices
 from nest.cost.score import score
@@ -23,6 +22,7 @@ from nest.ir import Problem, write
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.registry import get_solver
 from tests import optima
+from tests.builders import with_job
 from tests.frontiers import enumerated, searched
 from tests.half_quanta import half_quanta
 from tests.inside import run_inside
@@ -101,8 +101,7 @@ def check(names: tuple[str, ...], problem: Problem) -> None:
 def test_no_solver_promises_less_than_it_must():
     """The bar is set here, not by the solver's own word."""
     for name in ("brute", "dp", "cpsat", "milp"):
-        precision = get_solver(name).capabilities.precision
-        assert precision <= TOLERANCE.get(name, 0)
+        assert get_solver(name).capabilities.precision <= TOLERANCE.get(name, 0)
 
 
 @examples(300, full=3000)
@@ -157,7 +156,7 @@ def test_exact_solvers_agree_under_the_nest_artifact_preset(problem):
 def test_exact_solvers_prove_the_optimum_with_a_strategy_per_layer(problem):
     """Equal to the quantum, and never worse than one strategy per stage."""
     check(EXACT, problem)
-    coarse = replace(problem, job=replace(problem.job, granularity="stage"))
+    coarse = with_job(problem, granularity="stage")
     fine = solve("dp", problem).claimed_quanta
     best = solve("dp", coarse).claimed_quanta
     if best is not None:
@@ -221,14 +220,13 @@ def test_dp_needs_no_plan_where_plans_split_sequences(problem, setting):
 @examples(40, full=1000)
 @given(choosing(), st.sampled_from([(1, 2), (2,), (2, 3)]))
 def test_dp_bounds_interleaved_plans_that_split_sequences(problem, allowed):
-    job = replace(
-        problem.job,
+    problem = with_job(
+        problem,
         schedule="1f1b",
         overlap={},
         distributed_optimizer=False,
         virtual_stages=allowed,
     )
-    problem = replace(problem, job=job)
     truth, output = solve("brute", problem), solve("dp", problem)
     best = truth.claimed_quanta
     if best is None:
@@ -252,11 +250,10 @@ def test_frontiers_of_plans_that_split_sequences(problem):
 @given(choosing())
 def test_a_choice_of_where_to_split_never_hurts(problem):
     """Each value alone is a part of the choice of both."""
-    whole = replace(problem, job=replace(problem.job, sequence_parallel=(False, True)))
+    whole = with_job(problem, sequence_parallel=(False, True))
     best = solve("dp", whole).claimed_quanta
     for value in (False, True):
-        job = replace(whole.job, sequence_parallel=(value,))
-        alone = solve("dp", replace(whole, job=job)).claimed_quanta
+        alone = solve("dp", with_job(whole, sequence_parallel=(value,))).claimed_quanta
         if alone is not None:
             assert best is not None
             assert best <= alone

@@ -117,8 +117,7 @@ def test_groups_cost_what_they_would_without_symmetry(data, topology):
             ]
         )
     )
-    joined = data.draw(st.booleans())
-    groups = ParallelGroups(block, size, stride, joined)
+    groups = ParallelGroups(block, size, stride, data.draw(st.booleans()))
     ranks = list(groups.groups())
     found = network.groups(groups)
     assert network.groups(groups._replace(block=network.alike(block))) is found
@@ -188,8 +187,7 @@ LATE, STEEP, WORST = Line(2, 1.0), Line(1, 2.0), Line(2, 2.0)
 )
 def test_groups_are_no_slower_whose_lines_are_below_all(groups, other, expected):
     network = GraphNetwork(topology_of(generate("ring:6")))
-    found = network.no_slower(Prices(half=groups), Prices(half=other))
-    assert found == expected
+    assert network.no_slower(Prices(half=groups), Prices(half=other)) == expected
 
 
 @examples(100, full=1000)

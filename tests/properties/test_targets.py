@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nest.constraints.targets import for_target, inexpressible, names
 from nest.errors import InvalidOptionError
 from nest.ir import Problem
 from nest.ir.job import MICRO_BATCH_COUNTS, OVERLAP_NEEDS, SEVERAL, SHARDING, SHARED
 from nest.solvers.base import Status
+from tests.builders import with_job
 from tests.frontiers import enumerated, searched
 from tests.independent.enumerator import optimum
 from tests.properties.fairness import check_fair
@@ -39,8 +39,7 @@ def any_problems() -> st.SearchStrategy[Problem]:
     Plans of some choose where sequences are split.
     """
     plain = problems(preset="standard")
-    choosing = problems(choosing=True)
-    return st.one_of(plain, choosing, problems(graphs=True), mixed())
+    return st.one_of(plain, problems(choosing=True), problems(graphs=True), mixed())
 
 
 def narrowed(problem: Problem, name: str) -> Problem:
@@ -68,11 +67,8 @@ def test_exact_solvers_prove_the_optimum_for_a_target(name, problem):
         if obstacle.field != "optimizer.gradient_bytes"
     ]
     assert in_its_terms == []
-    same = replace(
-        problem,
-        job=replace(
-            problem.job, optimizer=narrow.job.optimizer, schedule=narrow.job.schedule
-        ),
+    same = with_job(
+        problem, optimizer=narrow.job.optimizer, schedule=narrow.job.schedule
     )
     loose = solve("dp", same)
     assert loose.claimed_quanta is not None
@@ -162,8 +158,8 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
             known = [*problem.job.zero, draw(st.integers(0, 3))]
             some = st.lists(st.sampled_from(sorted({*known})), min_size=1, unique=True)
             zero_with[where] = tuple(draw(some))
-    job = replace(
-        problem.job,
+    return with_job(
+        problem,
         uniform=tuple(shared),
         even_layers=draw(st.integers(0, 3)) == 0,
         one_stage=draw_kinds(draw, problem),
@@ -177,7 +173,6 @@ def draw_rules(draw: Draw, problem: Problem) -> Problem:
             if (needs := draw(st.lists(st.sampled_from(OVERLAP_NEEDS), unique=True)))
         },
     )
-    return replace(problem, job=job)
 
 
 @examples(60, full=3000)
@@ -217,11 +212,9 @@ def test_rules_hold_where_plans_split_sequences(problem):
 def test_the_independent_list_keeps_the_rules(problem, interleaved, sharded):
     """It prices every plan by itself, and knows the rules by their page."""
     if sharded:
-        job = replace(problem.job, distributed_optimizer=True)
-        problem = replace(problem, job=job)
+        problem = with_job(problem, distributed_optimizer=True)
     if interleaved:
-        job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
-        problem = replace(problem, job=job)
+        problem = with_job(problem, schedule="1f1b", virtual_stages=(1, 2))
     assume(count_plans(problem) <= MOST_PLANS)
     best, _ = optimum(problem)
     truth = solve("brute", problem)

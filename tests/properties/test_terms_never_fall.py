@@ -33,7 +33,7 @@ from nest.ir.job import SCHEDULES, SPLIT_BACKWARD
 from nest.ir.plan import OVERLAP
 from nest.topology import Block
 from nest.topology.protocol import Link
-from tests.builders import call, make_cost, make_problem
+from tests.builders import call, make_cost, make_problem, with_cluster, with_job
 from tests.independent.generate import draw_pair
 from tests.independent.rules import IllegalPlan
 from tests.independent.scorer import score as independent_score
@@ -239,8 +239,7 @@ def with_slower_level(problem, number, field, factor):
         value = (value + 0.1) * factor if longer else value / factor
         found[number] = replace(found[number], **{field: value})
     topology = replace(problem.cluster.topology, levels=tuple(found))
-    cluster = replace(problem.cluster, topology=topology)
-    return replace(problem, cluster=cluster)
+    return with_cluster(problem, topology=topology)
 
 
 @examples(400)
@@ -327,8 +326,7 @@ def test_no_term_falls_where_less_hides(random):
     if job.schedule == "dualpipe-v":
         apart.add("ep")
     kept = frozenset(x for x in runtime.overlap if x in apart or random.random() < 0.5)
-    other = runtime._replace(overlap=kept)
-    check(before, terms(problem, strategy, other, block))
+    check(before, terms(problem, strategy, runtime._replace(overlap=kept), block))
 
 
 @examples(150)
@@ -341,8 +339,7 @@ def test_no_term_falls_on_slower_devices(random):
 
     def on(first, count):
         others = (DeviceRange(first=first, count=count, device=old),)
-        cluster = replace(problem.cluster, others=others)
-        return terms(replace(problem, cluster=cluster), strategy, runtime, block)
+        return terms(with_cluster(problem, others=others), strategy, runtime, block)
 
     # Of both types: in a replica, or one replica of each.
     both = on(1, 31) if strategy.devices > 1 else on(16, 16)
@@ -396,10 +393,9 @@ def test_no_term_falls_where_less_is_sharded(random):
         terms(problem, strategy, optimizer, None, replicas),
     )
     whole = terms(problem, strategy, runtime, block_of(strategy))
-    job = replace(problem.job, zero=(0, 1, 2, 3))
     for zero in range(strategy.zero):
         less = terms(
-            replace(problem, job=job),
+            with_job(problem, zero=(0, 1, 2, 3)),
             replace(strategy, zero=zero),
             runtime,
             block_of(strategy),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from nest.ir import read_problem
 from nest.search import interleaved_exact
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import make_cost, make_levels, make_problem, with_job
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems
 
@@ -71,8 +70,7 @@ def timed(draw: Draw, schedule: str):
     )
     more = draw(st.sampled_from((1, 1, 2, 3, 8)))
     device = replace(device, memory_bytes=more * device.memory_bytes)
-    cluster = replace(problem.cluster, device=device)
-    return replace(problem, job=job, cluster=cluster)
+    return replace(problem, job=job, cluster=replace(problem.cluster, device=device))
 
 
 @st.composite
@@ -100,10 +98,7 @@ def alike(draw: Draw, schedule: str):
     body = cost()
     problem = make_problem(
         {x: body if x.startswith("l") else cost() for x in names},
-        edges=tuple(
-            (a, b, draw(st.sampled_from((0, 0, 2))))
-            for a, b in itertools.pairwise(names)
-        ),
+        edge=draw(st.sampled_from((0, 0, 2))),
         devices=devices,
         topology=make_levels((devices, 1.0, 1e9)),
         global_batch=devices * draw(st.integers(2, 4)),
@@ -223,7 +218,7 @@ def parted_nowhere(draw: Draw, schedule: str):
     kinds = sorted({layer.kind for layer in problem.graph.layers})
     some = st.lists(st.sampled_from(kinds), min_size=1, unique=True)
     one_stage = tuple(draw(some))
-    return replace(problem, job=replace(problem.job, one_stage=one_stage))
+    return with_job(problem, one_stage=one_stage)
 
 
 @pytest.mark.parametrize("bounds", [False, True])

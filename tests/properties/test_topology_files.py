@@ -29,8 +29,7 @@ def test_damaged_files_are_refused_or_read(data: st.DataObject) -> None:
         path.name, text[:start] + new + text[end:], FileSupplement(**options)
     )
     try:
-        graph = FORMATS[form].read(damaged)
-        said = graph.graph["order"][0]
+        said = FORMATS[form].read(damaged).graph["order"][0]
     except NestError as error:
         said = str(error)
     assert said

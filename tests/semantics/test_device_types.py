@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from msgspec.structs import replace
 
@@ -33,7 +31,7 @@ def chain(
     cost = make_cost(10, 20, kept_bytes=kept_bytes, weight_bytes=weight_bytes)
     return make_problem(
         dict.fromkeys(names, cost),
-        edges=tuple((a, b, 0) for a, b in pairwise(names)),
+        edge=0,
         devices=devices,
         memory_bytes=memory_bytes,
         global_batch=len(names),

@@ -5,8 +5,6 @@ Rules: docs/cost-model.md, *Passes of a layer*. Links take 10 ns + 1 ns per byte
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,14 +12,21 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import InvalidProblemError
 from nest.ir import Activations, problem_hash
-from nest.ir.cluster import DeviceRange
 from nest.ir.graph import DeviceTimes
 from nest.ir.io import decode_problem, encode
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
 from nest.topology.protocol import Block
-from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+    with_others,
+)
 from tests.independent.compare import differences
 
 TP2, DP2 = Strategy(tp=2), Strategy(dp=2)
@@ -30,8 +35,7 @@ TP2, DP2 = Strategy(tp=2), Strategy(dp=2)
 def stage_of(cost, strategy=SINGLE, *, hides=(), **fields):
     """Return the only stage of a plan, which both scorers agree on."""
     problem = make_problem({"a": cost}, **fields)
-    batch = max(problem.job.micro_batches)
-    plan = make_plan(("a", strategy), micro_batch=batch)
+    plan = make_plan(("a", strategy), micro_batch=max(problem.job.micro_batches))
     plan = replace(plan, overlap=hides)
     assert differences(problem, plan) == ("feasible", [])
     (stage,) = score(problem, plan).stages
@@ -81,8 +85,7 @@ def reduced(**fields):
 )
 def test_collectives_run_while_the_host_issues(host_ns, passes):
     """The host's time is not added to them: the larger of both counts."""
-    cost = reduced(forward_host_ns=host_ns, backward_host_ns=host_ns)
-    stage = stage_of(cost, TP2)
+    stage = stage_of(reduced(forward_host_ns=host_ns, backward_host_ns=host_ns), TP2)
     assert (stage.forward, stage.backward) == passes
 
 
@@ -114,8 +117,7 @@ def test_selective_recomputation_is_issued(extra_ns, extra_host_ns, backward):
             ),
         ),
     )
-    strategy = Strategy(recompute="selective")
-    stage = stage_of(cost, strategy, recompute=("selective",))
+    stage = stage_of(cost, Strategy(recompute="selective"), recompute=("selective",))
     assert (stage.forward, stage.backward) == (10, backward)
 
 
@@ -178,11 +180,7 @@ def test_zero_traffic_waits_unless_it_overlaps(hides, passes):
 def in_v(cost, strategy, **fields):
     """Return a problem of four such layers on two blocks, and its plan."""
     names = "abcd"
-    problem = make_problem(
-        dict.fromkeys(names, cost),
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
-        **fields,
-    )
+    problem = make_problem(dict.fromkeys(names, cost), edge=0, **fields)
     plan = Plan(
         replicas=1,
         micro_batch=max(problem.job.micro_batches),
@@ -279,9 +277,7 @@ def on_two_types():
     )
     one = replace(cost, tp=1)
     problem = make_problem({"a": (one, cost)}, devices=2, recompute=("selective",))
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    return replace(problem, cluster=replace(problem.cluster, others=others))
+    return with_others(problem, 1)
 
 
 def test_each_time_is_the_largest_over_the_types_of_a_block():
@@ -325,11 +321,7 @@ def test_types_may_differ_in_their_hosts_alone():
             ),
         ),
     )
-    problem = make_problem({"a": cost}, devices=2)
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
-    model = CostModel(problem)
+    model = CostModel(with_others(make_problem({"a": cost}, devices=2), 1))
     found = [
         model.layer_terms(0, SINGLE, 1, Block(1, 2, offset, 1)) for offset in (0, 1)
     ]
@@ -337,8 +329,7 @@ def test_types_may_differ_in_their_hosts_alone():
 
 
 def test_a_type_that_states_no_host_has_none():
-    problem = on_two_types()
-    (kind,) = problem.graph.kinds
+    (kind,) = on_two_types().graph.kinds
     assert kind.costs[0].on("new").passes_ns == 3
     assert kind.costs[0].on("old").passes_ns == 40 + 25
     assert kind.costs[0].on("any other").passes_ns == 30 + 20

@@ -5,7 +5,6 @@ Optima are derived by hand. Messages cost 10 ns + 1 ns/byte.
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import numpy as np
@@ -53,11 +52,7 @@ def chain(costs, size_bytes=0, **fields):
         "granularity": "layer",
         **fields,
     }
-    return make_problem(
-        costs,
-        edges=tuple((a, b, size_bytes) for a, b in itertools.pairwise(costs)),
-        **fields,
-    )
+    return make_problem(costs, edge=size_bytes, **fields)
 
 
 def recomputing(**fields):
@@ -114,8 +109,7 @@ def test_as_few_layers_recompute_as_memory_allows(name, memory_bytes, load):
 
 @layerwise
 def test_nothing_fits(name):
-    output = solve(name, recomputing(memory_bytes=15))
-    assert output.status is Status.INFEASIBLE
+    assert solve(name, recomputing(memory_bytes=15)).status is Status.INFEASIBLE
 
 
 @layerwise
@@ -148,8 +142,7 @@ def test_a_little_speed_is_not_worth_two_changes(name):
         "b": (make_cost(10, 20), make_cost(10, 19, tp=2, samples=2)),
         "c": make_cost(10, 20),
     }
-    problem = chain(costs, 5, devices=2, micro_batches=(2,), global_batch=8)
-    output = solve(name, problem)
+    output = solve(name, chain(costs, 5, devices=2, micro_batches=(2,), global_batch=8))
     assert output.claimed_quanta == 4 * 90
     assert output.plan.stages[0].strategy == Strategy(dp=2)
 
@@ -160,9 +153,8 @@ def test_a_change_pays_the_level_that_holds_the_block(name):
 
     τ = 60 + 300 + 150.
     """
-    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=4, samples=4)}
     problem = chain(
-        costs,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=4, samples=4)},
         5,
         devices=4,
         topology=PAIRS,
@@ -179,9 +171,8 @@ def test_a_change_pays_the_worst_replica(name):
 
     τ = 60 + (100 + 100) + (100 + 50).
     """
-    costs = {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)}
     problem = chain(
-        costs,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20, tp=2, samples=2)},
         5,
         devices=6,
         topology=make_levels((2, 10.0, 1e9), (3, 100.0, 1e8)),
@@ -206,8 +197,7 @@ def test_the_layers_at_the_boundaries_receive(name):
     split = (make_cost(900, 900, samples=2), make_cost(10, 20, tp=2, samples=4))
     costs = {"a": on_ranks, "b": split, "c": split, "d": on_ranks}
     fields = {"devices": 4, "micro_batches": (4,), "global_batch": 4}
-    problem = chain(costs, size_bytes=5, **fields)
-    assert solve(name, problem).claimed_quanta == 120 + 100
+    assert solve(name, chain(costs, size_bytes=5, **fields)).claimed_quanta == 120 + 100
     heavy = {
         key: tuple(replace(cost, working_bytes=0) for cost in value)
         for key, value in costs.items()
@@ -313,8 +303,7 @@ def test_every_layer_has_its_own_zero_stage(name):
     assert output.status is Status.OPTIMAL
     (stage,) = output.plan.stages
     assert [s.zero for s in stage.layer_strategies] == [0, 3, 3]
-    uniform = solve(name, coarse(problem)).claimed_quanta
-    assert output.claimed_quanta + 10 <= uniform
+    assert output.claimed_quanta + 10 <= solve(name, coarse(problem)).claimed_quanta
 
 
 # Plans
@@ -348,8 +337,7 @@ def test_the_plan_in_a_file_takes_what_was_claimed(name, tmp_path, capsys):
             ]
         )
     assert done.value.code == 0
-    document = json.loads((tmp_path / "result.json").read_text())
-    (cell,) = document["cells"]
+    (cell,) = json.loads((tmp_path / "result.json").read_text())["cells"]
     assert (cell["status"], cell["step_time_ns"]) == ("optimal", 380)
     plan = read_plan(plan_path)
     assert plan.stages[0].strategies is not None
@@ -404,8 +392,7 @@ def test_other_solvers_do_not_search_it():
 def test_a_proof_holds_for_all_plans(name):
     result = run_solver(changing(), name)
     assert result.status is Status.OPTIMAL
-    proves = get_solver(name).capabilities.proves
-    assert result.lower_bound_quanta == proves(380)
+    assert result.lower_bound_quanta == get_solver(name).capabilities.proves(380)
 
 
 MIXED = Plan(
@@ -598,8 +585,7 @@ def test_slopes_of_the_lower_hull():
 )
 def test_rows_that_no_other_one_beats(rows, kept):
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    found = unbeaten(table[:, 0], [table[:, 1], table[:, 2]])
-    assert found.tolist() == kept
+    assert unbeaten(table[:, 0], [table[:, 1], table[:, 2]]).tolist() == kept
 
 
 def test_rows_that_no_other_one_beats_among_many():

@@ -6,7 +6,6 @@ gradients of weights; messages take no time unless a test says otherwise.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def chain(num_layers: int = 2, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, cost),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
@@ -90,9 +89,8 @@ def test_chunks_of_a_list_sit_in_a_loop_or_a_v() -> None:
     loop = ordered(
         *("0F0 2F0 2I0 2W0 0I0 0W0", "1F0 3F0 3I0 3W0 1I0 1W0"), virtual_stages=2
     )
-    first = "0F0 3F0 3I0 3W0 0I0 0W0"
     between, behind = (
-        ordered(first, second, virtual_stages=2, placement="v")
+        ordered("0F0 3F0 3I0 3W0 0I0 0W0", second, virtual_stages=2, placement="v")
         for second in ("1F0 2F0 2I0 2W0 1I0 1W0", "1F0 2F0 2I0 1I0 2W0 1W0")
     )
     steps = [score(problem, x).step_quanta for x in (loop, behind, between)]
@@ -117,8 +115,7 @@ def test_named_orders_are_timed_pass_by_pass(schedule: Any) -> None:
     one = replace(problem, job=replace(problem.job, schedule="1f1b"))
     assert score(one, plan).step_quanta == 30
     for name in ("1f1b", "gpipe"):
-        named = replace(plan, order=name)
-        assert score(problem, named).step_quanta == 40
+        assert score(problem, replace(plan, order=name)).step_quanta == 40
 
 
 def test_memory_is_that_of_the_list() -> None:
@@ -183,7 +180,7 @@ def test_chunks_that_recompute_all_run_whole_backward_passes() -> None:
     cost = make_cost(10, 20, activations=kept_or_full(1, 1))
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         topology=FREE,
         schedule="any",
         recompute=("none", "full"),

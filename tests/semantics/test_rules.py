@@ -57,7 +57,7 @@ def gpipe(forward_b, backward_b, size_bytes):
     """Layers a (10 and 20 ns) and b on a pair, M = 4."""
     return make_problem(
         {"a": layer(), "b": make_cost(forward_b, backward_b)},
-        edges=(("a", "b", size_bytes),),
+        edge=size_bytes,
         devices=2,
         topology=PAIRS,
         global_batch=4,
@@ -110,7 +110,7 @@ def widths(devices):
     """Layer a runs on one device only, layer b on two only."""
     return make_problem(
         {"a": layer(), "b": layer(tp=2)},
-        edges=(("a", "b", 0),),
+        edge=0,
         devices=devices,
         topology=FREE,
         global_batch=4,

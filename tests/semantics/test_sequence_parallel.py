@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
-from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.errors import InvalidPlanError
 from nest.ir import LayerCost, Problem, Strategy
 from nest.solvers.base import Capabilities
 from nest.solvers.registry import get_solver
-from tests.builders import SINGLE, call, make_cost, make_plan, make_problem
+from tests.builders import SINGLE, call, make_cost, make_plan, make_problem, with_job
 from tests.independent.scorer import score as independent_score
 from tests.semantics.proofs import SOLVERS, check
 
@@ -44,10 +44,6 @@ def choosing(costs: dict[str, Any], size_bytes: int = 0, **fields: Any) -> Probl
         **fields,
     }
     return make_problem(costs, edges=edges, **fields)
-
-
-def with_job(problem: Problem, **fields: Any) -> Problem:
-    return replace(problem, job=replace(problem.job, **fields))
 
 
 def two_stages(**fields: Any) -> Problem:
@@ -243,29 +239,16 @@ def test_one_tensor_rank_has_nothing_to_split_over():
     check(problem, 3)
 
 
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_models_know_no_such_choice(preset):
-    problem = choosing({"a": make_cost()}, preset=preset)
-    with pytest.raises(
-        InvalidProblemError,
-        match=rf"\$.job.sequence_parallel: expected true or false under "
-        rf"preset '{preset}', got a list; decide it or use preset 'standard'",
-    ):
-        score(problem, make_plan(("a", SINGLE)))
-
-
 def test_solvers_that_do_not_choose_say_so():
     """What they prove is about plans with one value; they take no others."""
     plain = Capabilities(exact=True, method="")
     named = "sequence_parallel"
     assert plain.unsearched(two_stages()) == (named,)
     for decided in (True, False):
-        costs = {"a": make_cost(tp=2)}
-        problem = choosing(costs, sequence_parallel=decided)
+        problem = choosing({"a": make_cost(tp=2)}, sequence_parallel=decided)
         assert plain.unsearched(problem) == ()
     assert plain.unsearched(two_stages(sequence_parallel=(True,))) == ()
     assert plain.beyond(make_plan(("a", WHOLE), ("b", SPLIT))) == named
     assert plain.beyond(make_plan(("a b", WHOLE))) is None
     for name in SOLVERS:
-        capabilities = get_solver(name).capabilities
-        assert capabilities.unsearched(two_stages()) == ()
+        assert get_solver(name).capabilities.unsearched(two_stages()) == ()

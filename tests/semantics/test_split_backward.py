@@ -6,16 +6,13 @@ Rules: docs/cost-model.md, *Passes of a layer* (gradients of weights) and
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
 from formulations import timed
 from nest.cost.score import score
-from nest.errors import InvalidPlanError, InvalidProblemError
+from nest.errors import InvalidPlanError
 from nest.ir import Activations
-from nest.ir.cluster import DeviceRange
 from nest.ir.graph import DeviceTimes
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.simulation.events import Simulation
@@ -24,7 +21,15 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver, solver_names
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
-from tests.builders import SINGLE, call, make_cost, make_levels, make_plan, make_problem
+from tests.builders import (
+    SINGLE,
+    call,
+    make_cost,
+    make_levels,
+    make_plan,
+    make_problem,
+    with_others,
+)
 
 DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 
@@ -32,11 +37,7 @@ DP2, TP2 = Strategy(dp=2), Strategy(tp=2)
 def chain(*costs, edge=0, **fields):
     names = "abcdefgh"[: len(costs)]
     fields.setdefault("schedule", "zb-h1")
-    return make_problem(
-        dict(zip(names, costs, strict=True)),
-        edges=tuple((a, b, edge) for a, b in itertools.pairwise(names)),
-        **fields,
-    )
+    return make_problem(dict(zip(names, costs, strict=True)), edge=edge, **fields)
 
 
 def in_v(*strategies, **fields):
@@ -80,8 +81,7 @@ def in_v(*strategies, **fields):
 )
 def test_what_gradients_of_weights_take(cost, fields, weights):
     strategy = Strategy(recompute=fields.get("recompute", ("none",))[0])
-    problem = chain(cost, **fields)
-    (stage,) = score(problem, make_plan(("a", strategy))).stages
+    (stage,) = score(chain(cost, **fields), make_plan(("a", strategy))).stages
     assert stage.weight_backward == weights
     assert weights <= stage.backward
 
@@ -95,10 +95,7 @@ def test_of_several_types_of_devices_the_slowest_counts():
         weight_backward_ns=14,
         by_device=(DeviceTimes(device="old", forward_ns=9, backward_ns=36),),
     )
-    problem = chain(cost, devices=2)
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=1, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
+    problem = with_others(chain(cost, devices=2), 1)
     (stage,) = score(problem, make_plan(("a", TP2))).stages
     assert (stage.backward, stage.weight_backward) == (40, 18)
 
@@ -153,8 +150,7 @@ def test_all_blocks_keep_what_the_first_one_does():
     costs = [make_cost(1, 2, kept_bytes=10)] * 3
     plan = make_plan(*((name, SINGLE) for name in "abc"))
     for schedule, kept in (("zb-h1", [30, 30, 30]), ("1f1b", [30, 20, 10])):
-        problem = chain(*costs, global_batch=5, schedule=schedule)
-        found = score(problem, plan)
+        found = score(chain(*costs, global_batch=5, schedule=schedule), plan)
         assert [stage.kept_bytes for stage in found.stages] == kept
 
 
@@ -172,8 +168,7 @@ def test_the_blocks_of_zb_v():
     A block has chunks 1 and 4, or 2 and 3, and keeps at most 4 of them.
     """
     costs = [make_cost(10, 20, kept_bytes=1, weight_bytes=1)] * 4
-    problem = chain(*costs, schedule="zb-v", global_batch=3)
-    found = score(problem, in_v(*[SINGLE] * 4))
+    found = score(chain(*costs, schedule="zb-v", global_batch=3), in_v(*[SINGLE] * 4))
     assert found.step_quanta == 190
     assert [block.stages for block in found.blocks] == [(1, 4), (2, 3)]
     assert [block.inflight for block in found.blocks] == [4, 4]
@@ -197,8 +192,7 @@ def test_another_layout_on_the_block_has_to_be_made():
     problem = chain(
         *[cost] * 4, schedule="zb-v", edge=30, global_batch=2, micro_batches=(2,)
     )
-    plan = in_v(DP2, DP2, TP2, TP2, micro_batch=2)
-    stages = score(problem, plan).stages
+    stages = score(problem, in_v(DP2, DP2, TP2, TP2, micro_batch=2)).stages
     assert [stage.receive_forward for stage in stages] == [0, 40, 70, 70]
     assert [stage.receive_backward for stage in stages] == [40, 40, 70, 0]
 
@@ -352,11 +346,8 @@ def test_gradients_of_weights_wait_on_the_types_that_have_them(monkeypatch, solv
     problem = chain(
         *(cost, cost), devices=3, replicas=(1,), topology=make_levels((3, 0.0, 1e9))
     )
-    old = replace(problem.cluster.device, name="old")
-    others = (DeviceRange(first=2, count=1, device=old),)
-    problem = replace(problem, cluster=replace(problem.cluster, others=others))
-    truth = get_solver("brute")().solve(problem, SolveOptions())
-    assert truth.claimed_quanta == 22
+    problem = with_others(problem, 2)
+    assert get_solver("brute")().solve(problem, SolveOptions()).claimed_quanta == 22
     found = get_solver(solver)().solve(problem, SolveOptions())
     assert found.claimed_quanta == 22
     assert found.lower_bound_quanta <= 22
@@ -382,7 +373,7 @@ def test_what_hides_in_a_pair_is_rounded_apart(monkeypatch, solver):
     names = [f"{x}{i}" for x in "abcd" for i in range(5)]
     problem = make_problem(
         {name: heavy if name[1] == "0" else light for name in names},
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        edge=0,
         topology=make_levels((4, 0.0, 1e9)),
         schedule="dualpipe-v",
         global_batch=200,
@@ -441,19 +432,3 @@ def test_random_plans_under_zb_h1_are_scored_as_they_are():
     assert found.step_quanta is not None
     assert truth.step_quanta is not None
     assert found.step_quanta >= truth.step_quanta
-
-
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_models_have_no_such_schedules(preset):
-    problem = chain(
-        make_cost(10, 20),
-        preset=preset,
-        replicas=(1,),
-        topology=make_levels((4, 0.0, 1e9)),
-    )
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"\$\.job\.schedule: expected one of 1f1b, gpipe under preset "
-        rf"'{preset}', got 'zb-h1'; change it or use preset 'standard'",
-    ):
-        score(problem, make_plan(("a", SINGLE)))

@@ -28,14 +28,8 @@ from nest.units import ceil_div
 class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a baseline, as inputs name it.
 
-    Attributes
-    ----------
-    num_transformer_layers
-        Layers that are split.
-    p, d, t
-        Stages, replicas and tensor parallel width.
-    layer_partition
-        Layers of every stage, where they are not split evenly.
+    ``p``, ``d`` and ``t`` are stages, replicas and tensor parallel width;
+    ``layer_partition`` has the layers of every stage, where they are not split evenly.
     """
 
     num_transformer_layers: Count
@@ -82,15 +76,9 @@ def printed_time(
 ) -> float | None:
     """Return ``finalTimePerBatch`` of a pipeline.
 
-    Parameters
-    ----------
-    file
-        The input.
-    width, replicas
-        Tensor parallel width of all stages, and data parallel degree.
-    stages
-        Ids of the layers of every stage, in the order in which the artifact
-        takes them for a pipeline.
+    All stages have one tensor parallel ``width``; ``replicas`` is the data parallel
+    degree. ``stages`` are ids of the layers of every stage, in the order in which the
+    artifact takes them for a pipeline.
 
     Returns
     -------

@@ -17,17 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nest.audits.foreign import (
-    MAX_RATE,
-    MAX_TIME,
-    NS_PER_UNIT,
-    PS_PER_UNIT,
-    check_ids,
-    check_range,
-    import_file,
-    listed,
-    make_graph,
-)
+from nest.audits import foreign
 from nest.cost.magnitude import choose_quantum_ps
 from nest.errors import InvalidProblemError
 from nest.ir.base import Struct
@@ -62,10 +52,10 @@ class _Node(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in ("parameterSize", "activationSize"):
             where = f"{field} of layer {self.id}"
-            check_range(where, getattr(self, field), 0, MAX_TERM)
+            foreign.check_range(where, getattr(self, field), 0, MAX_TERM)
         for field in ("optimalLatencyFw", "optimalLatencyBw"):
             where = f"{field} of layer {self.id}"
-            check_range(where, getattr(self, field), 0, MAX_TIME)
+            foreign.check_range(where, getattr(self, field), 0, foreign.MAX_TIME)
 
 
 class _Edge(Struct, frozen=True, kw_only=True):
@@ -77,7 +67,7 @@ class _Edge(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         where = f"communicationCost of edge {self.sourceId} to {self.destId}"
-        check_range(where, self.communicationCost, 0, MAX_TERM)
+        foreign.check_range(where, self.communicationCost, 0, MAX_TERM)
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -107,14 +97,13 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in ("maxDevices", "ep_degree", "cp_degree", "mbsInBatch"):
-            check_range(field, getattr(self, field), 1, MAX_TERM)
-        check_range("maxMemoryPerDevice", self.maxMemoryPerDevice, 0, MAX_TERM)
+            foreign.check_range(field, getattr(self, field), 1, MAX_TERM)
+        foreign.check_range("maxMemoryPerDevice", self.maxMemoryPerDevice, 0, MAX_TERM)
         _check_network(self)
         if self.optimizerAlgorithm not in _OPTIMIZERS:
             raise ValueError(
-                f"optimizerAlgorithm: expected one of "
-                f"{', '.join(_OPTIMIZERS)}, got {self.optimizerAlgorithm!r}; "
-                f"correct it"
+                f"optimizerAlgorithm: expected one of {', '.join(_OPTIMIZERS)}, got "
+                f"{self.optimizerAlgorithm!r}; correct it"
             )
         if not self.nodes:
             raise ValueError(
@@ -124,8 +113,8 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
         if self.edges.keys() != self.nodes.keys():
             raise ValueError(
                 f"edges: expected the tensor widths of nodes "
-                f"({listed(self.nodes)}), got {listed(self.edges)}; give "
-                f"both the same keys"
+                f"({foreign.listed(self.nodes)}), got {foreign.listed(self.edges)}; "
+                f"give both the same keys"
             )
         for width, nodes in self.nodes.items():
             _check_graph(width, nodes, self.edges[width])
@@ -159,11 +148,6 @@ def import_nest_artifact(path: str | Path) -> Problem:
     Collectives are part of the latencies. Energy, frequency, bandwidth, sp_enabled,
     isTensorParallelized and baselines are ignored.
 
-    Parameters
-    ----------
-    path
-        A JSON file.
-
     Returns
     -------
     Problem
@@ -177,7 +161,7 @@ def import_nest_artifact(path: str | Path) -> Problem:
         If the file cannot be read or is not such a file; the text names the
         file, the place in it, what was expected and what came.
     """
-    return import_file(path, ArtifactFile, _problem)
+    return foreign.import_file(path, ArtifactFile, _problem)
 
 
 def _problem(file: ArtifactFile, name: str) -> Problem:
@@ -197,7 +181,7 @@ def _problem(file: ArtifactFile, name: str) -> Problem:
                     Level(
                         fan_out=fan_out,
                         bandwidth_bytes_per_s=bandwidth,
-                        latency_ns=latency * NS_PER_UNIT,
+                        latency_ns=latency * foreign.NS_PER_UNIT,
                     )
                     for fan_out, bandwidth, latency in zip(
                         file.devices_per_level,
@@ -236,7 +220,7 @@ def _graph(file: ArtifactFile) -> Graph:
         for edge in file.edges[width]:
             by_width = sizes.setdefault(edge.ends, {})
             by_width[width] = edge.communicationCost
-    return make_graph(
+    return foreign.make_graph(
         costs, (_edge(ends, by_width) for ends, by_width in sizes.items())
     )
 
@@ -247,8 +231,8 @@ def _cost(file: ArtifactFile, width: int, node: _Node) -> LayerCost:
         cp=file.cp_degree,
         ep=file.ep_degree,
         samples=1,
-        forward_ns=node.optimalLatencyFw * NS_PER_UNIT,
-        backward_ns=node.optimalLatencyBw * NS_PER_UNIT,
+        forward_ns=node.optimalLatencyFw * foreign.NS_PER_UNIT,
+        backward_ns=node.optimalLatencyBw * foreign.NS_PER_UNIT,
         weight_bytes=node.parameterSize,
         activations=(
             Activations(recompute=file.recompute, kept_bytes=node.activationSize),
@@ -287,7 +271,7 @@ def _fine_ps(file: ArtifactFile, graph: Graph) -> float:
     )
     num_layers = len(graph.layers)
     terms = 3 * num_layers + len(graph.edges)
-    return TARGET_LOSS * shortest_s / num_layers / (terms / 2) * PS_PER_UNIT
+    return TARGET_LOSS * shortest_s / num_layers / (terms / 2) * foreign.PS_PER_UNIT
 
 
 def _check_network(file: ArtifactFile) -> None:
@@ -296,31 +280,31 @@ def _check_network(file: ArtifactFile) -> None:
         length = len(getattr(file, field))
         if length != levels:
             raise ValueError(
-                f"{field}: expected one value for each of the {levels} "
-                f"levels of devices_per_level, got {length}; give all three "
-                f"the same length"
+                f"{field}: expected one value for each of the {levels} levels of "
+                f"devices_per_level, got {length}; give all three the same length"
             )
     for i in range(levels):
         fan_out, latency = file.devices_per_level[i], file.latency_per_level[i]
-        check_range(f"devices_per_level[{i}]", fan_out, 1, MAX_TERM)
-        check_range(f"latency_per_level[{i}]", latency, 0, MAX_TIME)
-        check_range(f"bws[{i}]", file.bws[i], 1, MAX_RATE)
+        foreign.check_range(f"devices_per_level[{i}]", fan_out, 1, MAX_TERM)
+        foreign.check_range(f"latency_per_level[{i}]", latency, 0, foreign.MAX_TIME)
+        foreign.check_range(f"bws[{i}]", file.bws[i], 1, foreign.MAX_RATE)
     if math.prod(file.devices_per_level) != file.maxDevices or not levels:
         raise ValueError(
-            f"devices_per_level: expected factors of maxDevices = "
-            f"{file.maxDevices}, got {file.devices_per_level}; correct one "
-            f"of them"
+            f"devices_per_level: expected factors of maxDevices = {file.maxDevices}, "
+            f"got {file.devices_per_level}; correct one of them"
         )
 
 
 def _check_graph(width: int, nodes: list[_Node], edges: list[_Edge]) -> None:
-    check_range("nodes: tensor width", width, 1, MAX_TERM)
+    foreign.check_range("nodes: tensor width", width, 1, MAX_TERM)
     if not nodes:
         raise ValueError(
             f"nodes.{width}: expected at least one layer, got none; remove "
             f"the key or add its layers"
         )
-    check_ids((node.id for node in nodes), (edge.ends for edge in edges), f".{width}")
+    foreign.check_ids(
+        (node.id for node in nodes), (edge.ends for edge in edges), f".{width}"
+    )
 
 
 def _check_edges(file: ArtifactFile) -> None:

@@ -25,12 +25,8 @@ def plain_problem(problem: Problem, tp: int | None = None) -> Problem:
       (of layers of one kind the most), as if every layer began a stage.
     - A tensor has the size that it has at one tensor parallel width.
 
-    Parameters
-    ----------
-    problem
-        The problem.
-    tp
-        At which width tensors are; by default the least that they have a size for.
+    ``tp`` is the width that tensors are at, by default the least that they have a size
+    for.
     """
     graph = problem.graph
     edges = tuple(_at_width(edge, tp) for edge in graph.edges)

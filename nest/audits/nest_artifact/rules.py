@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 class Edge(NamedTuple):
     """What crosses a boundary is paid edge by edge: how one travels.
 
-    Attributes
-    ----------
-    link
-        The link.
-    trips
-        How often it counts: up and down above level 0.
+    ``trips`` says how often the link counts: up and down above level 0.
     """
 
     link: Link

@@ -67,15 +67,7 @@ class _Place(NamedTuple):
 
 
 class Program:
-    """The program for one strategy and micro-batch.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    strategy, micro_batch
-        What all stages share.
-    """
+    """The program for one strategy and micro-batch."""
 
     def __init__(
         self, model: CostModel, sets: ClosedSets, strategy: Strategy, micro_batch: int
@@ -89,8 +81,6 @@ class Program:
         self._layers = range(len(problem.graph.layers))
         #: Of s + 1 stages, the least max τ by the first of them.
         self.worst: list[Ints] = []
-
-    # Stages
 
     def _cut(self, values: Sequence[int]) -> list[int]:
         """Cut sizes: what does not fit alone never fits, cut or not."""
@@ -162,20 +152,11 @@ class Program:
             self.model, Block(1, 0, first, n), Block(1, 0, second, n)
         )
 
-    # Pipelines, from the last stage on
-
     def fill(self, devices: int, inflight: int | None, deadline: Deadline) -> None:
         """Compute the values for every possible number of stages.
 
-        Parameters
-        ----------
-        devices
-            At most so many for the stages.
-        inflight
-            Micro-batches that each stage keeps; by default as many as there
-            are stages left.
-        deadline
-            When to give up.
+        There are at most ``devices`` for the stages. Each keeps ``inflight``
+        micro-batches, by default as many as there are stages left.
 
         Raises
         ------

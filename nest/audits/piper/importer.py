@@ -12,16 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nest.audits.foreign import (
-    MAX_RATE,
-    MAX_TIME,
-    NS_PER_UNIT,
-    check_ids,
-    check_range,
-    import_file,
-    listed,
-    make_graph,
-)
+from nest.audits import foreign
 from nest.cost.magnitude import choose_quantum_ps
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster, Device, Hierarchy, Level
@@ -86,7 +77,7 @@ _SETTING = {
     "devices": ("maxDevices", 1, MAX_TERM),
     "micro_batches": ("mbsInBatch", 1, MAX_TERM),
     "memory_bytes": ("maxMemoryPerDevice", 0, MAX_TERM),
-    "bandwidth_bytes_per_s": ("bandwidth", 1, MAX_RATE),
+    "bandwidth_bytes_per_s": ("bandwidth", 1, foreign.MAX_RATE),
 }
 
 
@@ -109,8 +100,6 @@ def import_piper(
 
     Parameters
     ----------
-    path
-        A JSON file.
     devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
         Number of devices, micro-batches per step, memory per device, and
         bandwidth of the flat network; by default what the file says.
@@ -141,7 +130,7 @@ def import_piper(
         _check(file)
         return _problem(file, setting, name)
 
-    return import_file(path, _File, make_problem)
+    return foreign.import_file(path, _File, make_problem)
 
 
 def _choose(file: _File, option: str, chosen: float | None) -> float:
@@ -153,17 +142,14 @@ def _choose(file: _File, option: str, chosen: float | None) -> float:
             f"{field}: expected a value, got none; add it or give {option}"
         )
     name = field if chosen is None else option
-    check_range(name, value, minimum, maximum)
+    foreign.check_range(name, value, minimum, maximum)
     return value
-
-
-# Is it such a file?
 
 
 def _check(file: _File) -> None:
     if not file.nodes:
         raise ValueError("nodes: expected at least one, got none; add them")
-    check_ids(
+    foreign.check_ids(
         (node.id for node in file.nodes),
         ((edge.sourceId, edge.destId) for edge in file.edges),
     )
@@ -171,7 +157,7 @@ def _check(file: _File) -> None:
     targets: dict[int, set[int]] = {node.id: set() for node in file.nodes}
     for edge in file.edges:
         where = f"communicationCost of edge {edge.sourceId} to {edge.destId}"
-        check_range(where, edge.communicationCost, 0, MAX_TERM)
+        foreign.check_range(where, edge.communicationCost, 0, MAX_TERM)
         targets[edge.sourceId].add(edge.destId)
         sources[edge.destId].add(edge.sourceId)
     for node in file.nodes:
@@ -185,7 +171,7 @@ def _check_node(node: _Node, sources: set[int], targets: set[int]) -> None:
             f"degree, got none; add one"
         )
     for degree, alternatives in node.TMPCs.items():
-        check_range(f"node {node.id}: TMPCs: degree", degree, 1, MAX_TERM)
+        foreign.check_range(f"node {node.id}: TMPCs: degree", degree, 1, MAX_TERM)
         where = f"node {node.id}: TMPCs.{degree}"
         names = [alternative.id for alternative in alternatives]
         if not names or len(set(names)) < len(names):
@@ -209,9 +195,9 @@ def _check_alternative(
     where = f"{where}, {alternative.id!r}"
     for field in ("parameterSize", "memoryUsageA", "memoryUsageB"):
         value = getattr(alternative, field)
-        check_range(f"{where}: {field}", value, 0, MAX_TERM)
+        foreign.check_range(f"{where}: {field}", value, 0, MAX_TERM)
     time = alternative.timePerSample
-    check_range(f"{where}: timePerSample", time, 0, MAX_TIME)
+    foreign.check_range(f"{where}: timePerSample", time, 0, foreign.MAX_TIME)
     for field, neighbors, kind in (
         ("syncTimeFw", sources, "incoming"),
         ("syncTimeBw", targets, "outgoing"),
@@ -219,12 +205,12 @@ def _check_alternative(
         sizes: dict[int, float] = getattr(alternative, field)
         if sizes.keys() != neighbors:
             raise ValueError(
-                f"{where}: {field}: expected the other ends of its {kind} "
-                f"edges ({listed(neighbors)}), got {listed(sizes.keys())}; "
+                f"{where}: {field}: expected the other ends of its {kind} edges "
+                f"({foreign.listed(neighbors)}), got {foreign.listed(sizes.keys())}; "
                 f"list each once"
             )
         for neighbor, size in sizes.items():
-            check_range(f"{where}: {field}.{neighbor}", size, 0, MAX_TERM)
+            foreign.check_range(f"{where}: {field}.{neighbor}", size, 0, MAX_TERM)
 
 
 def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
@@ -247,9 +233,6 @@ def _check_pair(where: str, alternatives: list[_Alternative]) -> None:
             f"{plain.timePerSample:g} of 'vanilla' for 'activation recomp', "
             f"got {recomputing.timePerSample:g}; swap or correct them"
         )
-
-
-# The problem
 
 
 def _problem(file: _File, setting: dict[str, float], name: str) -> Problem:
@@ -293,14 +276,14 @@ def _graph(file: _File) -> Graph:
         )
         for node in file.nodes
     }
-    return make_graph(costs, (_edge(edge, nodes) for edge in file.edges))
+    return foreign.make_graph(costs, (_edge(edge, nodes) for edge in file.edges))
 
 
 def _cost(degree: int, alternatives: list[_Alternative]) -> LayerCost:
     first = min(alternatives, key=lambda x: list(ALTERNATIVES).index(x.id))
     return LayerCost(
         tp=degree,
-        forward_ns=first.timePerSample * NS_PER_UNIT,
+        forward_ns=first.timePerSample * foreign.NS_PER_UNIT,
         backward_ns=0.0,
         weight_bytes=_whole(_exact(first.parameterSize)),
         activations=tuple(
@@ -321,7 +304,7 @@ def _activations(alternative: _Alternative, first: _Alternative) -> Activations:
         recompute=ALTERNATIVES[alternative.id],
         kept_bytes=_whole(kept_bytes),
         static_bytes=_whole(total) - _whole(kept_bytes),
-        extra_ns=extra * NS_PER_UNIT,
+        extra_ns=extra * foreign.NS_PER_UNIT,
     )
 
 

@@ -40,8 +40,6 @@ class Pipelines(NamedTuple):
 
     Attributes
     ----------
-    sets
-        The closed sets of the graph.
     degrees
         Of every way to run a stage.
     num_devices, most_ranks
@@ -62,11 +60,8 @@ class Pipelines(NamedTuple):
     def find(self, limits: Ints) -> list[Placed] | None:
         """Return one on the fewest devices, with the least ``Σ d`` on them.
 
-        Parameters
-        ----------
-        most
-            ``(ways, pairs)``: the largest ``Σ d`` behind a stage, -1 where
-            it is too long whatever follows.
+        ``limits`` ``(ways, pairs)`` is the largest ``Σ d`` behind a stage, -1 where it
+        is too long whatever follows.
         """
         tables = self._tables(limits)
         fewest = [

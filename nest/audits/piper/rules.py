@@ -222,15 +222,8 @@ class PiperRules(CostRules):
     def exchange_ns(self, model: CostModel, size_bytes: Any, dp: int) -> Any:
         """Return the time of a stage's cut edges, ``X / (dp β)``.
 
-        Parameters
-        ----------
-        model
-            The cost model.
-        size_bytes
-            What crosses its boundaries per micro-batch, both ways; a number
-            or an array of floats.
-        dp
-            Ranks that take turns.
+        ``size_bytes`` crosses its boundaries per micro-batch, both ways: a number or an
+        array of floats.
         """
         return size_bytes / (dp * bandwidth(model.problem)) * NS_PER_S
 
@@ -239,14 +232,7 @@ class PiperRules(CostRules):
     ) -> Any:
         """Return a stage's gradient sync, ``4 (dp-1)/dp W / (M β)``.
 
-        Parameters
-        ----------
-        model
-            The cost model.
-        weight_bytes
-            Weights of the stage per device; a float or an array of floats.
-        dp, num_micro_batches
-            Ranks that share them, and micro-batches per step.
+        ``weight_bytes`` of the stage are per device: a float or an array of floats.
         """
         rate = dp * num_micro_batches * bandwidth(model.problem)
         return 4 * (dp - 1) * weight_bytes / rate * NS_PER_S

@@ -90,9 +90,6 @@ def search(task: SearchTask) -> SolverOutput:
     return exact_output(plan, best, best)
 
 
-# The alternatives of layers, and of stages
-
-
 class Option(NamedTuple):
     """One alternative of a layer: quanta, and ``kept * y + static`` bytes."""
 
@@ -121,15 +118,7 @@ EMPTY = Front(*(np.zeros(1, dtype=np.int64) for _ in Front._fields))
 
 
 class Knapsack:
-    """The knapsacks of all stages at one tensor parallel degree.
-
-    Parameters
-    ----------
-    options
-        The alternatives of every layer.
-    capacity, most_inflight
-        Memory of a device, and the most micro-batches in flight.
-    """
+    """The knapsacks of all stages at one tensor parallel degree."""
 
     def __init__(
         self, options: Sequence[Sequence[Option]], capacity: int, most_inflight: int
@@ -193,24 +182,13 @@ def cheaper_or_smaller(compute: Ints, with_one: Ints, with_all: Ints) -> Ints:
     return smallest
 
 
-# Stages and pipelines
-
-
 @dataclass(frozen=True)
 class Way:
     """How a stage may run, and what that takes.
 
-    Attributes
-    ----------
-    strategy
-        Its degrees, with any recompute.
-    knapsack
-        Of all stages of its ``t``.
-    compute
-        ``P``: (pairs, ``y`` from 1 on), quanta; INFINITE where nothing fits,
-        as it does beyond the last ``y``.
-    constant
-        What the load of every pair adds to ``P/d``.
+    ``strategy`` has its degrees, with any recompute. ``compute`` is ``P`` (pairs, ``y``
+    from 1 on) in quanta, INFINITE where nothing fits, as it does beyond the last ``y``;
+    ``constant`` is what the load of every pair adds to ``P/d``.
     """
 
     strategy: Strategy
@@ -232,15 +210,7 @@ class Way:
 
 
 class Program:
-    """The tables of a problem, and the search for a plan within a bound.
-
-    Parameters
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline
-        The clock.
-    """
+    """The tables of a problem, and the search for a plan within a bound."""
 
     def __init__(self, model: CostModel, sets: ClosedSets, deadline: Deadline) -> None:
         self.model, self.sets, self.deadline = model, sets, deadline
@@ -385,8 +355,6 @@ class Program:
                 compute[pair, fit - 1] = fronts[b].compute[::-1]
         # What fits with more in flight fits with fewer.
         return np.minimum.accumulate(compute[:, ::-1], axis=1)[:, ::-1].copy()
-
-    # Bounds on the largest load
 
     def least_load(self) -> int:
         """Return a lower bound on the largest load of every plan.

@@ -1,8 +1,7 @@
 """Targets: the frameworks that a plan is to run in, and what they can say.
 
-What a framework can express is data, a file per target in ``data/``. It
-becomes fields of the job, so every solver searches exactly these plans;
-see docs/targets.md.
+What a framework can express is data, a file per target in ``data/``. It becomes fields
+of the job, so every solver searches exactly these plans; see docs/targets.md.
 """
 
 from __future__ import annotations

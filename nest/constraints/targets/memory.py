@@ -54,8 +54,7 @@ def optimizer_of(
     if rules is not None and gradients not in known_gradients:
         raise InvalidOptionError(
             f"gradients: expected one of {', '.join(known_gradients)}, which "
-            f"{target.title} can keep, got {gradients}; choose it or another "
-            f"target"
+            f"{target.title} can keep, got {gradients}; choose it or another target"
         )
     master = 4 if rules is None else rules.master_bytes.value
     return Optimizer(

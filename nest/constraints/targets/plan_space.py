@@ -60,10 +60,9 @@ def for_target(
         return replace(problem, job=replace(job, optimizer=optimizer))
     for kind, count in unknown_layers(rules, problem).items():
         raise InvalidOptionError(
-            f"target {target.name}: expected no layers of kind {kind!r}, "
-            f"which plans for {target.title} cannot have "
-            f"({rules.unknown_kinds.source}), got {count}; import the model "
-            f"without them, or choose another target"
+            f"target {target.name}: expected no layers of kind {kind!r}, which plans "
+            f"for {target.title} cannot have ({rules.unknown_kinds.source}), got "
+            f"{count}; import the model without them, or choose another target"
         )
     schedule, virtual_stages = _schedule(target, rules, job)
     overlap = {

@@ -61,16 +61,12 @@ LISTED: dict[str, Schedule] = {
 def paced(name: str | tuple[str, ...]) -> StageSchedule:
     """Return a job's schedule for searches that need its paces.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        If it has none.
+    Raises ``UnsupportedProblemError`` if it has none.
     """
     if name == ANY_ORDER or not isinstance(name, str):
         raise UnsupportedProblemError(
-            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this "
-            f"search does not order passes, got {name!r}; use 'nest solve' "
-            f"with solver dp"
+            f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this search "
+            f"does not order passes, got {name!r}; use 'nest solve' with solver dp"
         )
     if name not in SCHEDULES:
         raise UnsupportedProblemError(
@@ -85,12 +81,8 @@ def paced(name: str | tuple[str, ...]) -> StageSchedule:
 def schedule_of(name: str | tuple[str, ...], virtual_stages: int = 1) -> Schedule:
     """Return a job's schedule for plans with so many chunks per block.
 
-    Parameters
-    ----------
-    name
-        The job's schedule; of several, or of ``any``, the answers hold for all of them.
-    virtual_stages
-        Chunks per block; above 1 the interleaved form of ``1f1b``.
+    Of several schedules, or of ``any``, the answers hold for all of them. With more
+    than one chunk per block ``1f1b`` is interleaved.
     """
     if name == ANY_ORDER or not isinstance(name, str):
         return _any_order(virtual_stages)

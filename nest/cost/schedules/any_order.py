@@ -13,13 +13,7 @@ from nest.ir.plan import Placement
 
 
 class AnyOrder(Schedule):
-    """A schedule that says nothing but how chunks sit on blocks.
-
-    Parameters
-    ----------
-    virtual_stages, placement
-        Chunks per block, and where they sit.
-    """
+    """A schedule that says nothing but how chunks sit on blocks."""
 
     name = "any"
     title = "any order of passes"
@@ -30,13 +24,7 @@ class AnyOrder(Schedule):
     def passes(
         self, block: int, num_blocks: int, num_micro_batches: int
     ) -> Iterator[Pass]:
-        """Raise: plans say them.
-
-        Raises
-        ------
-        UnsupportedProblemError
-            Always.
-        """
+        """Raise ``UnsupportedProblemError``: plans say them."""
         raise UnsupportedProblemError(
             "$.job.schedule: expected one schedule for a search that does "
             "not order passes, got several; use solver dp"

@@ -18,29 +18,20 @@ Weights = tuple[int, ...]
 
 
 class Pass(NamedTuple):
-    """One pass of a micro-batch through a chunk.
+    """One pass of a micro-batch through a chunk."""
 
-    Attributes
-    ----------
-    chunk
-        The chunk's place in the pipeline, from 0.
-    micro_batch
-        From 0.
-    backward
-        Whether it is the backward pass.
-    gradients
-        Which gradients it computes, if it is: a schedule may compute those
-        of the weights later, which no other chunk waits for.
-    paired
-        Whether it is a forward pass that runs together with the next pass
-        of its block, a backward pass of another micro-batch: each may hide
-        communication behind the computation of the other.
-    """
-
+    #: The chunk's place in the pipeline, from 0.
     chunk: int
+    #: From 0.
     micro_batch: int
+    #: Whether it is the backward pass.
     backward: bool
+    #: Which gradients it computes, if it is: a schedule may compute those of the
+    #: weights later, which no other chunk waits for.
     gradients: Gradients = "all"
+    #: Whether it is a forward pass that runs together with the next pass of its block,
+    #: a backward pass of another micro-batch: each may hide communication behind the
+    #: computation of the other.
     paired: bool = False
 
 
@@ -85,14 +76,9 @@ class Times(NamedTuple):
 class InFlight(NamedTuple):
     """The most that a block keeps at once, over its whole list of passes.
 
-    Attributes
-    ----------
-    chunks, chunk_bytes
-        The most passes in flight of each of its chunks, and what they keep.
-    passes
-        The most passes of any of its chunks.
-    kept_bytes
-        The most that the passes in flight keep.
+    ``chunks`` has the most passes in flight of each of its chunks, and ``chunk_bytes``
+    what they keep. ``passes`` is the most of all its chunks together, and
+    ``kept_bytes`` the most that the passes in flight keep.
     """
 
     chunks: tuple[int, ...]
@@ -150,12 +136,7 @@ class Schedule(ABC):
     ) -> int:
         """Return the step time before gradient sync, in quanta.
 
-        Parameters
-        ----------
-        chunks
-            The passes of every chunk in pipeline order.
-        num_micro_batches
-            ``M``.
+        ``chunks`` are in pipeline order; ``num_micro_batches`` is ``M``.
         """
 
     @abstractmethod
@@ -168,14 +149,8 @@ class Schedule(ABC):
     ) -> InFlight:
         """Return the most that a block keeps.
 
-        Parameters
-        ----------
-        kept_bytes
-            What one pass of each of its chunks keeps.
-        block
-            The block, from 0.
-        num_blocks, num_micro_batches
-            ``S`` and ``M``.
+        ``kept_bytes`` says what one pass of each of its chunks keeps. Blocks are
+        counted from 0; there are ``S`` of them, and ``M`` micro-batches.
         """
 
 
@@ -210,12 +185,7 @@ class StageSchedule(Schedule):
     def inflight(self, stages_left: int, num_micro_batches: int) -> int:
         """Return the micro-batches in flight on a stage.
 
-        Parameters
-        ----------
-        stages_left
-            Stages from this one to the last, ``S - s + 1``.
-        num_micro_batches
-            ``M``.
+        ``stages_left`` are those from this one to the last, ``S - s + 1``.
         """
 
     def rounds(self, num_micro_batches: int) -> Weights:

@@ -37,8 +37,7 @@ class DualPipeV(ListedSchedule):
             return None
         return (
             f"stages: expected at most half as many blocks as micro-batches "
-            f"({num_micro_batches}) under schedule {self.name!r}, got "
-            f"{num_blocks}"
+            f"({num_micro_batches}) under schedule {self.name!r}, got {num_blocks}"
         )
 
     def most_paired(self, num_blocks: int, num_micro_batches: int) -> int:

@@ -21,10 +21,7 @@ class ListedSchedule(Schedule):
     ) -> int:
         """Return the critical path of all blocks' passes.
 
-        Raises
-        ------
-        InvalidProblemError
-            If there are more than :data:`MOST_PASSES`.
+        Raises ``InvalidProblemError`` if there are more than :data:`MOST_PASSES`.
         """
         self._check(len(chunks), num_micro_batches)
         return critical_path(self, chunks, num_micro_batches)
@@ -38,10 +35,7 @@ class ListedSchedule(Schedule):
     ) -> InFlight:
         """Return the peak over the block's whole list of passes.
 
-        Raises
-        ------
-        InvalidProblemError
-            If a step has more than :data:`MOST_PASSES`.
+        Raises ``InvalidProblemError`` if a step has more than :data:`MOST_PASSES`.
         """
         self._check(num_blocks * self.virtual_stages, num_micro_batches)
         return peak(self, kept_bytes, block, num_blocks, num_micro_batches)

@@ -66,12 +66,7 @@ class TimedSchedule(ListedSchedule):
 class OrderedSchedule(ListedSchedule):
     """The passes that a plan lists.
 
-    Parameters
-    ----------
-    lists
-        The passes of every block, in the order they run.
-    virtual_stages, placement
-        Chunks per block, and where they sit.
+    ``lists`` has the passes of every block, in the order they run.
     """
 
     name = "order"
@@ -106,11 +101,8 @@ def read_order(
 
     Messages call a block ``where``, before its number.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a pass has no meaning, is missing, twice, on another block than
-        its chunk, or before what it needs, or if passes wait for each other.
+    Raises ``InvalidPlanError`` if a pass has no meaning, is missing, twice, on another
+    block than its chunk, or before what it needs, or if passes wait for each other.
     """
     if len(order) != num_blocks:
         raise InvalidPlanError(
@@ -166,9 +158,8 @@ def _check_block(
         here = chunk, micro_batch
         if chunk not in chunks:
             raise InvalidPlanError(
-                f"{where}: expected passes of its chunks {chunks}, got "
-                f"{text}; move it to the {block_word} of chunk {chunk}, or "
-                f"remove it"
+                f"{where}: expected passes of its chunks {chunks}, got {text}; move it "
+                f"to the {block_word} of chunk {chunk}, or remove it"
             )
         if micro_batch >= num_micro_batches:
             raise InvalidPlanError(

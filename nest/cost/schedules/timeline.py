@@ -25,14 +25,9 @@ _KINDS = {"all": _BACKWARD, "inputs": _INPUTS, "weights": _WEIGHTS}
 class Timeline(NamedTuple):
     """What every block runs, and when.
 
-    Attributes
-    ----------
-    schedule, num_micro_batches
-        Says in which order every block runs its passes; ``M``.
-    ends
-        When each pass of every block ends, in that order, in quanta from
-        the start of the step; of the first of two paired passes, when its
-        own input is there and its block free.
+    ``schedule`` says in which order every block runs its passes. ``ends`` has when each
+    of them ends, in quanta from the start of the step; of the first of two paired
+    passes, when its own input is there and its block free.
     """
 
     schedule: Schedule
@@ -53,26 +48,18 @@ class Timeline(NamedTuple):
 
 
 class _Lists(NamedTuple):
-    """The passes of all blocks, with numbers in place of names.
+    """The passes of all blocks, with numbers in place of names."""
 
-    Attributes
-    ----------
-    kinds
-        Four times the chunk, and which of its times the pass takes; behind
-        those of all chunks 0, and the times of the pairs.
-    pairs
-        Chunks of paired passes, forward and backward.
-    needed, outputs
-        Slots of the output that a pass waits for, and of its own; the last
-        slot but one is always full, the last one is never read.
-    num_slots
-        How many there are.
-    """
-
+    #: Four times the chunk, and which of its times the pass takes; behind those of all
+    #: chunks 0, and the times of the pairs.
     kinds: tuple[list[int], ...]
+    #: Chunks of paired passes, forward and backward.
     pairs: tuple[tuple[int, int], ...]
+    #: Slots of the output that a pass waits for, and of its own; the last slot but one
+    #: is always full, the last one is never read.
     needed: tuple[list[int], ...]
     outputs: tuple[list[int], ...]
+    #: How many there are.
     num_slots: int
 
 
@@ -81,19 +68,9 @@ def run(
 ) -> Timeline:
     """Run the passes of every block, each as soon as it can.
 
-    Parameters
-    ----------
-    schedule
-        Says in which order every block runs its passes.
-    chunks
-        The passes of every chunk in pipeline order.
-    num_micro_batches
-        ``M``.
+    ``chunks`` are in pipeline order.
 
-    Raises
-    ------
-    ValueError
-        If passes of the schedule wait for each other.
+    Raises ``ValueError`` if passes of the schedule wait for each other.
     """
     num_blocks = len(chunks) // schedule.virtual_stages
     lists = _lists(schedule, num_blocks, num_micro_batches)
@@ -118,7 +95,7 @@ def run(
             done += 1
             idle = 0
         block = (block + 1) % num_blocks
-    if any(map(_unfinished, ends, lists.kinds)):
+    if sum(map(len, ends)) < sum(map(len, lists.kinds)):
         raise ValueError(
             f"schedule {schedule.name!r}: expected passes that can all run, "
             f"got some that wait for each other"
@@ -159,10 +136,6 @@ def pair_time(there: ChunkTimes, back: ChunkTimes) -> int:
     forward: int = max(there.forward - hideable, other)
     backward: int = max(back.backward - other, hideable)
     return forward + backward
-
-
-def _unfinished(ends: list[int], kinds: list[int]) -> bool:
-    return len(ends) < len(kinds)
 
 
 @lru_cache(maxsize=8)

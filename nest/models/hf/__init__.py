@@ -96,19 +96,9 @@ def from_hf(
     """Return the architecture of a decoded configuration.
 
     Of a model that sees or hears too and is none of the families, the text
-    model in it (``text_config``); its note says so.
-
-    Parameters
-    ----------
-    fields
-        The JSON object; what is not needed is ignored.
-    name
-        Of the model.
-    where
-        Of the configuration, in messages.
-    mtp
-        Whether modules for multi-token prediction count, which
-        ``transformers`` does not build.
+    model in it (``text_config``); its note says so. With ``mtp`` modules for
+    multi-token prediction count, which ``transformers`` does not build. ``where`` is
+    what messages call the configuration.
 
     Raises
     ------

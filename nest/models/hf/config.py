@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from nest.errors import InvalidProblemError
-from nest.models.blocks import Head, Tower
+from nest.models.blocks import Block, Head, Tower
 
 T = TypeVar("T")
 
@@ -41,9 +41,13 @@ class Parts(NamedTuple):
     def with_attention(self, **fields: Any) -> Parts:
         """Return a model of equal blocks with other fields of attention."""
         (run,) = self.towers[0].runs
-        attention = replace(run.block.attention, **fields)
-        block = replace(run.block, attention=attention)
+        block = with_attention(run.block, **fields)
         return self.with_tower(runs=(replace(run, block=block),))
+
+
+def with_attention(block: Block, **fields: Any) -> Block:
+    """Return a block with other fields of its attention."""
+    return replace(block, attention=replace(block.attention, **fields))
 
 
 class Config:
@@ -51,14 +55,8 @@ class Config:
 
     Every method raises :class:`~nest.errors.InvalidProblemError` if a field
     is missing and has no default, is of another type, or out of range; the
-    text names the file and the field.
-
-    Parameters
-    ----------
-    fields
-        The decoded JSON object; ``null`` is no value.
-    where
-        Name of the file, and of the object in it, for messages.
+    text names the file and the field. Of ``fields``, the decoded JSON object, ``null``
+    is no value; ``where`` is the name of the file, and of the object in it.
     """
 
     def __init__(self, fields: dict[str, Any], where: str) -> None:
@@ -96,12 +94,8 @@ class Config:
         name, value = self._find(names)
         if value is None:
             if default is None:
-                raise self.refuse(
-                    " or ".join(names),
-                    "an integer",
-                    "no such field",
-                    "add it or check model_type",
-                )
+                field, remedy = " or ".join(names), "add it or check model_type"
+                raise self.refuse(field, "an integer", "no such field", remedy)
             return default
         count = self.typed(name, value, int, "an integer")
         largest = MOST_LAYERS if "layer" in name else LARGEST
@@ -146,22 +140,19 @@ class Config:
         entries = self.listed(name, str, "strings")
         if entries is None:
             return None
-        if len(entries) != layers:
-            raise self.refuse(
-                name,
-                f"as many entries as there are layers, {layers}",
-                len(entries),
-                "correct one of them",
-            )
+        self.check_length(name, entries, layers)
         for entry in entries:
             if entry not in meanings:
-                raise self.refuse(
-                    name,
-                    f"entries among {', '.join(meanings)}",
-                    shown(entry),
-                    "other layers are not supported",
-                )
+                expected = f"entries among {', '.join(meanings)}"
+                remedy = "other layers are not supported"
+                raise self.refuse(name, expected, shown(entry), remedy)
         return [meanings[entry] for entry in entries]
+
+    def check_length(self, name: str, entries: Sequence[object], layers: int) -> None:
+        """Refuse a list that has not an entry per layer."""
+        if len(entries) != layers:
+            expected = f"as many entries as there are layers, {layers}"
+            raise self.refuse(name, expected, len(entries), "correct one of them")
 
     def drops(self, name: str, default: float) -> bool:
         """Return whether a dropout rate is not 0."""

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from nest.models.blocks import Block
-from nest.models.hf.config import Config, Parts, shown
+from nest.models.hf.config import Config, Parts, shown, with_attention
 from nest.models.hf.family import FAMILIES, decoder, routed_mlp
 from nest.models.hf.layouts import rotary_layers
 
 
 def stablelm(config: Config) -> Parts:
     """Read StableLM; in parallel, attention and MLP have one norm."""
-    parallel = config.flag("use_parallel_residual", False)
-    family = FAMILIES["stablelm"]
-    return decoder(config, replace(family, norms=1 if parallel else 2))
+    norms = 1 if config.flag("use_parallel_residual", False) else 2
+    return decoder(config, replace(FAMILIES["stablelm"], norms=norms))
 
 
 def opt(config: Config) -> Parts:
@@ -26,12 +25,9 @@ def opt(config: Config) -> Parts:
     affine = config.flag("layer_norm_elementwise_affine", True)
     before = config.flag("do_layer_norm_before", True)
     removed = config.flag("_remove_final_layer_norm", False)
-    family = replace(
-        FAMILIES["opt"],
-        norm="layer" if affine else "bare",
-        final_norm=before and not removed,
-    )
-    model = decoder(config, family)
+    norm = "layer" if affine else "bare"
+    final = before and not removed
+    model = decoder(config, replace(FAMILIES["opt"], norm=norm, final_norm=final))
     if inputs == hidden:
         return model
     return model.with_tower(embedding_size=inputs).with_head(
@@ -61,16 +57,14 @@ def falcon(config: Config) -> Parts:
 
 def hyperclovax(config: Config) -> Parts:
     """Read HyperCLOVA X; outputs of attention and MLP may be normalized."""
-    post = config.flag("use_post_norm", True)
-    family = FAMILIES["hyperclovax"]
-    return decoder(config, replace(family, norms=4 if post else 2))
+    norms = 4 if config.flag("use_post_norm", True) else 2
+    return decoder(config, replace(FAMILIES["hyperclovax"], norms=norms))
 
 
 def gpt_bigcode(config: Config) -> Parts:
     """Read GPT BigCode: GPT-2 with one key and value head, or with all."""
-    single = config.flag("multi_query", True)
-    family = FAMILIES["gpt_bigcode"]
-    return decoder(config, replace(family, kv_default=1 if single else None))
+    kv_heads = 1 if config.flag("multi_query", True) else None
+    return decoder(config, replace(FAMILIES["gpt_bigcode"], kv_default=kv_heads))
 
 
 def gpt_neo(config: Config) -> Parts:
@@ -105,11 +99,11 @@ def smollm3(config: Config) -> Parts:
     """Read SmolLM3, every fourth layer of which does not rotate."""
     rotary = rotary_layers(config, config.integer("num_hidden_layers"))
 
-    def edit(block: Block, index: int, _kind: str) -> Block:
-        attention = replace(block.attention, rotary=rotary[index])
-        return replace(block, attention=attention)
-
-    return decoder(config, FAMILIES["smollm3"], edit)
+    return decoder(
+        config,
+        FAMILIES["smollm3"],
+        lambda block, index, _: with_attention(block, rotary=rotary[index]),
+    )
 
 
 def llama4(config: Config) -> Parts:
@@ -124,14 +118,13 @@ def llama4(config: Config) -> Parts:
 
     def edit(block: Block, index: int, kind: str) -> Block:
         has_norm = normed and rotary[index]
-        attention = replace(
-            block.attention,
+        return with_attention(
+            block,
             window=chunk if kind == "local" else 0,
             rotary=rotary[index],
             query_key_norm=has_norm,
             norm_over="nothing" if has_norm else "head",
         )
-        return replace(block, attention=attention)
 
     return decoder(config, FAMILIES["llama4_text"], edit)
 
@@ -166,14 +159,13 @@ def mimo(config: Config) -> Parts:
 
     def edit(block: Block, _index: int, kind: str) -> Block:
         local = kind == "local"
-        attention = replace(
-            block.attention,
+        return with_attention(
+            block,
             kv_heads=block.attention.kv_heads * (2 if local else 1),
             value_size=value_size,
             window=window if local else 0,
             sinks=local,
         )
-        return replace(block, attention=attention)
 
     return decoder(config, FAMILIES["mimo_v2_flash"], edit)
 
@@ -196,8 +188,7 @@ def deepseek(config: Config) -> Parts:
             block = replace(block, norms=3)
         if indexers is None or indexers[index] == "full":
             return block
-        attention = replace(block.attention, index_heads=0, index_size=0)
-        return replace(block, attention=attention)
+        return with_attention(block, index_heads=0, index_size=0)
 
     return decoder(config, FAMILIES[name], edit)
 

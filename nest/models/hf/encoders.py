@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from nest.models.blocks import Block, Head, Mlp, RepeatedBlock, Tower
-from nest.models.hf.config import Config, Parts
+from nest.models.hf.config import Config, Parts, with_attention
 from nest.models.hf.family import FAMILIES, compressed, decoder, equal_heads, named
 from nest.models.hf.layouts import LAYER_TYPES
 
@@ -94,14 +94,12 @@ def encoder(config: Config, family: Encoder) -> Parts:
     )
     vocabulary = config.integer("vocab_size")
     length = config.integer("max_position_embeddings", default=512)
-    types = 0
+    types = buckets = 0
     if family.token_types is not None:
         types = config.integer("type_vocab_size", default=family.token_types, minimum=0)
-    buckets = 0
     if family.buckets is not None:
-        buckets = config.integer(
-            "relative_attention_num_buckets", default=family.buckets
-        )
+        name = "relative_attention_num_buckets"
+        buckets = config.integer(name, default=family.buckets)
     tower = Tower(
         runs=(RepeatedBlock(block=block, count=config.integer(*family.layers)),),
         vocabulary=vocabulary,
@@ -127,8 +125,7 @@ def ernie(config: Config) -> Parts:
     model = encoder(config, Encoder())
     if not config.flag("use_task_id", False):
         return model
-    rows = config.integer("task_type_vocab_size", default=3)
-    return _more_types(model, rows)
+    return _more_types(model, config.integer("task_type_vocab_size", default=3))
 
 
 def electra(config: Config) -> Parts:
@@ -147,13 +144,7 @@ def _more_types(model: Parts, rows: int) -> Parts:
 
 
 def deberta(config: Config) -> Parts:
-    """Read DeBERTa without relative positions; its keys have no bias.
-
-    Raises
-    ------
-    InvalidProblemError
-        If it has relative positions.
-    """
+    """Read DeBERTa, refused with relative positions; its keys have no bias."""
     config.must_be(
         "relative_attention",
         False,
@@ -167,21 +158,14 @@ def deberta_v2(config: Config) -> Parts:
     """Read DeBERTa-v2 and v3, with a table of relative positions.
 
     Its rows, and the two vectors of the norm behind it, count as rows of the
-    table of token types; what they add to the scores is left out.
-
-    Raises
-    ------
-    InvalidProblemError
-        If relative positions have projections of their own, or tokens are convolved.
+    table of token types; what they add to the scores is left out. Refused are relative
+    positions with projections of their own, and convolutions of tokens.
     """
     model = _deberta(config)
-    if config.integer("conv_kernel_size", default=0, minimum=0):
-        raise config.refuse(
-            "conv_kernel_size",
-            "0",
-            config.integer("conv_kernel_size"),
-            "convolutions of tokens are not supported",
-        )
+    kernel = config.integer("conv_kernel_size", default=0, minimum=0)
+    if kernel:
+        remedy = "convolutions of tokens are not supported"
+        raise config.refuse("conv_kernel_size", "0", kernel, remedy)
     norms = config.typed(
         "norm_rel_ebd", config.fields.get("norm_rel_ebd") or "none", str, "a string"
     )
@@ -240,25 +224,20 @@ def modernbert(config: Config, *, causal: bool = False) -> Parts:
         gated=True,
         biases=config.flag("mlp_bias", False),
     )
+    block = Block(
+        name="encoder",
+        hidden=hidden,
+        attention=equal_heads(
+            heads, config.head_size(), biases=biased, causal=causal, rotary=True
+        ),
+        mlp=mlp,
+        layer_norm=True,
+        norm_vectors=vectors,
+    )
     blocks = [
-        Block(
-            name="encoder",
-            hidden=hidden,
-            attention=equal_heads(
-                heads,
-                config.head_size(),
-                biases=biased,
-                causal=causal,
-                window=reach if kind == "local" else 0,
-                rotary=True,
-            ),
-            mlp=mlp,
-            norms=2 if index else 1,
-            layer_norm=True,
-            norm_vectors=vectors,
-        )
-        for index, kind in enumerate(kinds)
+        with_attention(block, window=reach if kind == "local" else 0) for kind in kinds
     ]
+    blocks[0] = replace(blocks[0], norms=1)
     runs, repeat = compressed(named(blocks))
     vocabulary = config.integer("vocab_size")
     tower = Tower(runs=runs, repeat=repeat, vocabulary=vocabulary, embedding_norm=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import compress, groupby
+from itertools import compress
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +24,7 @@ from nest.models.blocks import (
     Mlp,
     RepeatedBlock,
     Tower,
+    runs_of,
 )
 from nest.models.hf.config import Config, Parts, Switch
 from nest.models.hf.layouts import LAYER_TYPES, LAYOUTS, SPARSE_LAYERS, every_nth
@@ -217,12 +218,7 @@ EditBlock = Callable[[Block, int, str], Block]
 def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Parts:
     """Read a decoder whose layers are of a few kinds.
 
-    Parameters
-    ----------
-    config, family
-        The configuration and the record of its family.
-    edit
-        Changes the block of each layer that the record alone gives.
+    ``edit`` changes the block of each layer that the record of the family gives.
     """
     config = config.updated(
         **{k: v for k, v in family.sizes.items() if not config.has(k)}
@@ -321,9 +317,7 @@ def ordinary_attention(config: Config, family: Family, window: int = 0) -> Atten
     if family.kv_heads:
         kv_heads = config.kv_heads(heads, kv_heads, *family.kv_heads)
     biases = config.switch(family.biases)
-    output_bias = biases
-    if family.output_bias is not None:
-        output_bias = config.switch(family.output_bias)
+    output = family.output_bias
     normed = config.switch(family.query_key_norm)
     return Attention(
         heads=heads,
@@ -332,7 +326,7 @@ def ordinary_attention(config: Config, family: Family, window: int = 0) -> Atten
         window=window,
         rotary=family.rotary,
         biases=biases,
-        output_bias=output_bias,
+        output_bias=biases if output is None else config.switch(output),
         query_key_norm=normed,
         norm_over=family.norm_over if normed else "head",
         norm_vectors=family.norm_vectors if normed else 1,
@@ -408,32 +402,20 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
     experts = config.integer(*names.count)
     visits = config.integer(*names.visits, default=names.visits_default)
     remedy = "correct one of them"
+    all_experts = f"the {experts} experts"
     if visits > experts:
-        raise config.refuse(
-            names.visits[0], f"at most the {experts} experts", visits, remedy
-        )
-    groups = config.divisor(
-        "n_group",
-        config.integer("n_group", default=1),
-        f"the {experts} experts",
-        experts,
-    )
+        raise config.refuse(names.visits[0], f"at most {all_experts}", visits, remedy)
+    groups = config.integer("n_group", default=1)
+    config.divisor("n_group", groups, all_experts, experts)
     chosen = config.integer("topk_group", default=groups)
     if chosen > groups or experts // groups * chosen < visits:
-        raise config.refuse(
-            "topk_group",
-            f"at most the {groups} groups, with {visits} experts or more",
-            chosen,
-            remedy,
-        )
+        expected = f"at most the {groups} groups, with {visits} experts or more"
+        raise config.refuse("topk_group", expected, chosen, remedy)
     width = config.integer(*names.width)
     shared = 0
     if names.shared or names.shared_width:
-        shared = config.integer(
-            *(names.shared or names.shared_width),
-            default=names.shared_default,
-            minimum=0,
-        )
+        fields = names.shared or names.shared_width
+        shared = config.integer(*fields, default=names.shared_default, minimum=0)
     return Mlp(
         hidden=width,
         gated=names.gated,
@@ -496,12 +478,8 @@ def compressed(blocks: Sequence[Block]) -> tuple[tuple[RepeatedBlock, ...], int]
         and all(blocks[i] == blocks[i % step] for i in range(step, count))
     )
     if period == 1:
-        return (RepeatedBlock(block=blocks[0], count=count),), 1
-    runs = tuple(
-        RepeatedBlock(block=block, count=len(list(same)))
-        for block, same in groupby(blocks[:period])
-    )
-    return runs, count // period
+        return repeated(blocks[0], count), 1
+    return runs_of(blocks[:period]), count // period
 
 
 def one_tower(config: Config, family: Family, blocks: Sequence[Block]) -> Parts:
@@ -541,10 +519,7 @@ def with_predictions(config: Config, model: Parts) -> Parts:
     """
     modules = config.integer(*MODULES, default=0, minimum=0)
     if not modules:
-        raise config.refuse(
-            MODULES[0],
-            "modules for multi-token prediction",
-            "none",
-            "import the model without them",
-        )
+        expected = "modules for multi-token prediction"
+        remedy = "import the model without them"
+        raise config.refuse(MODULES[0], expected, "none", remedy)
     return model.with_tower(modules=modules).with_head(predictions=1 + modules)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from nest.models.blocks import NO_ATTENTION, NO_MLP, Attention, Block, Mlp
-from nest.models.hf.config import Config, Parts
+from nest.models.hf.config import Config, Parts, with_attention
 from nest.models.hf.family import (
     FAMILIES,
     bare_block,
@@ -22,10 +22,8 @@ from nest.models.hf.mixers import MIXERS, adapter
 
 def granite_hybrid(config: Config) -> Parts:
     """Read Granite 4: Mamba-2 and attention, experts or not."""
-    family = replace(
-        FAMILIES["granitemoehybrid"],
-        rotary=config.fields.get("position_embedding_type") == "rope",
-    )
+    rotary = config.fields.get("position_embedding_type") == "rope"
+    family = replace(FAMILIES["granitemoehybrid"], rotary=rotary)
     if not config.integer("num_local_experts", default=0, minimum=0):
         family = replace(family, experts=None)
     return decoder(config, family)
@@ -86,14 +84,13 @@ _NEMOTRON = {
 
 def nemotron_h(config: Config) -> Parts:
     """Read Nemotron-H, whose blocks are a norm and one other part each."""
-    pattern = config.fields.get("hybrid_override_pattern")
     name = "hybrid_override_pattern"
+    pattern = config.fields.get(name)
     if isinstance(pattern, str):
         entries = list(pattern)
     else:
-        name = "layers_block_type"
-        if not config.has(name):
-            name = "layer_types"
+        listed = config.has("layers_block_type")
+        name = "layers_block_type" if listed else "layer_types"
         entries = config.listed(name, str, "strings") or []
     for entry in entries:
         if entry not in _NEMOTRON:
@@ -126,13 +123,11 @@ def nemotron_h(config: Config) -> Parts:
 
 def bailing_hybrid(config: Config) -> Parts:
     """Read Ling's hybrid: Kimi's mixers, and a gate per head between."""
-
-    def edit(block: Block, _index: int, _kind: str) -> Block:
-        attention = block.attention
-        attention = replace(attention, gate=attention.heads)
-        return replace(block, attention=attention)
-
-    return decoder(config, FAMILIES["bailing_hybrid"], edit)
+    return decoder(
+        config,
+        FAMILIES["bailing_hybrid"],
+        lambda block, *_: with_attention(block, gate=block.attention.heads),
+    )
 
 
 def kimi_linear(config: Config) -> Parts:
@@ -144,13 +139,14 @@ def kimi_linear(config: Config) -> Parts:
     if config.has("linear_attn_config"):
         inside = config.part("linear_attn_config")
         listed = inside.listed("full_attn_layers", int, "integers") or []
+        layers = range(1, config.integer("num_hidden_layers") + 1)
         config = config.updated(
             linear_num_heads=inside.integer("num_heads"),
             linear_head_dim=inside.integer("head_dim"),
             linear_conv_kernel_dim=inside.integer("short_conv_kernel_size", default=4),
             layer_types=[
-                "full_attention" if i + 1 in listed else "linear_attention"
-                for i in range(config.integer("num_hidden_layers"))
+                "full_attention" if layer in listed else "linear_attention"
+                for layer in layers
             ],
         )
     return decoder(config, FAMILIES["kimi_linear"])
@@ -165,12 +161,8 @@ def zamba2(config: Config) -> Parts:
 
     A hybrid layer has three parts, which are three blocks here: a shared
     block, whose input is the stream and the embeddings, twice as wide; a
-    linear layer after it with an adapter of its MLP; and Mamba-2.
-
-    Raises
-    ------
-    InvalidProblemError
-        If attention has adapters too, linear layers have biases, or nothing is tied.
+    linear layer after it with an adapter of its MLP; and Mamba-2. Refused are adapters
+    of attention, biases of linear layers, and models without ties.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
         config.must_be(name, False, default=False, why="such models are not supported")

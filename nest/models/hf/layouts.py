@@ -39,13 +39,7 @@ def rotary_layers(config: Config, layers: int) -> list[bool]:
     if not listed:
         step = config.integer("no_rope_layer_interval", default=4)
         return [(i + 1) % step != 0 for i in range(layers)]
-    if len(listed) != layers:
-        raise config.refuse(
-            "no_rope_layers",
-            f"as many entries as there are layers, {layers}",
-            len(listed),
-            "correct one of them",
-        )
+    config.check_length("no_rope_layers", listed, layers)
     return [bool(entry) for entry in listed]
 
 

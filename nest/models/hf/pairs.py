@@ -105,13 +105,8 @@ def _switched(config: Config, dense: Mlp) -> Mlp:
 class Pair(NamedTuple):
     """A family of encoder-decoders like BART.
 
-    Attributes
-    ----------
-    more_positions
-        Rows of the tables of positions beyond the longest sequence; ``None``
-        without tables.
-    embedding_norm, final_norm
-        As in :class:`nest.models.blocks.Tower`.
+    ``more_positions`` are rows of the tables of positions beyond the longest sequence,
+    ``None`` without tables; norms are as in :class:`nest.models.blocks.Tower`.
     """
 
     more_positions: int | None = 0

@@ -21,6 +21,7 @@ from nest.models.blocks import (
 )
 from nest.models.hf.config import Config, Parts, shown
 from nest.models.hf.family import equal_heads, repeated
+from nest.units import ceil_div
 
 #: Side of the images that a ResNet is trained with.
 RESNET_PIXELS = 224
@@ -47,12 +48,12 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
 
     Class token and mean of all others enter the classifier side by side.
     """
-    hidden = config.integer("hidden_size", default=768)
-    ratio = config.integer("mlp_ratio", default=4)
-    mlp = Mlp(hidden=hidden * ratio, biases=True)
-    if config.flag("use_swiglu_ffn", False):
-        width = (hidden * ratio * 2 // 3 + 7) // 8 * 8
-        mlp = Mlp(hidden=width, gated=True, biases=True)
+    width = config.integer("hidden_size", default=768)
+    width *= config.integer("mlp_ratio", default=4)
+    gated = config.flag("use_swiglu_ffn", False)
+    if gated:
+        width = 8 * ceil_div(width * 2 // 3, 8)
+    mlp = Mlp(hidden=width, gated=gated, biases=True)
     if registers:
         registers = config.integer("num_register_tokens", default=registers, minimum=0)
     model = _vision(
@@ -69,10 +70,7 @@ def dinov2(config: Config, registers: int = 0) -> Parts:
 def beit(config: Config) -> Parts:
     """Read BEiT with its classifier: no table of positions by default.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it has biases of relative positions.
+    Biases of relative positions are refused.
     """
     for name in ("use_relative_position_bias", "use_shared_relative_position_bias"):
         config.must_be(
@@ -103,21 +101,9 @@ def _vision(
 ) -> Parts:
     """Read a vision transformer and its classifier.
 
-    Parameters
-    ----------
-    config
-        Its configuration.
-    biases
-        Whether queries, keys and values have biases.
-    rows
-        Tokens in addition to the patches that have a position: of the class,
-        for distillation.
-    mlp
-        Of its blocks; ``None`` reads it.
-    vectors
-        Scales of outputs in a block.
-    more, seen
-        Further vectors as wide as the stream, and how many of them are tokens.
+    ``rows`` tokens in addition to the patches have a position: of the class, for
+    distillation. A block has ``vectors`` scales of outputs. There are ``more`` vectors
+    as wide as the stream, of which ``seen`` are tokens.
     """
     patch_values, tokens = _patches(config)
     tokens += rows - 1
@@ -147,12 +133,7 @@ def resnet(config: Config) -> Parts:
     A stage is a tower: the first block, which changes width and resolution,
     stands in front of it, its other blocks are layers; positions are tokens.
     Convolutions are products with all that they see; a batch norm is behind
-    each, and no rank shares one.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a stage has one block only, or the lists do not fit together.
+    each, and no rank shares one. Refused are stages of one block only.
     """
     depths = config.listed("depths", int, "integers") or [3, 4, 6, 3]
     widths = config.listed("hidden_sizes", int, "integers")

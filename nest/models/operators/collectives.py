@@ -13,6 +13,9 @@ from nest.models.blocks import Mlp
 from nest.models.operators.base import BF16, Execution, Split
 from nest.units import ceil_div
 
+#: Kind, pass and number of calls.
+_Call = tuple[CollectiveKind, Phase, int]
+
 
 def both_passes(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     """Return the collectives of one tensor parallel region, both passes.
@@ -21,9 +24,8 @@ def both_passes(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     sums forward, partial gradients of its input backward.
     """
     enters = 1 if split.sequence_parallel else 0
-    return regions(split, values, "forward", enters=enters, leaves=1) + regions(
-        split, values, "backward", enters=enters, leaves=1
-    )
+    forward = regions(split, values, "forward", enters=enters, leaves=1)
+    return forward + regions(split, values, "backward", enters=enters, leaves=1)
 
 
 def regions(
@@ -37,20 +39,17 @@ def regions(
     leave: CollectiveKind = (
         "reduce-scatter" if split.sequence_parallel else "all-reduce"
     )
-    return _calls(
-        split,
-        "tp",
-        BF16 * values,
-        ("all-gather", phase, enters),
-        (leave, phase, leaves),
-    )
+    calls: tuple[_Call, ...] = ("all-gather", phase, enters), (leave, phase, leaves)
+    return _calls(split, "tp", BF16 * values, *calls)
+
+
+def _in_both(kind: CollectiveKind, count: int) -> tuple[_Call, _Call]:
+    """Return what so many calls of a kind in each pass are for :func:`_calls`."""
+    return (kind, "forward", count), (kind, "backward", count)
 
 
 def _calls(
-    split: Split,
-    axis: Literal["tp", "cp", "ep"],
-    size_bytes: int,
-    *wanted: tuple[CollectiveKind, Phase, int],
+    split: Split, axis: Literal["tp", "cp", "ep"], size_bytes: int, *wanted: _Call
 ) -> tuple[CollectiveCall, ...]:
     """Return the calls of a count above 0, none on an axis of degree 1."""
     return tuple(
@@ -66,13 +65,11 @@ def gathers(
     split: Split, values: int, *, forward: int, backward: int
 ) -> tuple[CollectiveCall, ...]:
     """Return so many all-gathers over ``tp`` of a tensor of so many values."""
-    return _calls(
-        split,
-        "tp",
-        BF16 * values,
+    calls: tuple[_Call, ...] = (
         ("all-gather", "forward", forward),
         ("all-gather", "backward", backward),
     )
+    return _calls(split, "tp", BF16 * values, *calls)
 
 
 def gathered_bytes(split: Split, values: int) -> int:
@@ -84,14 +81,11 @@ def context_collectives(
     split: Split, key_value_bytes: int
 ) -> tuple[CollectiveCall, ...]:
     """Return what ring attention is approximated by, both passes."""
-    return _calls(
-        split,
-        "cp",
-        key_value_bytes,
-        ("all-gather", "forward", 1),
-        ("all-gather", "backward", 1),
+    calls: tuple[_Call, ...] = (
+        *_in_both("all-gather", 1),
         ("reduce-scatter", "backward", 1),
     )
+    return _calls(split, "cp", key_value_bytes, *calls)
 
 
 def expert_exchange(
@@ -103,10 +97,7 @@ def expert_exchange(
     different experts, ``1/ep`` of the values stay within a rank's group: they
     are exchanged there, the others with the ranks of other groups.
     """
-    exchanges: tuple[tuple[CollectiveKind, Phase, int], ...] = (
-        ("all-to-all", "forward", 2),
-        ("all-to-all", "backward", 2),
-    )
+    exchanges = _in_both("all-to-all", 2)
     within = 0 if expert_tp else BF16 * values // split.ep
     return (
         *(_calls(split, "tp", within, *exchanges) if within else ()),
@@ -154,13 +145,7 @@ def sent_values(split: Split, shape: Mlp, values: int, execution: Execution) -> 
 
 def state_exchange(split: Split, values: int) -> tuple[CollectiveCall, ...]:
     """Return what trades a sequence for heads and back, both passes."""
-    return _calls(
-        split,
-        "cp",
-        BF16 * values,
-        ("all-to-all", "forward", 1),
-        ("all-to-all", "backward", 1),
-    )
+    return _calls(split, "cp", BF16 * values, *_in_both("all-to-all", 1))
 
 
 def merged(calls: Iterable[CollectiveCall]) -> tuple[CollectiveCall, ...]:

@@ -33,7 +33,7 @@ def mixer_part(block: Block, shape: Mixer, split: Split, execution: Execution) -
     """
     tokens, tp = split.tokens, split.tp
     if shape.normed:
-        return _convolutions(block, shape, split, execution)
+        return _convolutions(shape, split, execution)
     *entering, last = shape.linears
     operators = [_product(layer, tokens, tp) for layer in entering]
     made = tokens * sum(rank_outputs(layer, tp) for layer in entering)
@@ -81,9 +81,7 @@ def mixer_part(block: Block, shape: Mixer, split: Split, execution: Execution) -
     )
 
 
-def _convolutions(
-    block: Block, shape: Mixer, split: Split, execution: Execution
-) -> Node:
+def _convolutions(shape: Mixer, split: Split, execution: Execution) -> Node:
     """Count convolutions of images, as products with all that they see.
 
     Kept are the input of each, what its batch norm normalizes and what its activation

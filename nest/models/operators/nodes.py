@@ -196,13 +196,6 @@ def module_node(
     parallelism, its output always; backward the gradient of the input is
     summed, and that of the output gathered under sequence parallelism. Full
     recomputation keeps both inputs of the product's norms.
-
-    Parameters
-    ----------
-    module, tower
-        The module, and the tower that it is behind.
-    split, execution
-        How it is split and run.
     """
     block, hidden = module.block, tower.hidden
     outer = split.outer_tokens * hidden
@@ -267,16 +260,8 @@ def head_node(
     (Korthikanti et al. 2022, §4.3); the loss all-reduces three fp32 numbers
     per token. A tied matrix is held here and in the embedding, as in any
     pipeline that separates them; summing its two gradients is not counted. A
-    pooled head sees one vector per sample and is not cut.
-
-    Parameters
-    ----------
-    head, hidden
-        The head and the width of what enters it.
-    split, execution
-        How it is split and run.
-    norm_weights
-        Weights of the final norm, ``0`` without one.
+    pooled head sees one vector per sample and is not cut. Without a final norm
+    ``norm_weights`` is ``0``.
     """
     tp = 1 if head.pooled else split.tp
     tokens = split.samples if head.pooled else split.tokens

@@ -125,18 +125,8 @@ def layer_cost(
     """Return the cost of layers that one graph node stands for.
 
     Times, weights, kept activations and collectives add up; the layers run
-    one after the other, so that working memory is that of the largest.
-
-    Parameters
-    ----------
-    layers
-        Counted layers, each with how often it is repeated.
-    split
-        The split that they were counted for.
-    machine
-        Supplies rates and calibration.
-    execution
-        How they were counted.
+    one after the other, so that working memory is that of the largest. Each layer comes
+    with how often it is repeated, counted for the split and the execution.
     """
     passes = [_passes_ns(node, machine, execution) for node, _ in layers]
     counts = [count for _, count in layers]
@@ -158,14 +148,9 @@ def layer_cost(
 def timed_cost(
     layers: Sequence[tuple[Node, int]], split: Split, times: ComputeTimes
 ) -> LayerCost:
-    """Return the cost of layers that take a known time.
+    """Return the cost of layers, as of :func:`layer_cost`, that take a known time.
 
-    Parameters
-    ----------
-    layers, split
-        As :func:`layer_cost` takes them.
-    times
-        What they take together, without hosts.
+    ``times`` are what they take together, without hosts.
     """
     return LayerCost(
         tp=split.tp,

@@ -14,7 +14,7 @@ from nest.present.table import scale_of
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome, SolveResult
 from nest.units import quanta_to_ns
-from nest.util.tables import Table
+from nest.util.tables import Table, Writer
 from nest.util.time_scale import TimeScale
 
 #: Points of a solver's curves over time; of more, so many evenly chosen ones.
@@ -30,18 +30,10 @@ def solver_rows(
     traces: Mapping[str, Sequence[Sequence[float | None]]] | None = None,
     missing: Iterable[str] = (),
 ) -> list[Document]:
-    """Return a row per solver, those that did not run included.
+    """Return a row per solver, those included that did not run.
 
-    Parameters
-    ----------
-    results
-        What they answered.
-    problem
-        The problem.
-    traces
-        By solver: what it had and when, as (wall_s, step quanta, bound quanta).
-    missing
-        Solvers that were asked for and did not begin.
+    ``traces`` are what each solver had and when, as (wall_s, step quanta, bound
+    quanta); ``missing`` are the solvers that did not begin.
     """
     traces = traces or {}
 
@@ -85,7 +77,7 @@ def _thinned(points: Sequence[Sequence[float | None]]) -> list[Sequence[float | 
 
 def _cells(problem: Problem, scale: TimeScale, fields: Mapping[str, Any]) -> Document:
     """Return the texts of a row of the first screen, by their headings."""
-    columns = comparison.screen_columns(problem, scale)
+    columns = comparison.columns(Writer.PAGE, problem, scale)
     table = Table.of(columns, [fields])
     return dict(zip(table.headings, table.texts()[0], strict=True))
 

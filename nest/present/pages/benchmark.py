@@ -32,13 +32,7 @@ _MEASURED = "Measured: another run gives other figures."
 
 
 def reports(document: dict[str, Any]) -> dict[str, str]:
-    """Return the files of a report by name.
-
-    Parameters
-    ----------
-    document
-        A ``nest-bench/1`` document.
-    """
+    """Return the files of a report by name, from a ``nest-bench/1`` document."""
     answers, times = document["answers"]["rows"], document["times"]["rows"]
     return {
         "report.json": to_json(document),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nest.analysis.page_facts import MOST_RANGES, Document
@@ -163,16 +163,10 @@ def number_axis(
     maximum: float | None = None,
     **more: Any,
 ) -> Spec:
-    """Return an axis of numbers.
+    """Return an axis of numbers, which may begin at 0.
 
-    Parameters
-    ----------
-    field, title
-        Where they are, and what the axis says.
-    zero
-        Whether it begins at 0.
-    scale, max_texts
-        ``linear``, ``log`` or ``symlog``, and where it ends if that is fixed.
+    ``scale`` is ``linear``, ``log`` or ``symlog``; ``maximum`` is where the axis ends,
+    if that is fixed.
     """
     how: Spec = {"type": scale, "nice": scale == "linear", "zero": zero}
     if scale == "log":
@@ -205,16 +199,8 @@ def layer(
 ) -> Spec:
     """Return a layer of a chart: a mark, and what its channels show.
 
-    Parameters
-    ----------
-    shown
-        The mark.
-    values
-        Its records. Default: those of the chart.
-    tip
-        Whether each mark has its record's text.
-    encoding
-        What each channel shows.
+    Its records are ``values``, by default those of the chart. With ``tip`` each mark
+    has the text of its record.
     """
     if tip:
         encoding["description"] = TIP
@@ -309,23 +295,27 @@ TIP = {"field": "tip", "type": "nominal"}
 
 def lines(
     values: Sequence[Document],
-    x: Spec,
-    y: Spec,
-    color: Spec,
+    channels: Mapping[str, Any],
+    dot: Spec,
     *,
-    step: bool = True,
-    dots: bool = True,
+    height: int = 280,
+    interpolate: str = "step-after",
+    points: Sequence[Document] | None = None,
+    **of_lines: Any,
 ) -> Spec:
-    """Return lines, in steps or from point to point, with dots on them."""
-    channels: dict[str, Any] = {"x": x, "y": _upright(y), "color": color}
-    line = mark("line", interpolate="step-after" if step else "linear")
-    # Without dots there still is something to point at.
-    size, opacity = (40, 1) if dots else (60, 0)
-    dot = mark("point", filled=True, size=size, opacity=opacity)
+    """Return lines with dots on them, or on other points.
+
+    ``channels`` are the axes and colors of both, ``of_lines`` those of lines alone.
+    """
+    shared: dict[str, Any] = {**channels, "y": _upright(channels["y"])}
+    line = mark("line", interpolate=interpolate)
     return chart(
         values,
-        height=280,
-        layer=[layer(line, tip=False, **channels), layer(dot, **channels)],
+        height=height,
+        layer=[
+            layer(line, tip=False, **shared, **of_lines),
+            layer(dot, values=points, **shared),
+        ],
     )
 
 
@@ -380,9 +370,9 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         )
         if point[key] is not None
     ]
-    channels: dict[str, Any] = {
+    channels = {
         "x": number_axis("seconds", "seconds"),
-        "y": _upright(number_axis("time", f"step time ({scale.unit})", zero=False)),
+        "y": number_axis("time", f"step time ({scale.unit})", zero=False),
         "color": colors("solver", [row["name"] for row in rows]),
     }
     dashes = kinds(
@@ -392,16 +382,8 @@ def bounds(rows: Sequence[Document], scale: TimeScale) -> Spec:
         title=None,
         legend={"orient": "bottom", "symbolType": "stroke"},
     )
-    line = mark("line", interpolate="step-after")
     dot = mark("point", filled=True, size=30)
-    return chart(
-        values,
-        height=260,
-        layer=[
-            layer(line, tip=False, **channels, strokeDash=dashes),
-            layer(dot, **channels),
-        ],
-    )
+    return lines(values, channels, dot, height=260, strokeDash=dashes)
 
 
 def bordered(document: Document) -> list[int]:
@@ -663,21 +645,13 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         for curve in facts["curves"]
         if curve["points"]
     ]
-    channels: dict[str, Any] = {
+    channels = {
         "x": number_axis("memory", "memory of the fullest device (GiB)", False),
-        "y": _upright(number_axis("time", f"step time ({scale.unit})", False)),
+        "y": number_axis("time", f"step time ({scale.unit})", False),
         "color": colors("devices", order),
     }
-    line = mark("line", interpolate="step-after")
     dot = mark("point", filled=True, size=60)
-    return chart(
-        curves,
-        height=320,
-        layer=[
-            layer(line, tip=False, **channels),
-            layer(dot, values=points, **channels),
-        ],
-    )
+    return lines(curves, channels, dot, height=320, points=points)
 
 
 def scatter(runs: Sequence[Document]) -> Spec:

@@ -6,42 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nest.accelerators.document import CHOICES, Document
-from nest.present.codesign import (
-    LABEL,
-    MEANS,
-    area,
-    baselines_table,
-    best_table,
-    change,
-    contributions_table,
-    counts_table,
-    cut_lines,
-    density,
-    doubts,
-    footer_lines,
-    number_of,
-    place,
-    points_table,
-    price,
-    sensitivity_table,
-    speed,
-    step,
-    times,
-    title_of,
-    watts,
-)
-from nest.present.pages.charts import (
-    COLORS,
-    TEXT,
-    chart,
-    colors,
-    kinds,
-    layer,
-    mark,
-    names,
-    number_axis,
-    text_of,
-)
+from nest.present import codesign as answers
+from nest.present.pages import charts
 from nest.present.pages.html import page_html
 from nest.present.table import count
 from nest.util.sections import Chart, Fact, Page, Section
@@ -59,26 +25,18 @@ _AGAINST = {
 
 #: What the page says of its figures, at its beginning.
 _RESTS_ON = (
-    f"All times, energies and areas are those of an {LABEL}. They compare "
+    f"All times, energies and areas are those of an {answers.LABEL}. They compare "
     f"points of one space; they do not predict the step time of a chip."
 )
 
 
 def to_html(document: Document, command: str) -> str:
-    """Return the page of a ``nest-codesign-answers/1`` document.
-
-    Parameters
-    ----------
-    document
-        The document.
-    command
-        What repeats it.
-    """
+    """Return the page of answers; ``command`` repeats it."""
     spec = document["spec"]
     lead = (
         f"{spec['kept']:,} of {spec['raw']:,} accelerators for "
         f"{', '.join(spec['models'])} on {count(spec['devices'], 'device')}. "
-        f"Costs: {LABEL}."
+        f"Costs: {answers.LABEL}."
     )
     sections = [
         _answer(document),
@@ -99,11 +57,11 @@ def to_html(document: Document, command: str) -> str:
 def _answer(document: Document) -> Section:
     best = document["best"][-1] if document["best"] else None
     missing = [
-        f"No point of the space fits {title_of(each['models'])}."
+        f"No point of the space fits {answers.title_of(each['models'])}."
         for each in document["best"]
         if each["found"] is None and each["proven"]
     ]
-    missing += [f"{line}." for line in doubts(document)]
+    missing += [f"{line}." for line in answers.doubts(document)]
     unfinished = [document["unfinished"]] * bool(document["unfinished"])
     facts, text = [], [_RESTS_ON]
     if best is not None and best["found"] is not None:
@@ -115,17 +73,17 @@ def _answer(document: Document) -> Section:
         "The answer",
         text=tuple(text),
         facts=tuple(facts),
-        tables=(best_table(document, one_each=True),),
+        tables=(answers.best_table(document, one_each=True),),
         warnings=(*unfinished, *missing),
     )
 
 
 def _sentence(document: Document, best: Document) -> str:
     spec, point = document["spec"], best["found"]["point"]
-    within = f"the {number_of('point', spec['kept'])} within the limits"
+    within = f"the {answers.number_of('point', spec['kept'])} within the limits"
     which = (
-        f"for {title_of(best['models'])} is {point['text']} (point "
-        f"{place(point)} of those within the limits, counted from 0)"
+        f"for {answers.title_of(best['models'])} is {point['text']} (point "
+        f"{answers.place(point)} of those within the limits, counted from 0)"
     )
     figure = _figure(document)
     if best["proven"]:
@@ -135,7 +93,7 @@ def _sentence(document: Document, best: Document) -> str:
         )
     max_relative = best["most_relative"]
     bound = (
-        f": none of {within} has more than {times(max_relative)}"
+        f": none of {within} has more than {answers.times(max_relative)}"
         if max_relative
         else ""
     )
@@ -146,26 +104,28 @@ def _figure(document: Document) -> str:
     spec = document["spec"]
     if len(spec["models"]) == 1:
         return "throughput"
-    return MEANS[spec["objective"]["kind"]]
+    return answers.MEANS[spec["objective"]["kind"]]
 
 
 def _facts(document: Document, result: Document) -> list[Fact]:
     point, base = result["point"], document["spec"]["base_name"]
     facts = [
-        Fact("Throughput", times(result["relative"]), f"of that on {base}"),
-        Fact("Area", area(point)),
-        Fact("TDP", watts(point["tdp_w"]), "everything at full rate"),
-        Fact("TDP per area", density(point), "published chips: 0.2 to 0.9"),
+        Fact("Throughput", answers.times(result["relative"]), f"of that on {base}"),
+        Fact("Area", answers.area(point)),
+        Fact("TDP", answers.watts(point["tdp_w"]), "everything at full rate"),
+        Fact("TDP per area", answers.density(point), "published chips: 0.2 to 0.9"),
     ]
     if point["price_usd"] is not None:
-        facts.append(Fact("Price", price(point), "of a device; yours to set"))
+        facts.append(Fact("Price", answers.price(point), "of a device; yours to set"))
     facts.append(Fact("Peak", f"{point['peak_tflops']:,.1f} TFLOP/s"))
     for on in result["on"]:
         power = on["power_w"]
-        remark = f"{speed(on['tokens_per_s'])} tokens/s"
+        remark = f"{answers.speed(on['tokens_per_s'])} tokens/s"
         if power is not None:
-            remark += f", {watts(power)} on average per device"
-        facts.append(Fact(f"Step of {on['model']}", step(on["step_ps"]), remark))
+            remark += f", {answers.watts(power)} on average per device"
+        facts.append(
+            Fact(f"Step of {on['model']}", answers.step(on["step_ps"]), remark)
+        )
     return facts
 
 
@@ -196,7 +156,7 @@ def _frontier(document: Document) -> Section | None:
         "Throughput against area, power and price",
         text=tuple(text),
         charts=tuple(shown),
-        tables=(points_table("point", points),),
+        tables=(answers.points_table("point", points),),
     )
 
 
@@ -224,7 +184,7 @@ def _most_text(
     """Return the most throughput that the base's amount buys."""
     limit = document["base"]["point"][key]
     within = [x["relative"] for _, x in points if x["point"][key] <= limit]
-    factor = times(max(within, default=0))
+    factor = answers.times(max(within, default=0))
     return f"With the {name} of the base: at most {factor} its throughput"
 
 
@@ -235,9 +195,10 @@ def _against(points: Sequence[tuple[str, Document]], key: str, title: str) -> Sp
             "what": what,
             "x": result["point"][key],
             "y": result["relative"],
-            "tip": f"{what}: {times(result['relative'])}, "
-            f"{result['point']['text']}; {area(result['point'])}, "
-            f"{watts(result['point']['tdp_w'])}, {price(result['point'])}",
+            "tip": f"{what}: {answers.times(result['relative'])}, "
+            f"{result['point']['text']}; {answers.area(result['point'])}, "
+            f"{answers.watts(result['point']['tdp_w'])}, "
+            f"{answers.price(result['point'])}",
         }
         for what, result in points
     ]
@@ -246,28 +207,30 @@ def _against(points: Sequence[tuple[str, Document]], key: str, title: str) -> Sp
         if not line or value["y"] > line[-1]["y"]:
             line.append({"x": value["x"], "y": value["y"]})
     line.append({**line[-1], "x": max(v["x"] for v in values)})
-    x = number_axis("x", title, zero=False)
-    y = number_axis("y", "throughput, relative to the base", zero=False)
+    x = charts.number_axis("x", title, zero=False)
+    y = charts.number_axis("y", "throughput, relative to the base", zero=False)
     order = list(dict.fromkeys(value["what"] for value in values))
-    return chart(
+    return charts.chart(
         values,
         height=320,
         layer=[
-            layer(
-                mark("line", interpolate="step-after", color=TEXT, strokeWidth=1),
+            charts.layer(
+                charts.mark(
+                    "line", interpolate="step-after", color=charts.TEXT, strokeWidth=1
+                ),
                 values=line,
                 tip=False,
                 x=x,
                 y=y,
             ),
-            layer(
-                mark("point", filled=True),
+            charts.layer(
+                charts.mark("point", filled=True),
                 x=x,
                 y=y,
-                color=colors("what", order),
-                shape=kinds("what", order, legend=None),
+                color=charts.colors("what", order),
+                shape=charts.kinds("what", order, legend=None),
                 # A point may be several of them.
-                size=kinds("what", order, [160, 80, 60, 40], legend=None),
+                size=charts.kinds("what", order, [160, 80, 60, 40], legend=None),
             ),
         ],
     )
@@ -291,7 +254,7 @@ def _sensitivity(document: Document) -> Section | None:
                 {
                     "name": f"{row['text']}{'' if row['listed'] else ' *'}",
                     "value": 100 * row["change"],
-                    "tip": f"{row['text']}: {change(row['change'])}",
+                    "tip": f"{row['text']}: {answers.change(row['change'])}",
                     "kind": "more" if row["change"] >= 0 else "less",
                 }
                 for row in solved
@@ -304,7 +267,7 @@ def _sensitivity(document: Document) -> Section | None:
         "What would change the answer",
         text=("Values with * are outside the list or the limits.",),
         charts=(drawn,) if solved else (),
-        tables=(sensitivity_table(document),),
+        tables=(answers.sensitivity_table(document),),
     )
 
 
@@ -312,21 +275,22 @@ def _most_change(rows: Sequence[Document]) -> str:
     if not rows:
         return ""
     largest = max(rows, key=lambda row: abs(row["change"]))
-    return f"{largest['text']} changes the throughput most: {change(largest['change'])}"
+    change = answers.change(largest["change"])
+    return f"{largest['text']} changes the throughput most: {change}"
 
 
 def _bars(values: Sequence[Document], title: str) -> Spec:
     """Return a bar per name; those below 0 have another color."""
     order = [value["name"] for value in values]
-    look = COLORS[:2]
-    return chart(
+    look = charts.COLORS[:2]
+    return charts.chart(
         values,
         height={"step": 26},
-        **layer(
-            mark("bar"),
-            x=number_axis("value", title),
-            y=names("name", order),
-            color=kinds("kind", ["more", "less"], look, legend=None),
+        **charts.layer(
+            charts.mark("bar"),
+            x=charts.number_axis("value", title),
+            y=charts.names("name", order),
+            color=charts.kinds("kind", ["more", "less"], look, legend=None),
         ),
     )
 
@@ -341,7 +305,7 @@ def _contributions(document: Document) -> Section | None:
             "model": row["model"],
             "choice": choice,
             "factor": row["factors"][choice],
-            "tip": f"{row['model']}, {choice}: {times(row['factors'][choice])}",
+            "tip": f"{row['model']}, {choice}: {answers.times(row['factors'][choice])}",
         }
         for row in solved
         for choice in CHOICES
@@ -363,20 +327,20 @@ def _contributions(document: Document) -> Section | None:
             "of the logarithm of the throughput.",
         ),
         charts=(drawn,) if solved else (),
-        tables=(contributions_table(document, "model"),),
+        tables=(answers.contributions_table(document, "model"),),
     )
 
 
 def _factors(values: Sequence[Document], models: Sequence[str]) -> Spec:
-    return chart(
+    return charts.chart(
         values,
         height={"step": 22},
-        **layer(
-            mark("bar"),
-            x=number_axis("factor", "times the throughput"),
-            y=names("model", models),
-            yOffset={**text_of("choice"), "sort": list(CHOICES)},
-            color=colors("choice", CHOICES),
+        **charts.layer(
+            charts.mark("bar"),
+            x=charts.number_axis("factor", "times the throughput"),
+            y=charts.names("model", models),
+            yOffset={**charts.text_of("choice"), "sort": list(CHOICES)},
+            color=charts.colors("choice", CHOICES),
         ),
     )
 
@@ -388,7 +352,7 @@ def _baselines(document: Document) -> Section | None:
         "Regret is how much more throughput the best point has, in these "
         "latencies: Phaze's own are others."
     )
-    table = baselines_table(document)
+    table = answers.baselines_table(document)
     return Section("baselines", "Other searches", (text,), tables=(table,))
 
 
@@ -403,17 +367,16 @@ def _searched(document: Document) -> Section:
         "Values that were listed",
     )
     text = (
-        *(f"{line}." for line in cut_lines(spec)),
-        "Not searched: anything that is not in the list; splits of the model "
-        "that the job does not allow. Not modeled: the network on the chip, "
-        "the bandwidth of its buffers, fused operators, launches, and clocks "
-        "that depend on power.",
+        *(f"{line}." for line in answers.cut_lines(spec)),
+        "Not searched: anything that is not in the list; splits of the model that the "
+        "job does not allow. Not modeled: the network on the chip, the bandwidth of "
+        "its buffers, fused operators, launches, and clocks that depend on power.",
     )
     return Section(
         "searched",
         "What was searched, and what not",
         text,
-        tables=(counts_table(document), axes),
+        tables=(answers.counts_table(document), axes),
     )
 
 
@@ -421,7 +384,7 @@ def _repeat(document: Document, command: str) -> Section:
     spec = document["spec"]
     version = document["versions"].get("nest", "")
     text = (
-        *footer_lines(document),
+        *answers.footer_lines(document),
         f"Arrays are counted '{spec['convention']}', attention is "
         f"{spec['attention']}, constants are of {spec['technology']}.",
         f"nest {version}".strip(),

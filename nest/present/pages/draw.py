@@ -133,23 +133,15 @@ def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
     missing = len(specs) - len(drawn)
     if missing:
         print(
-            f"nest: note: {missing} charts are tables: the process that "
-            f"draws them failed ({why}); a higher memory limit (ulimit -v) "
-            f"may help",
+            f"nest: note: {missing} charts are tables: the process that draws them "
+            f"failed ({why}); a higher memory limit (ulimit -v) may help",
             file=sys.stderr,
         )
     return [*drawn, *[None] * missing]
 
 
 def picture(spec: dict[str, Any], title: str) -> str:
-    """Return one chart as SVG for a page.
-
-    Parameters
-    ----------
-    spec
-        The chart in Vega-Lite.
-    title
-        What readers of the screen are told that it is.
+    """Return one chart in Vega-Lite as SVG for a page, with a title for listeners.
 
     Raises
     ------

@@ -488,9 +488,8 @@ def _network(document: Document) -> Section | None:
         shown = (
             Chart(
                 "graph",
-                f"{count(network['num_devices'], 'device')}, "
-                f"{network['num_switches']} switches and "
-                f"{count(network['num_links'], 'link')}",
+                f"{count(network['num_devices'], 'device')}, {network['num_switches']} "
+                f"switches and {count(network['num_links'], 'link')}",
                 "Switches are above the devices, by their distance.",
                 picture=network["picture"],
             ),

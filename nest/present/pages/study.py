@@ -38,14 +38,9 @@ def files(study: Study, findings: Findings, quick: bool) -> dict[str, str]:
 def to_markdown(
     study: Study, findings: Findings, quick: bool, plot: bool | None = None
 ) -> str:
-    """Return a page.
+    """Return a page; ``plot`` is whether the plot lies beside it.
 
-    Parameters
-    ----------
-    study, findings, quick
-        The study, what came of it, and whether a part was left out.
-    plot
-        Whether the plot lies beside the page; ``None`` if nothing does.
+    ``None`` says that nothing does.
     """
     blocks = [f"# Audit: {study.name}", f"**Question.** {study.question}"]
     blocks.append(f"**Method.** {study.method}")

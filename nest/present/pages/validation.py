@@ -20,24 +20,16 @@ MOST_RUNS = 2500
 
 
 def to_html(document: Document, runs: Sequence[Document], command: str) -> str:
-    """Return the page of a validation.
+    """Return the page of a ``nest-validation/1`` document; ``command`` repeats it.
 
-    Parameters
-    ----------
-    document
-        A ``nest-validation/1`` document.
-    runs
-        Those whose step time is compared: ``line``, ``source``, ``device``,
-        ``family``, ``model``, ``num_devices``, ``measured_s``,
-        ``predicted_s`` and ``error``, a fraction.
-    command
-        What repeats it.
+    ``runs`` are those whose step time is compared: ``line``, ``source``, ``device``,
+    ``family``, ``model``, ``num_devices``, ``measured_s``, ``predicted_s`` and
+    ``error``, a fraction.
     """
     lead = (
         f"{count(document['rows'], 'row')} ({document['selection']}): "
-        f"{document['used']} compared, "
-        f"{sum(document['skipped'].values())} skipped. Errors are those of "
-        f"the predicted step time, in per cent of the measured one."
+        f"{document['used']} compared, {sum(document['skipped'].values())} skipped. "
+        f"Errors are those of the predicted step time, in per cent of the measured one."
     )
     sections = [
         _answer(document),

@@ -59,26 +59,11 @@ def finish(
 ) -> nx.Graph:
     """Check the graph, and write down what is known of all its devices.
 
-    Parameters
-    ----------
-    source
-        Where it comes from, for messages.
-    graph
-        All nodes and links; changed in place.
-    order
-        The devices by rank.
-    name
-        Of the network.
-    units
-        Partitions of the devices (node, rack, ...), finest first.
-    coord, wrap
-        Of tori: coordinates per device, and which axes wrap around.
+    Changes ``graph``. ``order`` has the devices by rank, ``units`` partitions of them
+    (node, rack, ...), finest first; ``coord`` and ``wrap`` are those of a torus.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a link is out of range, or the graph is no network, see
-        :class:`~nest.ir.graph_topology.GraphTopology`.
+    Raises ``InvalidProblemError`` if a link is out of range, or the graph is no
+    network, see :class:`~nest.ir.graph_topology.GraphTopology`.
     """
     _check_links(source, graph)
     graph.graph["order"] = list(order)
@@ -96,10 +81,7 @@ def finish(
 def check_order(source: Source, devices: Sequence[str], order: Sequence[str]) -> None:
     """Refuse an order that is not all devices, each once.
 
-    Raises
-    ------
-    InvalidProblemError
-        If one is missing, unknown, or in it twice.
+    Raises ``InvalidProblemError`` if one is missing, unknown, or in it twice.
     """
     try:
         routes.check_order(devices, order)

@@ -31,11 +31,9 @@ def read(source: Source) -> nx.Graph:
     num_dims = len(lists["topology"])
     for key, values in lists.items():
         if len(values) != num_dims or not values:
-            raise source.refuse(
-                key,
-                f"one value per dimension ({max(num_dims, 1)})",
-                len(values),
-                "make the lists equally long",
+            raise source.error(
+                f"{key}: expected one value per dimension ({max(num_dims, 1)}), got "
+                f"{len(values)}; make the lists equally long"
             )
     axes = [_axis(source, lists, dim) for dim in range(num_dims)]
     count = prod(axis.size for axis in axes)

@@ -48,36 +48,22 @@ _NODES = (
 
 
 class Format(NamedTuple):
-    """A format of files.
+    """A format of files."""
 
-    Attributes
-    ----------
-    name
-        What it is called, also by users.
-    title
-        What it is.
-    suffixes
-        Of its files; a file of another name is recognized by content alone.
-    mark
-        A regular expression that is found in files of the format only.
-    options
-        Options that it may need in addition to the file.
-    read
-        Reads it; raises :class:`~nest.errors.InvalidProblemError` if the file is
-        malformed or contradicts itself, and :class:`~nest.errors.InvalidOptionError` if
-        an option is missing or does not fit the file.
-    """
-
+    #: What it is called, also by users.
     name: str
+    #: What it is.
     title: str
+    #: Of its files; a file of another name is recognized by content alone.
     suffixes: tuple[str, ...]
-    mark: re.Pattern[str]
-    options: tuple[str, ...]
+    #: A regular expression, of lines, that is found in files of the format only.
+    mark: str
+    #: Reads it; raises :class:`~nest.errors.InvalidProblemError` if the file is
+    #: malformed or contradicts itself, and :class:`~nest.errors.InvalidOptionError` if
+    #: an option is missing or does not fit the file.
     read: Callable[[Source], nx.Graph]
-
-
-def _mark(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
+    #: Options that it may need in addition to the file.
+    options: tuple[str, ...] = ()
 
 
 FORMATS = {
@@ -87,89 +73,85 @@ FORMATS = {
             "astra-sim",
             "network of ASTRA-sim's analytical backends",
             _YAML,
-            _mark(r"^npus_count\s*:"),
-            (),
+            r"^npus_count\s*:",
             astra_sim.read,
         ),
         Format(
             "graphml",
             "GraphML",
             (".graphml", ".xml"),
-            _mark(r"<graphml\b"),
-            (),
+            r"<graphml\b",
             graphs.read_graphml,
         ),
         Format(
             "kubernetes",
             "kubectl get nodes -o json",
             (".json",),
-            _mark(r'"metadata"\s*:\s*\{'),
-            _HOSTS,
+            r'"metadata"\s*:\s*\{',
             kubernetes.read,
+            _HOSTS,
         ),
         Format(
             "nccl",
             "topology file of NCCL",
             (".xml",),
-            _mark(r"<system\b"),
-            (*_NODES, "node_bandwidth_bytes_per_s"),
+            r"<system\b",
             nccl.read,
+            (*_NODES, "node_bandwidth_bytes_per_s"),
         ),
         Format(
             "node-link",
             "node-link JSON of networkx",
             (".json",),
-            _mark(r'"(edges|links)"\s*:\s*\['),
-            (),
+            r'"(edges|links)"\s*:\s*\[',
             graphs.read_node_link,
         ),
         Format(
             "nvidia-smi",
             "nvidia-smi topo -m",
             (".txt", ".log"),
-            _mark(r"^[ \t]*(\x1b\[[0-9;]*m[ \t]*)*GPU\d+\b"),
-            (*_NODES, "nvlink_bandwidth_bytes_per_s", "nvlinks_per_device"),
+            r"^[ \t]*(\x1b\[[0-9;]*m[ \t]*)*GPU\d+\b",
             nvidia_smi.read,
+            (*_NODES, "nvlink_bandwidth_bytes_per_s", "nvlinks_per_device"),
         ),
         Format(
             "simai",
             "topology file of SimAI",
             (".txt", ".topo"),
-            re.compile(r"\A\s*\d+[ \t]+([^\s:=]+[ \t]+){4}[^\s:=]+[ \t]*(\n|\Z)"),
-            (),
+            r"\A\s*\d+[ \t]+([^\s:=]+[ \t]+){4}[^\s:=]+[ \t]*(\n|\Z)",
             simai.read,
         ),
         Format(
             "slurm-conf",
             "Slurm's topology.conf",
             (".conf",),
-            _mark(r"(?i)^[ \t]*(SwitchName|BlockName|BlockSizes|RingName)="),
-            _HOSTS,
+            r"(?i)^[ \t]*(SwitchName|BlockName|BlockSizes|RingName)=",
             slurm_conf.read,
+            _HOSTS,
         ),
         Format(
             "slurm-yaml",
             "Slurm's topology.yaml",
             _YAML,
-            _mark(r"^-\s+topology\s*:"),
-            (*_HOSTS, "num_nodes", "topology"),
+            r"^-\s+topology\s*:",
             slurm_yaml.read,
+            (*_HOSTS, "num_nodes", "topology"),
         ),
         Format(
             "topograph-graph",
             "JSON of topograph's graph engine",
             (".json",),
-            _mark(r'"instances"\s*:'),
-            _HOSTS,
+            r'"instances"\s*:',
             topograph.read_graph,
+            _HOSTS,
         ),
         Format(
             "topograph-model",
             "model of topograph",
             _YAML,
-            _mark(r"^(switches|blocks|capacity_blocks)\s*:"),
-            _HOSTS,
+            r"^(switches|blocks|capacity_blocks)\s*:",
             topograph.read_model,
+            _HOSTS,
         ),
     )
 }
@@ -215,11 +197,10 @@ def read_topology(
     chosen = recognise(source) if format is None else FORMATS[format]
     preferred = Path(path).with_name("topology.yaml")
     if format is None and Path(path).name == "topology.conf" and preferred.is_file():
-        raise source.refuse(
-            "",
-            "the file that Slurm reads",
-            "one that it ignores, as topology.yaml is beside it",
-            f"name that one, or give the format {chosen.name}",
+        raise source.error(
+            f"expected the file that Slurm reads, got one that it ignores, as "
+            f"topology.yaml is beside it; name that one, or give the format "
+            f"{chosen.name}"
         )
     supplement.check_names(source.where, chosen.name, chosen.options)
     return chosen.read(source)
@@ -230,12 +211,11 @@ def recognise(source: Source) -> Format:
 
     Its content decides, and the suffix where the content could be several.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is none of them, or could still be several.
+    Raises ``InvalidProblemError`` if it is none of them, or could still be several.
     """
-    matches = [one for one in FORMATS.values() if one.mark.search(source.text)]
+    matches = [
+        one for one in FORMATS.values() if re.search(one.mark, source.text, re.M)
+    ]
     if len(matches) > 1:
         suffix = Path(source.where).suffix.lower()
         matches = [one for one in matches if suffix in one.suffixes] or matches

@@ -16,8 +16,7 @@ from typing import Any
 import networkx as nx
 
 from nest.topology.files.assemble import DEVICE, SWITCH, add_link, finish
-from nest.topology.files.safe_xml import parse_xml
-from nest.topology.files.source import Source, listed, parse_json, shown
+from nest.topology.files.source import Source, listed, parse_json, parse_xml, shown
 from nest.util.files import write_atomically
 
 Edge = tuple[str, Any, Any, Mapping[str, Any]]
@@ -102,10 +101,7 @@ def read_graphml(source: Source) -> nx.Graph:
 def write_node_link(path: str | Path, graph: nx.Graph) -> None:
     """Write node-link JSON, which :func:`read_node_link` reads again.
 
-    Raises
-    ------
-    NestError
-        If the file cannot be written.
+    Raises ``NestError`` if the file cannot be written.
     """
     record = {
         "directed": graph.is_directed(),
@@ -189,11 +185,9 @@ def _both_ways(source: Source, graph: nx.DiGraph) -> nx.Graph:
     """Check that links go both ways; undirected if both are alike."""
     for start, end in graph.edges:
         if not graph.has_edge(end, start):
-            raise source.refuse(
-                f"edge {start} to {end}",
-                "one in the other direction too",
-                "none",
-                "add it, or make the graph undirected",
+            raise source.error(
+                f"edge {start} to {end}: expected one in the other direction too, got "
+                f"none; add it, or make the graph undirected"
             )
     if all(
         graph.edges[end, start] == attributes
@@ -246,11 +240,9 @@ def _per_device(
     values = dict(source.mapping(location, value))
     missing = [device for device in devices if device not in values]
     if missing:
-        raise source.refuse(
-            location,
-            f"all {len(devices)} devices",
-            f"none of {listed(missing)}",
-            "add them",
+        raise source.error(
+            f"{location}: expected all {len(devices)} devices, got none of "
+            f"{listed(missing)}; add them"
         )
     return {device: values[device] for device in devices}
 

@@ -31,21 +31,12 @@ _PIECE = re.compile(r"\[([^][]*)\]")
 def expand(text: str, where: str, room: int = MAX_HOSTS) -> list[str]:
     """Return the hosts of a list, in its order.
 
-    Parameters
-    ----------
-    text
-        The list; a host may be in it twice.
-    where
-        File and location, for messages.
-    room
-        How many hosts there may be.
+    A host may be in it twice; there may be ``room`` hosts at most. ``where`` is file
+    and location, for messages.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a name or a range is empty, a range is not digits, a dash and digits, runs
-        downwards, or has too many hosts, or brackets do not match. Boxes
-        (``[000x133]``) are refused like anything else that is no range.
+    Raises ``InvalidProblemError`` if a name or a range is empty, a range is not digits,
+    a dash and digits, runs downwards, or has too many hosts, or brackets do not match.
+    Boxes (``[000x133]``) are refused like anything else that is no range.
     """
     hosts: list[str] = []
     num_ranges = 0

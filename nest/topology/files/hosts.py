@@ -33,17 +33,9 @@ UPLINKS = ("uplink_bandwidths_bytes_per_s", "uplink_latencies_ns")
 class Host(NamedTuple):
     """A node of a cluster.
 
-    Attributes
-    ----------
-    name
-        Of the node.
-    leaf
-        The switch that its ports are on.
-    domain
-        Name of the devices that one NVLink network joins across nodes, or
-        None: those of the node alone.
-    num_devices
-        How many devices it has, or None if the file does not say.
+    ``leaf`` is the switch that its ports are on. ``domain`` names the devices that one
+    NVLink network joins across nodes; without it, those of the node alone are joined.
+    ``num_devices`` is ``None`` if the file does not say it.
     """
 
     name: str
@@ -61,20 +53,10 @@ def tree(
 ) -> nx.Graph:
     """Return hosts below a tree of switches, in their order.
 
-    The tree may be unbalanced. A switch's tier is its height above the lowest
-    switch below it that has hosts, and decides the speed of its uplink.
-    Switches without hosts below them are left out.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    hosts
-        In the order of the ranks.
-    parents
-        The switch above each switch that has one.
-    name
-        Of the network.
+    The tree may be unbalanced. A switch's tier is its height above the lowest switch
+    below it that has hosts, and decides the speed of its uplink. Switches without hosts
+    below them are left out. ``hosts`` are in the order of the ranks; ``parents`` has
+    the switch above each switch that has one.
     """
     chains = {
         leaf: _chain(source, leaf, parents)
@@ -105,14 +87,10 @@ def tree(
     units = [
         {device: host.name for device, host in home.items()},
         {device: host.domain or host.name for device, host in home.items()},
-        *(
-            {
-                device: _above(chains[host.leaf], height, tier)
-                for device, host in home.items()
-            }
-            for tier in range(tiers)
-        ),
     ]
+    chain_of = {device: chains[host.leaf] for device, host in home.items()}
+    for tier in range(tiers):
+        units.append({x: _above(chain, height, tier) for x, chain in chain_of.items()})
     return finish(source, graph, list(home), name=name, units=telling(units))
 
 
@@ -121,11 +99,9 @@ def set_parent(
 ) -> None:
     """Put a switch below another one; refuse a second one above it."""
     if child in parents:
-        raise source.refuse(
-            location,
-            f"one switch above {child}",
-            f"{parents[child]} and {above}",
-            "remove one",
+        raise source.error(
+            f"{location}: expected one switch above {child}, got {parents[child]} and "
+            f"{above}; remove one"
         )
     parents[child] = above
 
@@ -150,11 +126,9 @@ def choose(source: Source, what: str, names: Collection[str], remedy: str) -> st
     if (part := source.option_among("part", names)) is not None:
         return part
     if len(names) > 1:
-        raise source.refuse(
-            "",
-            "one network",
-            f"{what}: {listed(names)}",
-            f"{remedy}, or give one of them as part",
+        raise source.error(
+            f"expected one network, got {what}: {listed(names)}; {remedy}, or give one "
+            f"of them as part"
         )
     return next(iter(names))
 
@@ -228,21 +202,10 @@ def torus(
 ) -> nx.Graph:
     """Return hosts on a ring or a torus, the first axis fastest.
 
-    Every cable has the speed of a port. Hosts of one device are the nodes of
-    the torus themselves, and forward; otherwise the node's switch is.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    hosts
-        Names by place.
-    kind
-        ``Ring`` or ``Torus`` (see :mod:`nest.topology.files.lattice`).
-    sizes
-        Hosts per axis.
-    name
-        Of the network.
+    Every cable has the speed of a port. Hosts of one device are the nodes of the torus
+    themselves, and forward; otherwise the node's switch is. ``kind`` is ``Ring`` or
+    ``Torus`` (see :mod:`nest.topology.files.lattice`); ``hosts`` are listed by place,
+    and ``sizes`` says how many of them each axis has.
     """
     members = [Host(host, "") for host in hosts]
     _check_names(source, members, {})
@@ -280,11 +243,9 @@ def _chain(source: Source, leaf: str, parents: Mapping[str, str]) -> list[str]:
     switch = leaf
     while (above := parents.get(switch)) is not None:
         if above in chain:
-            raise source.refuse(
-                "",
-                "a tree of switches",
-                f"{above} above itself",
-                "correct the switches",
+            raise source.error(
+                f"expected a tree of switches, got {above} above itself; correct the "
+                f"switches"
             )
         chain[above] = None
         switch = above

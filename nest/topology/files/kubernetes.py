@@ -52,11 +52,9 @@ def read(source: Source) -> nx.Graph:
     counts: dict[str, int | None] = {}
     for location, node in source.mappings("items", value, None, ("metadata",)):
         if node.get("kind", "Node") != "Node":
-            raise source.refuse(
-                f"{location}.kind",
-                "Node",
-                shown(node["kind"]),
-                "print nodes: kubectl get nodes -o json",
+            raise source.error(
+                f"{location}.kind: expected Node, got {shown(node['kind'])}; print "
+                f"nodes: kubectl get nodes -o json"
             )
         metadata = source.mapping(
             f"{location}.metadata", node["metadata"], None, ("name",)
@@ -92,11 +90,9 @@ def _tiers(source: Source, labels: Mapping[str, Mapping[str, Any]]) -> list[str]
         if used := _used(labels, [prefix + end for end in ends]):
             return used
     keys = ", ".join(prefix + ends[0] for prefix, ends in TIERS)
-    raise source.refuse(
-        next(iter(labels)),
-        f"labels of a network, such as {keys}",
-        "none on any node",
-        "label the nodes, or give another file",
+    raise source.error(
+        f"{next(iter(labels))}: expected labels of a network, such as {keys}, got none "
+        f"on any node; label the nodes, or give another file"
     )
 
 

@@ -68,17 +68,9 @@ def coordinates(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
 def join(graph: nx.Graph, names: Sequence[str], axes: Sequence[Axis]) -> None:
     """Link nodes as the product of the axes, the first one fastest.
 
-    A node is on one line of every axis. An axis with a switch gets one switch
-    per line, named by the axis and the number of the line.
-
-    Parameters
-    ----------
-    graph
-        Has the nodes; changed in place.
-    names
-        The nodes, as many as the product of the sizes.
-    axes
-        The dimensions.
+    A node is on one line of every axis. An axis with a switch gets one switch per line,
+    named by the axis and the number of the line. Changes ``graph``, which has the
+    nodes; there are as many ``names`` as the product of the sizes.
     """
     stride = 1
     for dimension, axis in enumerate(axes):

@@ -26,14 +26,8 @@ def build(
 ) -> nx.Graph:
     """Return the nodes below the tree that their layers make.
 
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    nodes
-        In the order of the ranks.
-    domains
-        The NVLink domain of each node that has one.
+    ``nodes`` are in the order of the ranks; ``domains`` has the NVLink domain of each
+    node that has one.
     """
     parents: dict[str, str] = {}
     roots: dict[str, str] = {}
@@ -42,22 +36,18 @@ def build(
         for below, above in pairwise(node.layers):
             parent = parents.setdefault(below, above)
             if parent != above:
-                raise source.refuse(
-                    node.name,
-                    f"{below} below {parent}, as in an earlier node",
-                    f"it below {above}",
-                    "correct one of them",
+                raise source.error(
+                    f"{node.name}: expected {below} below {parent}, as in an earlier "
+                    f"node, got it below {above}; correct one of them"
                 )
         roots[node.layers[-1]] = node.name
         domain = domains.get(node.name)
         members.append(Host(node.name, node.layers[0], domain, node.num_devices))
     for root, name in roots.items():
         if root in parents:
-            raise source.refuse(
-                name,
-                f"{parents[root]} above {root}, as in another node",
-                "nothing above it",
-                "a missing layer is unknown: add it",
+            raise source.error(
+                f"{name}: expected {parents[root]} above {root}, as in another node, "
+                f"got nothing above it; a missing layer is unknown: add it"
             )
     return hosts.tree(source, members, parents)
 
@@ -70,10 +60,8 @@ def all_or_none(
     if len(missing) == len(values):
         return {}
     if missing:
-        raise source.refuse(
-            missing[0],
-            f"{what}, as on other nodes",
-            "none",
-            "a missing one is unknown: add it, or leave the node out",
+        raise source.error(
+            f"{missing[0]}: expected {what}, as on other nodes, got none; a missing "
+            f"one is unknown: add it, or leave the node out"
         )
     return {name: str(value) for name, value in values.items()}

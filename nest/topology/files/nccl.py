@@ -17,8 +17,7 @@ import networkx as nx
 from nest.topology.files.assemble import DEVICE, SWITCH, add_hub, add_link
 from nest.topology.files.hosts import Host, add_ports
 from nest.topology.files.node_network import NETWORK, repeat
-from nest.topology.files.safe_xml import parse_xml
-from nest.topology.files.source import Source, listed, shown
+from nest.topology.files.source import Source, listed, parse_xml, shown
 from nest.units import GB
 
 VERSION = "1"
@@ -60,20 +59,9 @@ _MAX_DEPTH = 32
 class _Node:
     """What a file says of a node; ids are bus ids, or names of processors.
 
-    Attributes
-    ----------
-    processors
-        In the order of the file.
-    devices
-        By bus id, the element of the device if there is one.
-    bridges
-        Switches of PCIe.
-    cards
-        The speed of each network card in bytes/s, None if unknown.
-    links
-        Over PCIe: from, to, bytes/s; None is unknown.
-    seen
-        All ids so far.
+    ``devices`` has the element of each device, if there is one, by its bus id;
+    ``bridges`` are switches of PCIe. ``cards`` has the speed of each network card, and
+    ``links`` has those over PCIe (from, to, speed), in bytes/s; ``None`` is unknown.
     """
 
     processors: list[str] = field(default_factory=list)
@@ -106,11 +94,9 @@ def read(source: Source) -> nx.Graph:
         )
     hashes = {cpu.get("host_hash") for cpu in root} - {None}
     if len(hashes) > 1:
-        raise source.refuse(
-            "",
-            "one node",
-            f"{len(hashes)} values of host_hash",
-            "keep the elements of one node",
+        raise source.error(
+            f"expected one node, got {len(hashes)} values of host_hash; keep the "
+            f"elements of one node"
         )
     node = _Node()
     _walk(source, node, root, None, 0)
@@ -230,19 +216,15 @@ def _nvlinks(
             elif kind.startswith(_SWITCH):
                 to_switch[bus] = to_switch.get(bus, 0.0) + speed
             else:
-                raise source.refuse(
-                    location,
-                    "a target that is a device of the file, or of class 0x068000",
-                    shown(target),
-                    "correct the target",
+                raise source.error(
+                    f"{location}: expected a target that is a device of the file, or "
+                    f"of class 0x068000, got {shown(target)}; correct the target"
                 )
     for (bus, target), speed in to_device.items():
         if to_device.get((target, bus)) != speed:
-            raise source.refuse(
-                f"<nvlink> of {bus}",
-                f"as many NVLinks from {target} back",
-                "others",
-                "correct the counts",
+            raise source.error(
+                f"<nvlink> of {bus}: expected as many NVLinks from {target} back, got "
+                f"others; correct the counts"
             )
     return to_device, to_switch
 
@@ -254,11 +236,9 @@ def _per_link(source: Source, bus: str, gpu: Element) -> float:
     for minimum, speed in NVLINK:
         if capability >= minimum:
             return NVLINK_OF.get(capability, speed)
-    raise source.refuse(
-        location,
-        f"at least {NVLINK[-1][0]} with NVLinks",
-        capability,
-        "correct the compute capability",
+    raise source.error(
+        f"{location}: expected at least {NVLINK[-1][0]} with NVLinks, got "
+        f"{capability}; correct the compute capability"
     )
 
 
@@ -313,11 +293,9 @@ def _numbers(source: Source, node: _Node) -> dict[str, int]:
         for bus, dev in zip(node.devices, stated, strict=True)
     }
     if len(set(numbers.values())) < len(numbers):
-        raise source.refuse(
-            "<gpu>",
-            "every dev once",
-            listed(sorted(numbers.values())),
-            "correct the numbers",
+        raise source.error(
+            f"<gpu>: expected every dev once, got {listed(sorted(numbers.values()))}; "
+            f"correct the numbers"
         )
     return numbers
 

@@ -6,7 +6,7 @@ without oversubscription joins the ports of all nodes.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import networkx as nx
 
@@ -16,11 +16,9 @@ from nest.topology.files.source import Source
 NETWORK = "network"
 
 
-class AddNode(Protocol):
-    """Adds one node to a graph, linked to the network if there is one."""
-
-    def __call__(self, graph: nx.Graph, name: str, network: bool) -> list[str]:
-        """Add the node of that name; return its devices."""
+#: Adds the node of that name to a graph, linked to the network if there is one;
+#: returns its devices.
+AddNode = Callable[[nx.Graph, str, bool], list[str]]
 
 
 def repeat(source: Source, add_node: AddNode) -> nx.Graph:

@@ -158,22 +158,18 @@ def _is_switched(source: Source, node: Node) -> bool:
         limit = stated or MAX_NVLINKS
         if longest > limit:
             device = max(rows, key=rows.__getitem__)
-            raise source.refuse(
-                device,
-                f"a row of at most {limit} NVLinks, or the same between all",
-                longest,
-                "correct the matrix",
+            raise source.error(
+                f"{device}: expected a row of at most {limit} NVLinks, or the same "
+                f"between all, got {longest}; correct the matrix"
             )
         return False
     if stated is None and longest > MAX_NVLINKS:
         return True
     limit = int(source.option("nvlinks_per_device"))
     if max(counts) > limit:
-        raise source.refuse(
-            node.devices[0],
-            f"at most nvlinks_per_device = {limit} NVLinks to one other",
-            max(counts),
-            "correct one of them",
+        raise source.error(
+            f"{node.devices[0]}: expected at most nvlinks_per_device = {limit} NVLinks "
+            f"to one other, got {max(counts)}; correct one of them"
         )
     return longest > limit
 
@@ -248,11 +244,9 @@ def _matrix(source: Source) -> Node:
         None,
     )
     if start is None:
-        raise source.refuse(
-            "",
-            "a header that begins with GPU0",
-            "none",
-            "give all that nvidia-smi topo -m prints",
+        raise source.error(
+            "expected a header that begins with GPU0, got none; give all that "
+            "nvidia-smi topo -m prints"
         )
     names = _columns(lines[start][1])
     has_affinity = "Affinity" in lines[start][1]
@@ -268,29 +262,23 @@ def _matrix(source: Source) -> Node:
         row_codes = tokens[1 : 1 + len(names)]
         for other, code in zip(names, row_codes, strict=False):
             if not _CODE.fullmatch(code):
-                raise source.refuse(
-                    f"{location}: {row} to {other}",
-                    f"X, NV<k>, {', '.join(DISTANCE)}",
-                    code,
-                    "correct the code",
+                raise source.error(
+                    f"{location}: {row} to {other}: expected X, NV<k>, "
+                    f"{', '.join(DISTANCE)}, got {code}; correct the code"
                 )
             codes[row, other] = code
         if len(row_codes) < len(names):
-            raise source.refuse(
-                f"{location}: {row}",
-                f"{len(names)} codes, as the header has names",
-                len(row_codes),
-                "give the whole matrix",
+            raise source.error(
+                f"{location}: {row}: expected {len(names)} codes, as the header has "
+                f"names, got {len(row_codes)}; give the whole matrix"
             )
         if has_affinity and len(tokens) > len(names) + 1:
             affinity[row] = tokens[len(names) + 1]
     missing = [name for name in names if name not in rows]
     if missing:
-        raise source.refuse(
-            "",
-            f"a row for each of the {len(names)} columns",
-            f"none for {listed(missing)}",
-            "give the whole matrix",
+        raise source.error(
+            f"expected a row for each of the {len(names)} columns, got none for "
+            f"{listed(missing)}; give the whole matrix"
         )
     _check_symmetric(source, names, codes)
     devices = [name for name in names if _GPU.fullmatch(name)]
@@ -318,9 +306,7 @@ def _check_symmetric(source: Source, names: list[str], codes: Matrix) -> None:
             )
     for one, other in combinations(names, 2):
         if codes[one, other] != codes[other, one] or codes[one, other] == "X":
-            raise source.refuse(
-                f"{one} to {other}",
-                f"the code of {other} to {one}, {codes[other, one]}",
-                codes[one, other],
-                "correct one of them",
+            raise source.error(
+                f"{one} to {other}: expected the code of {other} to {one}, "
+                f"{codes[other, one]}, got {codes[one, other]}; correct one of them"
             )

@@ -38,25 +38,11 @@ def write_hostfile(
 ) -> None:
     """Write the host of each rank, one per line.
 
-    Parameters
-    ----------
-    path
-        File to write.
-    graph
-        The network.
-    order
-        Devices by rank; that of the graph by default.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the order is not all devices, each once.
-    NestError
-        If the file cannot be written.
+    ``order`` has the devices by rank; by default it is that of the graph. Raises
+    ``InvalidProblemError`` if it is not all devices, each once, and ``NestError`` if
+    the file cannot be written.
     """
-    home = _homes(path, graph)
-    lines = [home[device][0] for device in _order(path, graph, order)]
-    _write(path, lines)
+    _write(path, [host for host, _ in _slots_by_rank(path, graph, order)])
 
 
 def write_rankfile(
@@ -67,22 +53,15 @@ def write_rankfile(
     Arguments and errors are those of :func:`write_hostfile`;
     :func:`read_rankfile` reads it again.
     """
-    home = _homes(path, graph)
-    lines = [
-        f"{rank} {home[device][0]}:{home[device][1]}"
-        for rank, device in enumerate(_order(path, graph, order))
-    ]
-    _write(path, lines)
+    by_rank = enumerate(_slots_by_rank(path, graph, order))
+    _write(path, [f"{rank} {host}:{index}" for rank, (host, index) in by_rank])
 
 
 def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
     """Return the order of devices that a rank file says.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a line is malformed, ranks are not counted from 0, or the order is
-        not all devices of the graph, each once.
+    Raises ``InvalidProblemError`` if a line is malformed, ranks are not counted from 0,
+    or the order is not all devices of the graph, each once.
     """
     source = read_source(path)
     devices = {slot: device for device, slot in slots(graph).items()}
@@ -98,42 +77,34 @@ def read_rankfile(path: str | Path, graph: nx.Graph) -> list[str]:
             )
         slot = match[2], int(match[3])
         if slot not in devices:
-            raise source.refuse(
-                location,
-                "a device of the network",
-                f"{slot[0]}:{slot[1]}",
-                "correct host or device",
+            raise source.error(
+                f"{location}: expected a device of the network, got "
+                f"{slot[0]}:{slot[1]}; correct host or device"
             )
         order.append(devices[slot])
     check_order(source, list(devices.values()), order)
     return order
 
 
-def _homes(path: str | Path, graph: nx.Graph) -> dict[str, tuple[str, int]]:
-    """Return host and number of each device, for a file of a launcher.
+def _slots_by_rank(
+    path: str | Path, graph: nx.Graph, order: Sequence[str] | None
+) -> list[tuple[str, int]]:
+    """Return host and number of each rank, for a file of a launcher.
 
     Launchers split lines at blanks, and shells hand hosts to ``ssh``: a host
     that is more than a word, or begins as an option does, is refused.
     """
-    homes = slots(graph)
+    homes, file = slots(graph), Source(str(path), "")
     for host in dict.fromkeys(host for host, _ in homes.values()):
         if not _HOST.fullmatch(host):
-            raise Source(str(path), "").refuse(
-                "host",
-                "letters, digits and '._:/-' after a letter or digit",
-                shown(host),
-                "rename the node in the network",
+            raise file.error(
+                f"host: expected letters, digits and '._:/-' after a letter or digit, "
+                f"got {shown(host)}; rename the node in the network"
             )
-    return homes
-
-
-def _order(
-    path: str | Path, graph: nx.Graph, order: Sequence[str] | None
-) -> Sequence[str]:
     if order is None:
         order = graph.graph["order"]
-    check_order(Source(str(path), ""), list(slots(graph)), order)
-    return order
+    check_order(file, list(homes), order)
+    return [homes[device] for device in order]
 
 
 def _write(path: str | Path, lines: Sequence[str]) -> None:

@@ -37,11 +37,9 @@ def read(source: Source) -> nx.Graph:
     ]
     location, tokens = lines[0]
     if len(tokens) != len(_COUNTS) + 1:
-        raise source.refuse(
-            location,
-            f"{', '.join(_COUNTS)} and a device",
-            shown(" ".join(tokens)),
-            "correct the line",
+        raise source.error(
+            f"{location}: expected {', '.join(_COUNTS)} and a device, got "
+            f"{shown(' '.join(tokens))}; correct the line"
         )
     num_nodes, per_server, num_nv, num_other, num_links = (
         source.integer(f"{location}: {what}", token, minimum=minimum)
@@ -50,26 +48,20 @@ def read(source: Source) -> nx.Graph:
     switches = _switches(source, lines, num_nodes, num_nv + num_other, num_nv)
     links = lines[1 + bool(switches) :]
     if len(links) != num_links:
-        raise source.refuse(
-            location,
-            f"{num_links} links, as it says",
-            len(links),
-            "check that the file is complete",
+        raise source.error(
+            f"{location}: expected {num_links} links, as it says, got {len(links)}; "
+            f"check that the file is complete"
         )
     if num_nodes > num_links + 1:
-        raise source.refuse(
-            location,
-            f"at most the {num_links + 1} nodes that {num_links} links join",
-            num_nodes,
-            "correct the counts",
+        raise source.error(
+            f"{location}: expected at most the {num_links + 1} nodes that {num_links} "
+            f"links join, got {num_nodes}; correct the counts"
         )
     devices = [name for name in map(str, range(num_nodes)) if name not in switches]
     if len(devices) % per_server:
-        raise source.refuse(
-            location,
-            f"devices in whole servers of {per_server}",
-            len(devices),
-            "correct the counts",
+        raise source.error(
+            f"{location}: expected devices in whole servers of {per_server}, got "
+            f"{len(devices)}; correct the counts"
         )
     graph = nx.Graph()
     graph.add_nodes_from(devices, kind=DEVICE)
@@ -94,11 +86,9 @@ def _switches(
         return {}
     location, tokens = lines[1] if len(lines) > 1 else ("line 2", [])
     if len(tokens) != count:
-        raise source.refuse(
-            location,
-            f"{count} switches ({num_nv} of NVLink), as line 1 says",
-            len(tokens),
-            "check that the file is complete",
+        raise source.error(
+            f"{location}: expected {count} switches ({num_nv} of NVLink), as line 1 "
+            f"says, got {len(tokens)}; check that the file is complete"
         )
     switches: dict[str, None] = {}
     for token in tokens:
@@ -112,21 +102,17 @@ def _switches(
 
 def _add(source: Source, graph: nx.Graph, location: str, tokens: list[str]) -> None:
     if len(tokens) != 5:
-        raise source.refuse(
-            location,
-            "source, target, bandwidth, latency and error rate",
-            shown(" ".join(tokens)),
-            "correct the line",
+        raise source.error(
+            f"{location}: expected source, target, bandwidth, latency and error rate, "
+            f"got {shown(' '.join(tokens))}; correct the line"
         )
     ends = []
     for token in tokens[:2]:
         node = str(source.integer(f"{location}: node", token, minimum=0))
         if node not in graph:
-            raise source.refuse(
-                location,
-                f"nodes below {graph.number_of_nodes()}",
-                node,
-                "correct the link",
+            raise source.error(
+                f"{location}: expected nodes below {graph.number_of_nodes()}, got "
+                f"{node}; correct the link"
             )
         ends.append(node)
     if ends[0] == ends[1]:
@@ -139,11 +125,9 @@ def _add(source: Source, graph: nx.Graph, location: str, tokens: list[str]) -> N
         f"{location}: error rate", tokens[4], positive=False, unit="a share"
     )
     if loss:
-        raise source.refuse(
-            f"{location}: error rate",
-            "0, as lost packets have no price here",
-            tokens[4],
-            "set it to 0",
+        raise source.error(
+            f"{location}: error rate: expected 0, as lost packets have no price here, "
+            f"got {tokens[4]}; set it to 0"
         )
     add_link(graph, (ends[0], ends[1]), rate / 8, time)
 

@@ -59,11 +59,9 @@ def tree(source: Source, entries: Sequence[Entry], name: str | None = None) -> n
             continue
         for child in nodes_of(source, entry.location, entry.switches, free):
             if child not in switches:
-                raise source.refuse(
-                    entry.location,
-                    "switches that the file lists",
-                    child,
-                    "add it or correct the name",
+                raise source.error(
+                    f"{entry.location}: expected switches that the file lists, got "
+                    f"{child}; add it or correct the name"
                 )
             hosts.set_parent(source, entry.location, parents, child, entry.name)
     if not members:
@@ -79,18 +77,8 @@ def blocks(
 ) -> nx.Graph:
     """Return blocks as switches below switches of so many blocks each.
 
-    Nodes of a block beyond the base size (spares) are nodes like the others.
-
-    Parameters
-    ----------
-    source
-        The file, for messages.
-    entries
-        The blocks, in their order.
-    sizes
-        ``BlockSizes``, the base first; none is blocks below one switch.
-    name
-        Of the topology.
+    Nodes of a block beyond the base size (spares) are nodes like the others. ``sizes``
+    are the ``BlockSizes``, the base first; without any, one switch joins the blocks.
     """
     _check_names(source, entries)
     members: list[Host] = []
@@ -131,11 +119,10 @@ def _ratios(
     base = values[0]
     for entry, count in zip(entries, counts, strict=True):
         if count < base:
-            raise source.refuse(
-                entry.location,
-                f"at least the {base} nodes of the base BlockSizes in {entry.name}",
-                count,
-                "add nodes or lower BlockSizes",
+            raise source.error(
+                f"{entry.location}: expected at least the {base} nodes of the base "
+                f"BlockSizes in {entry.name}, got {count}; add nodes or lower "
+                f"BlockSizes"
             )
     for low, high in pairwise(values):
         ratio = high // low
@@ -145,11 +132,10 @@ def _ratios(
             )
     num_nodes = base * len(entries)
     if values[-1] > num_nodes:
-        raise source.refuse(
-            "BlockSizes",
-            f"at most the {num_nodes} nodes of {len(entries)} blocks of {base}",
-            values[-1],
-            "remove the sizes that are larger than the cluster",
+        raise source.error(
+            f"BlockSizes: expected at most the {num_nodes} nodes of {len(entries)} "
+            f"blocks of {base}, got {values[-1]}; remove the sizes that are larger "
+            f"than the cluster"
         )
     return [high // low for low, high in pairwise(values)]
 
@@ -161,11 +147,9 @@ def rings(source: Source, entries: Sequence[Entry]) -> nx.Graph:
     for entry in entries:
         nodes = nodes_of(source, entry.location, entry.nodes)
         if len(nodes) > MAX_RING:
-            raise source.refuse(
-                entry.location,
-                f"at most {MAX_RING} nodes in a ring",
-                len(nodes),
-                "split the ring",
+            raise source.error(
+                f"{entry.location}: expected at most {MAX_RING} nodes in a ring, got "
+                f"{len(nodes)}; split the ring"
             )
         nodes_by_ring[entry.name] = nodes
     name = hosts.choose(source, "separate rings", nodes_by_ring, "keep one of them")
@@ -180,10 +164,8 @@ def _check_names(source: Source, entries: Sequence[Entry]) -> None:
             entry.location, "name", entry.name, seen, "rename or remove one"
         )
         if len(entry.name) > MAX_NAME:
-            raise source.refuse(
-                entry.location,
-                f"a name of at most {MAX_NAME} characters",
-                len(entry.name),
-                "shorten it",
+            raise source.error(
+                f"{entry.location}: expected a name of at most {MAX_NAME} characters, "
+                f"got {len(entry.name)}; shorten it"
             )
         seen.add(entry.name)

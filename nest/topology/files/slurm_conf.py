@@ -26,12 +26,10 @@ def read(source: Source) -> nx.Graph:
             wrong = next(
                 (key for key in keys if key not in _LINES.get(kind or "", ())), ""
             )
-            raise source.refuse(
-                location,
-                "SwitchName with Nodes or Switches, BlockName or RingName "
-                "with Nodes, or BlockSizes",
-                shown(wrong),
-                "correct the line",
+            raise source.error(
+                f"{location}: expected SwitchName with Nodes or Switches, BlockName or "
+                f"RingName with Nodes, or BlockSizes, got {shown(wrong)}; correct the "
+                f"line"
             )
         if kind == "blocksizes":
             if sizes:

@@ -55,45 +55,26 @@ def _chosen(source: Source, entries: Mapping[str, dict[str, Any]]) -> str:
         return chosen
     default = [x for x, entry in entries.items() if entry.get(_DEFAULT)]
     if len(entries) > 1 and not default:
-        raise source.refuse(
-            "",
-            f"one topology, or one with {_DEFAULT}",
-            f"{len(entries)}: {listed(entries)}",
-            "give one of them as topology",
+        raise source.error(
+            f"expected one topology, or one with {_DEFAULT}, got {len(entries)}: "
+            f"{listed(entries)}; give one of them as topology"
         )
     return (default or list(entries))[0]
 
 
 def _tree(source: Source, name: str, value: Any) -> nx.Graph:
-    entries = _entries(
-        source,
-        f"{name}.tree",
-        value,
-        ("switches", "switch"),
-        {"children": "switches", "nodes": "nodes"},
-    )
-    return tree(source, entries, name)
+    return tree(source, _entries(source, f"{name}.tree", value, "switch"), name)
 
 
 def _block(source: Source, name: str, value: Any) -> nx.Graph:
     location = f"{name}.block"
-    entries = _entries(
-        source,
-        location,
-        value,
-        ("blocks", "block"),
-        {"nodes": "nodes"},
-        ("block_sizes",),
-    )
+    entries = _entries(source, location, value, "block", "block_sizes")
     sizes = source.sequence(f"{location}.block_sizes", value.get("block_sizes", []))
     return blocks(source, entries, sizes, name)
 
 
 def _ring(source: Source, name: str, value: Any) -> nx.Graph:
-    entries = _entries(
-        source, f"{name}.ring", value, ("rings", "ring"), {"nodes": "nodes"}
-    )
-    return rings(source, entries)
+    return rings(source, _entries(source, f"{name}.ring", value, "ring"))
 
 
 def _torus(source: Source, name: str, value: Any) -> nx.Graph:
@@ -118,11 +99,9 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     ]
     nodes = nodes_of(source, f"{chosen}.nodes", torus["nodes"])
     if prod(sizes) != len(nodes):
-        raise source.refuse(
-            f"{chosen}.nodes",
-            f"{' x '.join(map(str, sizes))} = {prod(sizes)} nodes",
-            len(nodes),
-            "correct dims or nodes",
+        raise source.error(
+            f"{chosen}.nodes: expected {' x '.join(map(str, sizes))} = {prod(sizes)} "
+            f"nodes, got {len(nodes)}; correct dims or nodes"
         )
     return hosts.torus(source, nodes, "Torus", sizes, name=chosen)
 
@@ -145,31 +124,32 @@ _KINDS: dict[str, Callable[[Source, str, Any], nx.Graph]] = {
 }
 
 
-def _entries(
-    source: Source,
-    location: str,
-    value: Any,
-    names: tuple[str, str],
-    keys: Mapping[str, str],
-    others: tuple[str, ...] = (),
-) -> list[Entry]:
-    """Read a list of switches, blocks or rings.
+#: Keys of hostlists in an entry, and the key of several entries.
+_LISTS = {"switch": ("children", "nodes"), "block": ("nodes",), "ring": ("nodes",)}
+_SEVERAL = {"switch": "switches", "block": "blocks", "ring": "rings"}
 
-    ``names`` are the key of the list and that of a name in it, ``keys`` those
-    of hostlists with what they are in an :class:`Entry`.
+
+def _entries(
+    source: Source, location: str, value: Any, one: str, *others: str
+) -> list[Entry]:
+    """Read a list of entries: a ``switch``, a ``block`` or a ``ring`` each.
+
+    ``others`` are keys beside the list.
     """
-    several, one = names
+    several, lists = _SEVERAL[one], _LISTS[one]
     value = source.mapping(location, value, (several, *others), (several,))
     entries = []
     for at, item in source.mappings(
-        f"{location}.{several}", value[several], (one, *keys), (one,)
+        f"{location}.{several}", value[several], (one, *lists), (one,)
     ):
-        lists: dict[str, str | None] = {"nodes": None, "switches": None}
-        for key, kind in keys.items():
-            if item.get(key) is not None:
-                lists[kind] = source.name(f"{at}.{key}", item[key])
+        hosts_of = {
+            key: source.name(f"{at}.{key}", item[key])
+            for key in lists
+            if item.get(key) is not None
+        }
         name = source.name(f"{at}.{one}", item[one])
-        entries.append(Entry(at, name, lists["nodes"], lists["switches"]))
+        nodes, children = hosts_of.get("nodes"), hosts_of.get("children")
+        entries.append(Entry(at, name, nodes, children))
     if not entries:
         raise source.refuse(location, several, "none", "add some")
     return entries

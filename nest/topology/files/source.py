@@ -8,6 +8,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.ir import documents, yaml_documents
@@ -37,16 +38,8 @@ class Source:
     """The text of a file, and the options that complete it.
 
     Methods that read a value raise :class:`~nest.errors.InvalidProblemError` in one
-    line: file and location, what was expected, what came, and what to do.
-
-    Parameters
-    ----------
-    where
-        Name of the file, for messages.
-    text
-        Its content.
-    supplement
-        Options that the user states in addition to the file.
+    line: file and location, what was expected, what came, and what to do. The file is
+    called ``where`` in messages; the user states the ``supplement`` in addition to it.
     """
 
     where: str
@@ -86,10 +79,8 @@ class Source:
     def option(self, *names: str) -> Any:
         """Return the values of options, one alone or a tuple.
 
-        Raises
-        ------
-        InvalidOptionError
-            If one has no value; the text names all that are missing.
+        Raises ``InvalidOptionError`` if one has no value; the text names all that are
+        missing.
         """
         values = tuple(getattr(self.supplement, name) for name in names)
         missing = [
@@ -98,19 +89,15 @@ class Source:
         if missing:
             texts = [f"{name} ({MEANING[name]})" for name in missing]
             raise InvalidOptionError(
-                f"{self.where}: expected {', '.join(texts)} beside the file, "
-                f"got none, and the file does not say; give "
-                f"{' and '.join(missing)}"
+                f"{self.where}: expected {', '.join(texts)} beside the file, got none, "
+                f"and the file does not say; give {' and '.join(missing)}"
             )
         return values[0] if len(values) == 1 else values
 
     def option_among(self, name: str, choices: Collection[str]) -> str | None:
         """Return an option that names a part of the file, if it has a value.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it names none of the choices.
+        Raises ``InvalidOptionError`` if it names none of the choices.
         """
         value: str | None = getattr(self.supplement, name)
         if value is not None and value not in choices:
@@ -123,19 +110,16 @@ class Source:
     def option_per_tier(self, name: str, count: int) -> tuple[float, ...]:
         """Return the values of an option that has one for each tier.
 
-        Raises
-        ------
-        InvalidOptionError
-            If there are fewer or more; none are needed for no tiers.
+        Raises ``InvalidOptionError`` if there are fewer or more; none are needed for no
+        tiers.
         """
         if count == 0 and getattr(self.supplement, name) is None:
             return ()
         values: tuple[float, ...] = self.option(name)
         if len(values) != count:
             raise InvalidOptionError(
-                f"{self.where}: {name}: expected {count} numbers, one per "
-                f"tier that has one above, got {len(values)}; give "
-                f"{MEANING[name]}"
+                f"{self.where}: {name}: expected {count} numbers, one per tier that "
+                f"has one above, got {len(values)}; give {MEANING[name]}"
             )
         return tuple(values)
 
@@ -226,10 +210,7 @@ class Source:
 def read_source(path: str | Path, supplement: FileSupplement | None = None) -> Source:
     """Read a file as text.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is missing, empty, too large, or no text.
+    Raises ``InvalidProblemError`` if it is missing, empty, too large, or no text.
     """
     text = read_text(path, InvalidProblemError, "topology file")
     where = str(path)
@@ -253,3 +234,19 @@ def parse_yaml(source: Source) -> Any:
     """
     with refusing(source.where, InvalidProblemError):
         return yaml_documents.parse_yaml(source.text, aliases=False)
+
+
+def parse_xml(source: Source) -> ElementTree.Element:
+    """Parse XML without document types and entities; return the root element."""
+    declared = re.search(r"(?i)<!(DOCTYPE|ENTITY)", source.text)
+    if declared is not None:
+        raise source.error(
+            f"expected XML without document types and entities, got {declared[0]}; "
+            f"remove the declaration"
+        )
+    try:
+        return ElementTree.fromstring(source.text)
+    except (ElementTree.ParseError, ValueError) as error:
+        got = f"malformed text ({shown(str(error))})"
+        remedy = "check that the file is complete"
+        raise source.refuse("", "XML", got, remedy) from error

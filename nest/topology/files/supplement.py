@@ -46,10 +46,7 @@ class FileSupplement:
     ns, at least 0. :data:`MEANING` describes each. An option that a format
     needs and that has no value is an error; nothing is guessed.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a value is of another type or out of range.
+    Raises ``InvalidOptionError`` if a value is of another type or out of range.
     """
 
     devices_per_node: int | None = None
@@ -78,10 +75,8 @@ class FileSupplement:
     def check_names(self, where: str, title: str, names: Collection[str]) -> None:
         """Refuse options that a format does not read.
 
-        Raises
-        ------
-        InvalidOptionError
-            If an option has a value and is none of these names.
+        Raises ``InvalidOptionError`` if an option has a value and is none of these
+        names.
         """
         for field in fields(self):
             stated = getattr(self, field.name) is not None
@@ -96,12 +91,8 @@ class FileSupplement:
 def supplement_of(options: Mapping[str, Any]) -> FileSupplement:
     """Return the options by name; one that is ``None`` has no value.
 
-    Raises
-    ------
-    UnknownNameError
-        If a name is none of them.
-    InvalidOptionError
-        If a value is out of range.
+    Raises ``UnknownNameError`` if a name is none of them, and ``InvalidOptionError`` if
+    a value is out of range.
     """
     for name in options:
         if name not in MEANING:

@@ -84,11 +84,9 @@ def read_model(source: Source) -> nx.Graph:
         nodes = _attach(source, location, entry, switch, leaf)
         domains.update(dict.fromkeys(nodes, _domain(source, location, entry)))
     if not leaf:
-        raise source.refuse(
-            "",
-            "nodes at switches or in blocks with a switch",
-            "none",
-            "say which switch is above the nodes",
+        raise source.error(
+            "expected nodes at switches or in blocks with a switch, got none; say "
+            "which switch is above the nodes"
         )
     domains = {name: domains.get(name) for name in leaf}
     if not any(domains.values()):
@@ -114,11 +112,9 @@ def _older(
     for location, name, entry in _named(source, "capacity_blocks", top):
         for node in _expanded(source, location, entry):
             if domains.get(node) not in (None, name):
-                raise source.refuse(
-                    location,
-                    f"{node} in one capacity block",
-                    f"{domains[node]} and {name}",
-                    "correct one of them",
+                raise source.error(
+                    f"{location}: expected {node} in one capacity block, got "
+                    f"{domains[node]} and {name}; correct one of them"
                 )
             if node in domains:
                 domains[node] = name
@@ -167,11 +163,9 @@ def _attach(
     nodes = _expanded(source, location, entry)
     for node in nodes:
         if node in leaf:
-            raise source.refuse(
-                location,
-                f"{node} once",
-                f"it below {leaf[node]} and {switch}",
-                "remove one",
+            raise source.error(
+                f"{location}: expected {node} once, got it below {leaf[node]} and "
+                f"{switch}; remove one"
             )
         leaf[node] = switch
     return nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -29,15 +30,9 @@ class Cable(NamedTuple):
 class Spines(NamedTuple):
     """The switches that join all leaves.
 
-    Attributes
-    ----------
-    spines
-        How many; ``None`` for as many as make the links of a leaf up as fast
-        as those down.
-    oversubscription
-        Bandwidth of the links of a leaf down by that of its links up.
-    latency_ns
-        Of a link from a leaf to a spine.
+    ``None`` stands for as many as make the links of a leaf up as fast as those down.
+    ``oversubscription`` is the bandwidth of the links of a leaf down by that of its
+    links up, ``latency_ns`` that of a link from a leaf to a spine.
     """
 
     spines: int | None
@@ -50,20 +45,16 @@ class Spines(NamedTuple):
         A leaf with ``ports`` links down, each as fast as ``port``, has
         ``ports * port.bytes_per_s / oversubscription`` up.
 
-        Raises
-        ------
-        InvalidOptionError
-            If that takes no whole number of spines.
+        Raises ``InvalidOptionError`` if that takes no whole number of spines.
         """
         spines = self.spines
         if spines is None:
             exact = ports / self.oversubscription
             if exact < 1 or exact != int(exact):
-                refuse(
-                    f"{where}: oversubscription",
-                    f"a divisor of the {ports} links below a leaf",
-                    f"{self.oversubscription:g}",
-                    "or say how many spines there are",
+                raise InvalidOptionError(
+                    f"{where}: oversubscription: expected a divisor of the {ports} "
+                    f"links below a leaf, got {self.oversubscription:g}; or say how "
+                    f"many spines there are"
                 )
             spines = int(exact)
         up_bytes_per_s = ports * port.bytes_per_s / (spines * self.oversubscription)
@@ -78,10 +69,8 @@ def refuse(where: str, expected: str, got: object, remedy: str) -> NoReturn:
 def check_size(where: str, num_devices: int, num_links: int) -> None:
     """Refuse a network that is too large, before it is made.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it has more than :data:`MAX_DEVICES` or :data:`MAX_LINKS`.
+    Raises ``InvalidOptionError`` if it has more than :data:`MAX_DEVICES` or
+    :data:`MAX_LINKS`.
     """
     for what, count, limit in (
         ("devices", num_devices, MAX_DEVICES),
@@ -95,10 +84,7 @@ def check_size(where: str, num_devices: int, num_links: int) -> None:
 def divide(where: str, what: str, total: int, divisor: int, unit: str) -> int:
     """Return ``total / divisor``, the number of units of so many each.
 
-    Raises
-    ------
-    InvalidOptionError
-        If that is no whole number of at least 1.
+    Raises ``InvalidOptionError`` if that is no whole number of at least 1.
     """
     if total < divisor or total % divisor:
         expected = f"a divisor of {what} = {total}"
@@ -106,74 +92,83 @@ def divide(where: str, what: str, total: int, divisor: int, unit: str) -> int:
     return total // divisor
 
 
-def add_devices(
-    graph: nx.Graph, devices: Iterable[str], *, forward: bool = False
-) -> None:
-    """Add devices after those that are there in the order of ranks."""
-    new = list(devices)
-    more = {"forward": True} if forward else {}
-    graph.add_nodes_from(new, kind=DEVICE, **more)
-    graph.graph.setdefault("order", []).extend(new)
+class Wiring:
+    """A network in the making.
 
+    ``where`` is the parameter to blame if it will be too large. ``partitions`` has the
+    units of the devices, those of the finest partition first.
 
-def add_switches(graph: nx.Graph, switches: Iterable[str]) -> None:
-    """Add switches."""
-    graph.add_nodes_from(switches, kind=SWITCH)
-
-
-def connect(graph: nx.Graph, one: str, other: str, cable: Cable) -> None:
-    """Add a link.
-
-    Of parallel links the bandwidths add up and the worse latency counts.
-
-    Raises
-    ------
-    InvalidOptionError
-        If no problem may have such a link.
+    Raises ``InvalidOptionError`` if it has more than :data:`MAX_DEVICES` or
+    :data:`MAX_LINKS`.
     """
-    before: Mapping[str, Any] = graph.get_edge_data(one, other, {})
-    bandwidth = before.get("bandwidth", 0.0) + float(cable.bytes_per_s)
-    latency_ns = max(before.get("latency_ns", 0.0), float(cable.latency_ns))
-    try:
-        check_link(bandwidth, latency_ns)
-    except ValueError as error:
-        raise InvalidOptionError(
-            f"network: link from {one} to {other}: {error}"
-        ) from None
-    graph.add_edge(one, other, bandwidth=bandwidth, latency_ns=latency_ns)
 
+    def __init__(self, where: str, num_devices: int, num_links: int) -> None:
+        check_size(where, num_devices, num_links)
+        self.graph = nx.Graph(order=[])
+        self.partitions: list[dict[str, str]] = []
 
-def connect_all(
-    graph: nx.Graph, nodes: Iterable[str], switch: str, cable: Cable
-) -> None:
-    """Add a link from each node to a switch."""
-    for node in nodes:
-        connect(graph, node, switch, cable)
+    def add_devices(
+        self, devices: Iterable[str], *units: str, forward: bool = False
+    ) -> list[str]:
+        """Add devices of such units, finest first, as the next ranks."""
+        names = list(devices)
+        more = {"forward": True} if forward else {}
+        self.graph.add_nodes_from(names, kind=DEVICE, **more)
+        self.graph.graph["order"] += names
+        self.partitions = self.partitions or [{} for _ in units]
+        for partition, unit in zip(self.partitions, units, strict=True):
+            partition |= dict.fromkeys(names, unit)
+        return names
 
+    def add_switches(self, switches: Iterable[str]) -> list[str]:
+        """Add switches."""
+        names = list(switches)
+        self.graph.add_nodes_from(names, kind=SWITCH)
+        return names
 
-def set_units(graph: nx.Graph, partitions: Sequence[Mapping[str, str]]) -> None:
-    """Store the partitions of the devices, finest first.
+    def connect(self, one: str, other: str, cable: Cable) -> None:
+        """Add a link.
 
-    A partition into one unit, into single devices, or into the units of the
-    one before says nothing and is left out.
-    """
-    units: list[dict[str, str]] = []
-    sizes = {len(graph.graph["order"]), 1}
-    for partition in partitions:
-        count = len(set(partition.values()))
-        if count not in sizes:
-            sizes.add(count)
-            units.append(dict(partition))
-    if units:
-        graph.graph["units"] = units
+        Of parallel links the bandwidths add up and the worse latency counts.
 
+        Raises ``InvalidOptionError`` if no problem may have such a link.
+        """
+        before: Mapping[str, Any] = self.graph.get_edge_data(one, other, {})
+        bandwidth = before.get("bandwidth", 0.0) + float(cable.bytes_per_s)
+        latency_ns = max(before.get("latency_ns", 0.0), float(cable.latency_ns))
+        try:
+            check_link(bandwidth, latency_ns)
+        except ValueError as error:
+            raise InvalidOptionError(
+                f"network: link from {one} to {other}: {error}"
+            ) from None
+        self.graph.add_edge(one, other, bandwidth=bandwidth, latency_ns=latency_ns)
 
-def add_spines(graph: nx.Graph, leaves: Sequence[str], spines: int, up: Cable) -> None:
-    """Join every leaf with every one of so many new spines, if need be."""
-    if len(leaves) < 2:
-        return
-    names = [f"spine{spine}" for spine in range(spines)]
-    add_switches(graph, names)
-    for leaf in leaves:
-        for spine in names:
-            connect(graph, leaf, spine, up)
+    def connect_all(self, nodes: Iterable[str], switch: str, cable: Cable) -> None:
+        """Add a link from each node to a switch."""
+        for node in nodes:
+            self.connect(node, switch, cable)
+
+    def add_spines(self, leaves: Sequence[str], spines: int, up: Cable) -> None:
+        """Join every leaf with every one of so many new spines, if need be."""
+        if len(leaves) > 1:
+            names = self.add_switches(f"spine{spine}" for spine in range(spines))
+            for leaf, spine in itertools.product(leaves, names):
+                self.connect(leaf, spine, up)
+
+    def finished(self) -> nx.Graph:
+        """Return the network, with its partitions.
+
+        A partition into one unit, into single devices, or into the units of the
+        one before says nothing and is left out.
+        """
+        units: list[dict[str, str]] = []
+        sizes = {len(self.graph.graph["order"]), 1}
+        for partition in self.partitions:
+            count = len(set(partition.values()))
+            if count not in sizes:
+                sizes.add(count)
+                units.append(partition)
+        if units:
+            self.graph.graph["units"] = units
+        return self.graph

@@ -6,18 +6,7 @@ import itertools
 
 import networkx as nx
 
-from nest.topology.generators.build import (
-    Cable,
-    Spines,
-    add_devices,
-    add_spines,
-    add_switches,
-    check_size,
-    connect,
-    connect_all,
-    refuse,
-    set_units,
-)
+from nest.topology.generators.build import Cable, Spines, Wiring, refuse
 
 
 def fat_tree(k: int, port: Cable, up_latency_ns: float) -> nx.Graph:
@@ -30,30 +19,24 @@ def fat_tree(k: int, port: Cable, up_latency_ns: float) -> nx.Graph:
     if k % 2:
         refuse("fat-tree: k", "an even number", k, "half of the ports lead up")
     half = k // 2
-    check_size("fat-tree: k", k * half * half, 3 * k * half * half)
+    network = Wiring("fat-tree: k", k * half * half, 3 * k * half * half)
     up = Cable(port.bytes_per_s, up_latency_ns)
-    graph = nx.Graph()
-    racks: dict[str, str] = {}
-    pods: dict[str, str] = {}
-    cores = [f"core{core}" for core in range(half * half)]
-    add_switches(graph, cores)
+    cores = network.add_switches(f"core{core}" for core in range(half * half))
     for pod in range(k):
-        edges = [f"pod{pod}.edge{edge}" for edge in range(half)]
-        aggregations = [f"pod{pod}.agg{agg}" for agg in range(half)]
-        add_switches(graph, edges + aggregations)
+        edges, aggregations = (
+            network.add_switches(f"pod{pod}.{kind}{switch}" for switch in range(half))
+            for kind in ("edge", "agg")
+        )
         for edge in edges:
-            devices = [f"{edge}.dev{device}" for device in range(half)]
-            add_devices(graph, devices)
-            connect_all(graph, devices, edge, port)
-            racks |= dict.fromkeys(devices, edge)
-            pods |= dict.fromkeys(devices, f"pod{pod}")
+            devices = (f"{edge}.dev{device}" for device in range(half))
+            members = network.add_devices(devices, edge, f"pod{pod}")
+            network.connect_all(members, edge, port)
         for edge, aggregation in itertools.product(edges, aggregations):
-            connect(graph, edge, aggregation, up)
+            network.connect(edge, aggregation, up)
         for idx, aggregation in enumerate(aggregations):
             for core in cores[idx * half : (idx + 1) * half]:
-                connect(graph, aggregation, core, up)
-    set_units(graph, [racks, pods])
-    return graph
+                network.connect(aggregation, core, up)
+    return network.finished()
 
 
 def leaf_spine(leaves: int, hosts: int, port: Cable, up: Spines) -> nx.Graph:
@@ -63,16 +46,10 @@ def leaf_spine(leaves: int, hosts: int, port: Cable, up: Spines) -> nx.Graph:
     the bandwidth of its devices.
     """
     spines, uplink = up.links("leaf-spine", hosts, port)
-    check_size("leaf-spine", leaves * hosts, leaves * (hosts + spines))
-    graph = nx.Graph()
-    names = [f"leaf{leaf}" for leaf in range(leaves)]
-    add_switches(graph, names)
-    racks: dict[str, str] = {}
+    network = Wiring("leaf-spine", leaves * hosts, leaves * (hosts + spines))
+    names = network.add_switches(f"leaf{leaf}" for leaf in range(leaves))
     for leaf in names:
-        devices = [f"{leaf}.dev{host}" for host in range(hosts)]
-        add_devices(graph, devices)
-        connect_all(graph, devices, leaf, port)
-        racks |= dict.fromkeys(devices, leaf)
-    add_spines(graph, names, spines, uplink)
-    set_units(graph, [racks])
-    return graph
+        devices = (f"{leaf}.dev{host}" for host in range(hosts))
+        network.connect_all(network.add_devices(devices, leaf), leaf, port)
+    network.add_spines(names, spines, uplink)
+    return network.finished()

@@ -6,16 +6,8 @@ import itertools
 
 import networkx as nx
 
-from nest.topology.generators.build import (
-    Cable,
-    add_devices,
-    add_switches,
-    check_size,
-    connect,
-    connect_all,
-    refuse,
-    set_units,
-)
+from nest.errors import InvalidOptionError
+from nest.topology.generators.build import Cable, Wiring, refuse
 
 
 def dragonfly(
@@ -41,55 +33,43 @@ def dragonfly(
         expected = f"at most a h + 1 = {max_groups}"
         refuse("dragonfly: g", expected, g, "raise a or h")
     if global_link.latency_ns <= local_link.latency_ns:
-        refuse(
-            "dragonfly: global_latency_ns",
-            f"more than local_latency_ns = {local_link.latency_ns:g}",
-            f"{global_link.latency_ns:g}",
-            "routes take one global link because it is the slow one",
+        raise InvalidOptionError(
+            f"dragonfly: global_latency_ns: expected more than local_latency_ns = "
+            f"{local_link.latency_ns:g}, got {global_link.latency_ns:g}; routes take "
+            f"one global link because it is the slow one"
         )
     pairs = a * (a - 1) // 2
-    check_size("dragonfly", a * p * g, g * (a * p + pairs) + g * (g - 1) // 2)
-    graph = nx.Graph()
-    router_of: dict[str, str] = {}
-    group_of: dict[str, str] = {}
-    routers = [
-        [f"group{group}.router{router}" for router in range(a)] for group in range(g)
-    ]
-    for idx, group in enumerate(routers):
-        add_switches(graph, group)
-        for router in group:
-            devices = [f"{router}.dev{device}" for device in range(p)]
-            add_devices(graph, devices)
-            connect_all(graph, devices, router, port)
-            router_of |= dict.fromkeys(devices, router)
-            group_of |= dict.fromkeys(devices, f"group{idx}")
-        for one, other in itertools.combinations(group, 2):
-            connect(graph, one, other, local_link)
+    num_links = g * (a * p + pairs) + g * (g - 1) // 2
+    network = Wiring("dragonfly", a * p * g, num_links)
+    routers: list[list[str]] = []
+    for group in (f"group{idx}" for idx in range(g)):
+        members = network.add_switches(f"{group}.router{x}" for x in range(a))
+        routers.append(members)
+        for router in members:
+            names = (f"{router}.dev{device}" for device in range(p))
+            devices = network.add_devices(names, router, group)
+            network.connect_all(devices, router, port)
+        for one, other in itertools.combinations(members, 2):
+            network.connect(one, other, local_link)
     for i, j in itertools.combinations(range(g), 2):
         # To group j > i leads link j - 1 of group i; back, link i of j.
-        ends = routers[i][(j - 1) // h], routers[j][i // h]
-        connect(graph, *ends, global_link)
-    set_units(graph, [router_of, group_of])
-    return graph
+        network.connect(routers[i][(j - 1) // h], routers[j][i // h], global_link)
+    return network.finished()
 
 
 def ring(devices: int, link: Cable) -> nx.Graph:
     """Return devices in a circle, each joined with the next, that forward."""
-    check_size("ring", devices, devices)
-    graph = nx.Graph()
-    names = [f"dev{device}" for device in range(devices)]
-    add_devices(graph, names, forward=True)
+    network = Wiring("ring", devices, devices)
+    names = network.add_devices((f"dev{x}" for x in range(devices)), forward=True)
     for device in range(devices if devices > 2 else devices - 1):
-        connect(graph, names[device], names[(device + 1) % devices], link)
-    return graph
+        network.connect(names[device], names[(device + 1) % devices], link)
+    return network.finished()
 
 
 def all_to_all(devices: int, link: Cable) -> nx.Graph:
     """Return devices with a link between any two."""
-    check_size("all-to-all", devices, devices * (devices - 1) // 2)
-    graph = nx.Graph()
-    names = [f"dev{device}" for device in range(devices)]
-    add_devices(graph, names)
+    network = Wiring("all-to-all", devices, devices * (devices - 1) // 2)
+    names = network.add_devices(f"dev{device}" for device in range(devices))
     for one, other in itertools.combinations(names, 2):
-        connect(graph, one, other, link)
-    return graph
+        network.connect(one, other, link)
+    return network.finished()

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import networkx as nx
 
-from nest.topology.generators.build import (
-    Cable,
-    Spines,
-    add_devices,
-    add_spines,
-    add_switches,
-    check_size,
-    connect,
-    connect_all,
-    divide,
-    refuse,
-    set_units,
-)
+from nest.errors import InvalidOptionError
+from nest.topology.generators.build import Cable, Spines, Wiring, divide
 
 #: NVLinks between the devices of a DGX-1 with V100, six of each device: what
 #: its users see in ``nvidia-smi topo -m`` (NVIDIA/nccl issue 671).
@@ -29,25 +18,25 @@ NVL72_TRAYS, NVL72_TRAY_DEVICES = 18, 4
 RACK_SIZE = NVL72_TRAYS * NVL72_TRAY_DEVICES
 
 
-def _node(
-    graph: nx.Graph, node: str, devices: int, nvlink: Cable, *, forward: bool = False
+def _add_node(
+    network: Wiring, devices: int, nvlink: Cable, *units: str, forward: bool = False
 ) -> list[str]:
-    """Add devices behind a switch of their own; return them."""
-    names = [f"{node}.gpu{device}" for device in range(devices)]
-    add_devices(graph, names, forward=forward)
-    add_switches(graph, [f"{node}.nvswitch"])
-    connect_all(graph, names, f"{node}.nvswitch", nvlink)
-    return names
+    """Add the devices of a node, the first unit, behind a switch of their own."""
+    node = units[0]
+    names = (f"{node}.gpu{device}" for device in range(devices))
+    members = network.add_devices(names, *units, forward=forward)
+    (switch,) = network.add_switches([f"{node}.nvswitch"])
+    network.connect_all(members, switch, nvlink)
+    return members
 
 
 def _stay_inside(where: str, nvlink: Cable, out_latency_ns: float) -> None:
     """Refuse latencies with which messages in a node would leave it."""
     if out_latency_ns <= nvlink.latency_ns:
-        refuse(
-            f"{where}: nvlink_latency_ns",
-            f"less than {out_latency_ns:g}, the latency of the way out",
-            f"{nvlink.latency_ns:g}",
-            "routes of least latency would leave the node",
+        raise InvalidOptionError(
+            f"{where}: nvlink_latency_ns: expected less than {out_latency_ns:g}, the "
+            f"latency of the way out, got {nvlink.latency_ns:g}; routes of least "
+            f"latency would leave the node"
         )
 
 
@@ -72,27 +61,20 @@ def dgx(
     leaves = divide("dgx: nodes_per_leaf", "nodes", nodes, per_leaf, "leaves")
     ports_of = {"device": devices, "pooled": devices, "shared": 1}[ports]
     spines, uplink = up.links("dgx", per_leaf * ports_of, port)
-    check_size("dgx", nodes * devices, 2 * nodes * devices + leaves * spines)
-    graph = nx.Graph()
-    names = [f"leaf{leaf}" for leaf in range(leaves)]
-    add_switches(graph, names)
-    node_of: dict[str, str] = {}
-    leaf_of: dict[str, str] = {}
+    num_links = 2 * nodes * devices + leaves * spines
+    network = Wiring("dgx", nodes * devices, num_links)
+    names = network.add_switches(f"leaf{leaf}" for leaf in range(leaves))
     for idx in range(nodes):
         node, leaf = f"node{idx}", names[idx // per_leaf]
-        members = _node(graph, node, devices, nvlink)
-        node_of |= dict.fromkeys(members, node)
-        leaf_of |= dict.fromkeys(members, leaf)
+        members = _add_node(network, devices, nvlink, node, leaf)
         gate, out = leaf, port
         if ports != "device":
-            gate = f"{node}.ports"
+            (gate,) = network.add_switches([f"{node}.ports"])
             out = port._replace(bytes_per_s=port.bytes_per_s * ports_of)
-            add_switches(graph, [gate])
-            connect(graph, gate, leaf, out._replace(latency_ns=0.0))
-        connect_all(graph, members, gate, out)
-    add_spines(graph, names, spines, uplink)
-    set_units(graph, [node_of, leaf_of])
-    return graph
+            network.connect(gate, leaf, out._replace(latency_ns=0.0))
+        network.connect_all(members, gate, out)
+    network.add_spines(names, spines, uplink)
+    return network.finished()
 
 
 def rail(
@@ -115,37 +97,29 @@ def rail(
     segments = divide("rail: segment", "nodes", nodes, per_segment, "segments")
     rails_only = up.spines == 0
     if rails_only and segments > 1:
-        refuse(
-            "rail: spines",
-            f"at least 1 to join {segments} segments",
-            0,
-            "leave segment out for rails without spines",
+        raise InvalidOptionError(
+            f"rail: spines: expected at least 1 to join {segments} segments, got 0; "
+            f"leave segment out for rails without spines"
         )
     spines, uplink = 0, port
     if not rails_only:
         spines, uplink = up.links("rail", per_segment, port)
     leaves = segments * devices
-    check_size("rail", nodes * devices, 2 * nodes * devices + leaves * spines)
-    graph = nx.Graph()
-    names = [
+    num_links = 2 * nodes * devices + leaves * spines
+    network = Wiring("rail", nodes * devices, num_links)
+    names = network.add_switches(
         f"segment{idx}.rail{device}" if segments > 1 else f"rail{device}"
         for idx in range(segments)
         for device in range(devices)
-    ]
-    add_switches(graph, names)
-    node_of: dict[str, str] = {}
-    segment_of: dict[str, str] = {}
+    )
     for idx in range(nodes):
-        node, of_segment = f"node{idx}", idx // per_segment
-        members = _node(graph, node, devices, nvlink, forward=rails_only)
-        node_of |= dict.fromkeys(members, node)
-        segment_of |= dict.fromkeys(members, f"segment{of_segment}")
-        rails = names[of_segment * devices :]
-        for device, leaf in zip(members, rails, strict=False):
-            connect(graph, device, leaf, port)
-    add_spines(graph, names, spines, uplink)
-    set_units(graph, [node_of, segment_of])
-    return graph
+        position = idx // per_segment
+        units = f"node{idx}", f"segment{position}"
+        members = _add_node(network, devices, nvlink, *units, forward=rails_only)
+        for device, leaf in zip(members, names[position * devices :], strict=False):
+            network.connect(device, leaf, port)
+    network.add_spines(names, spines, uplink)
+    return network.finished()
 
 
 def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
@@ -156,22 +130,19 @@ def nvl72(racks: int, nvlink: Cable, port: Cable, up: Spines) -> nx.Graph:
     """
     _stay_inside("nvl72", nvlink, port.latency_ns)
     spines, uplink = up.links("nvl72", RACK_SIZE, port)
-    check_size("nvl72", racks * RACK_SIZE, racks * (2 * RACK_SIZE + spines))
-    graph = nx.Graph()
-    names = [f"rack{rack}.leaf" for rack in range(racks)]
-    add_switches(graph, names)
+    num_links = racks * (2 * RACK_SIZE + spines)
+    network = Wiring("nvl72", racks * RACK_SIZE, num_links)
+    names = network.add_switches(f"rack{rack}.leaf" for rack in range(racks))
     tray_of: dict[str, str] = {}
-    rack_of: dict[str, str] = {}
     for idx, leaf in enumerate(names):
         rack = f"rack{idx}"
-        members = _node(graph, rack, RACK_SIZE, nvlink)
-        connect_all(graph, members, leaf, port)
-        rack_of |= dict.fromkeys(members, rack)
+        members = _add_node(network, RACK_SIZE, nvlink, rack)
+        network.connect_all(members, leaf, port)
         for position, device in enumerate(members):
             tray_of[device] = f"{rack}.tray{position // NVL72_TRAY_DEVICES}"
-    add_spines(graph, names, spines, uplink)
-    set_units(graph, [tray_of, rack_of])
-    return graph
+    network.partitions.insert(0, tray_of)
+    network.add_spines(names, spines, uplink)
+    return network.finished()
 
 
 def dgx1(nodes: int, nvlink: Cable, pcie: Cable, port: Cable) -> nx.Graph:
@@ -183,22 +154,17 @@ def dgx1(nodes: int, nvlink: Cable, pcie: Cable, port: Cable) -> nx.Graph:
     """
     _stay_inside("dgx1", nvlink, pcie.latency_ns + port.latency_ns)
     per_node = 8
-    check_size("dgx1", nodes * per_node, nodes * (len(DGX1_NVLINKS) + per_node + 4))
-    graph = nx.Graph()
-    add_switches(graph, ["leaf0"])
-    node_of: dict[str, str] = {}
-    for idx in range(nodes):
-        node = f"node{idx}"
-        members = [f"{node}.gpu{device}" for device in range(per_node)]
-        add_devices(graph, members, forward=True)
-        node_of |= dict.fromkeys(members, node)
+    num_links = nodes * (len(DGX1_NVLINKS) + per_node + 4)
+    network = Wiring("dgx1", nodes * per_node, num_links)
+    (leaf,) = network.add_switches(["leaf0"])
+    for node in (f"node{idx}" for idx in range(nodes)):
+        names = (f"{node}.gpu{device}" for device in range(per_node))
+        members = network.add_devices(names, node, forward=True)
         for (one, other), count in DGX1_NVLINKS.items():
             links = nvlink._replace(bytes_per_s=count * nvlink.bytes_per_s)
-            connect(graph, members[one], members[other], links)
+            network.connect(members[one], members[other], links)
         for pair in range(per_node // 2):
-            switch = f"{node}.pcie{pair}"
-            add_switches(graph, [switch])
-            connect(graph, switch, "leaf0", port)
-            connect_all(graph, members[2 * pair : 2 * pair + 2], switch, pcie)
-    set_units(graph, [node_of])
-    return graph
+            (switch,) = network.add_switches([f"{node}.pcie{pair}"])
+            network.connect(switch, leaf, port)
+            network.connect_all(members[2 * pair : 2 * pair + 2], switch, pcie)
+    return network.finished()

@@ -25,72 +25,50 @@ Value = int | float | bool | str | Shape | None
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a generator.
+    """A parameter of a generator."""
 
-    Attributes
-    ----------
-    name, meaning
-        In text, and for people.
-    kind
-        ``int``, ``float``, ``bool``, ``str`` or ``tuple`` (a shape).
-    unit
-        Of a quantity.
-    default
-        Used if it is left out, unless it is required; ``None`` is for the
-        generator to choose.
-    required
-        Whether it must be given.
-    minimum
-        The least value.
-    above
-        Whether the minimum itself is too small.
-    choices
-        The words that it may be.
-    argument
-        The argument of the generator's function that it is a part of: a
-        :class:`~nest.topology.generators.build.Cable`, or
-        :class:`~nest.topology.generators.build.Spines` for ``up``. By
-        default it is an argument itself.
-    """
-
+    #: In text, and for people.
     name: str
     meaning: str
+    #: ``int``, ``float``, ``bool``, ``str`` or ``tuple`` (a shape).
     kind: type
+    #: Of a quantity.
     unit: str = ""
+    #: Used if it is left out, unless it is required; ``None`` is for the generator to
+    #: choose.
     default: Value = None
+    #: Whether it must be given.
     required: bool = False
+    #: The least value.
     minimum: float = 1
+    #: Whether the minimum itself is too small.
     above: bool = False
+    #: The words that it may be.
     choices: tuple[str, ...] = ()
+    #: The argument of the generator's function that it is a part of: a
+    #: :class:`~nest.topology.generators.build.Cable`, or
+    #: :class:`~nest.topology.generators.build.Spines` for ``up``. By default it is an
+    #: argument itself.
     argument: str = ""
 
 
 @dataclass(frozen=True)
 class Generator:
-    """A generator of networks.
+    """A generator of networks."""
 
-    Attributes
-    ----------
-    name, meaning
-        In text, and for people.
-    make
-        Called with all parameters by name, those of one ``argument`` as one.
-        It raises :class:`~nest.errors.InvalidOptionError` if values do not
-        go together, or the network is too large.
-    parameters
-        The first one may be given without its name.
-    example
-        What a user can start from.
-    tree
-        Of nodes below leaf switches: from all values, the devices of a node
-        and the nodes of a leaf.
-    """
-
+    #: In text, and for people.
     name: str
     meaning: str
+    #: Called with all parameters by name, those of one ``argument`` as one. It raises
+    #: :class:`~nest.errors.InvalidOptionError` if values do not go together, or the
+    #: network is too large.
     make: Callable[..., nx.Graph]
+    #: The first one may be given without its name.
     parameters: tuple[Parameter, ...]
+    #: What a user can start from.
     example: str
+    #: Of nodes below leaf switches: from all values, the devices of a node and the
+    #: nodes of a leaf.
     tree: Callable[..., tuple[int, int]] | None = None
 
 

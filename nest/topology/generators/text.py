@@ -52,10 +52,7 @@ def generate(text: str) -> nx.Graph:
 def check_spines(generator: Generator, stated: Mapping[str, Value]) -> None:
     """Refuse figures of spines, for a network in which spines join nothing.
 
-    Raises
-    ------
-    InvalidOptionError
-        If one is stated that is not the default.
+    Raises ``InvalidOptionError`` if one is stated that is not the default.
     """
     size = generator.parameters[0].name
     total: Any = stated.get(size)
@@ -72,11 +69,9 @@ def check_spines(generator: Generator, stated: Mapping[str, Value]) -> None:
     for parameter in generator.parameters:
         value = stated.get(parameter.name, parameter.default)
         if parameter.argument == "up" and value not in (parameter.default, 0):
-            refuse(
-                f"{generator.name}: {parameter.name}={value:g}",
-                f"several {switches} joined by spines",
-                got,
-                remedy,
+            raise InvalidOptionError(
+                f"{generator.name}: {parameter.name}={value:g}: expected several "
+                f"{switches} joined by spines, got {got}; {remedy}"
             )
 
 
@@ -115,21 +110,17 @@ def read_name(text: str) -> tuple[Generator, dict[str, Value]]:
 def build(generator: Generator, stated: Mapping[str, Value]) -> nx.Graph:
     """Return the network of a generator with some of its parameters.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a value is missing, out of range or does not go with the others.
+    Raises ``InvalidOptionError`` if a value is missing, out of range or does not go
+    with the others.
     """
     name = generator.name
     values: dict[str, Value] = {}
     for parameter in generator.parameters:
         value = stated.get(parameter.name, parameter.default)
         if value is None and parameter.required:
-            refuse(
-                f"{name}: {parameter.name}",
-                parameter.meaning,
-                "none",
-                f"write {generator.example}",
+            raise InvalidOptionError(
+                f"{name}: {parameter.name}: expected {parameter.meaning}, got none; "
+                f"write {generator.example}"
             )
         _check(name, parameter, value)
         values[parameter.name] = value
@@ -171,11 +162,9 @@ def _texts(generator: Generator, rest: str) -> list[tuple[Parameter, str]]:
         name, equals, value = (piece.strip() for piece in item.partition("="))
         if not equals:
             if position or not name:
-                refuse(
-                    generator.name,
-                    "<parameter>=<value>",
-                    repr(item),
-                    f"write {generator.example}",
+                raise InvalidOptionError(
+                    f"{generator.name}: expected <parameter>=<value>, got "
+                    f"{item!r}; write {generator.example}"
                 )
             name, value = generator.parameters[0].name, name
         if name not in by_name:
@@ -205,12 +194,10 @@ def _read(where: str, parameter: Parameter, text: str) -> Value:
     try:
         return reader(text)
     except (ValueError, KeyError):
-        refuse(
-            f"{where}: {parameter.name}",
-            expected,
-            repr(text),
-            f"it is {parameter.meaning}",
-        )
+        raise InvalidOptionError(
+            f"{where}: {parameter.name}: expected {expected}, got {text!r}; it is "
+            f"{parameter.meaning}"
+        ) from None
 
 
 def _real(unit: str, text: str) -> float:

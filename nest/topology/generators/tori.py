@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
-from nest.topology.generators.build import (
-    Cable,
-    add_devices,
-    check_size,
-    connect,
-    refuse,
-    set_units,
-)
+from nest.errors import InvalidOptionError
+from nest.topology.generators.build import Cable, Wiring, refuse
 
 Coordinates = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What slices of a generation of TPUs are made of.
+    """What slices of a generation of TPUs are made of."""
 
-    Attributes
-    ----------
-    axes
-        Dimensions of a slice.
-    max_devices, max_axis
-        The largest slice: devices in all, and along an axis (0: any).
-    wrap_multiple, wrap_length
-        All axes wrap if all are multiples of the first (cubes joined by
-        optical switches); an axis wraps if it is of the second. 0: never.
-    host
-        Devices of a host, along every axis (recalled).
-    link_bytes_per_s
-        Of a link in one direction (jax-ml/scaling-book, tpus.md).
-    """
-
+    #: Dimensions of a slice.
     axes: int
+    #: The largest slice: devices in all, and along an axis (0: any).
     max_devices: int
     max_axis: int
+    #: All axes wrap if all are multiples of the first (cubes joined by optical
+    #: switches); an axis wraps if it is of the second. 0: never.
     wrap_multiple: int
     wrap_length: int
+    #: Devices of a host, along every axis (recalled).
     host: Coordinates
+    #: Of a link in one direction (jax-ml/scaling-book, tpus.md).
     link_bytes_per_s: float
 
     def wraps(self, shape: Coordinates) -> tuple[bool, ...]:
@@ -90,29 +75,23 @@ def tpu(generation: str, shape: Coordinates, twisted: bool, link: Cable) -> nx.G
     if rules.max_axis and max(shape) > rules.max_axis:
         refuse(where, f"axes of at most {rules.max_axis}", text, "shorten it")
     if math.prod(shape) > rules.max_devices:
-        refuse(
-            where,
-            f"at most {rules.max_devices} devices",
-            f"{text} = {math.prod(shape)}",
-            "that is the largest slice",
+        raise InvalidOptionError(
+            f"{where}: expected at most {rules.max_devices} devices, got {text} = "
+            f"{math.prod(shape)}; that is the largest slice"
         )
     wraps = rules.wraps(shape)
     shifts = None
     if twisted:
         short = min(shape)
         if set(shape) != {short, 2 * short} or len(shape) != 3:
-            refuse(
-                f"tpu-{generation}: twisted",
-                "a shape n x n x 2n or n x 2n x 2n",
-                text,
-                "leave twisted out",
+            raise InvalidOptionError(
+                f"tpu-{generation}: twisted: expected a shape n x n x 2n or n x 2n x "
+                f"2n, got {text}; leave twisted out"
             )
         if not all(wraps):
-            refuse(
-                f"tpu-{generation}: twisted",
-                f"all axes to be multiples of {rules.wrap_multiple}",
-                text,
-                "such a slice does not wrap around",
+            raise InvalidOptionError(
+                f"tpu-{generation}: twisted: expected all axes to be multiples of "
+                f"{rules.wrap_multiple}, got {text}; such a slice does not wrap around"
             )
         shifts = [
             tuple(short if other > length else 0 for other in shape)
@@ -120,9 +99,15 @@ def tpu(generation: str, shape: Coordinates, twisted: bool, link: Cable) -> nx.G
             else (0,) * len(shape)
             for length in shape
         ]
-    graph = _lattice(where, shape, wraps, link, shifts)
-    _set_boxes(graph, shape, rules)
-    return graph
+    boxes = {"host": rules.host}
+    if rules.wrap_multiple:
+        boxes["cube"] = (rules.wrap_multiple,) * len(shape)
+    tiling = {
+        what: box
+        for what, box in boxes.items()
+        if not any(n % length for n, length in zip(shape, box, strict=True))
+    }
+    return _lattice(where, shape, wraps, link, shifts, tiling)
 
 
 def _lattice(
@@ -131,17 +116,24 @@ def _lattice(
     wraps: Sequence[bool],
     link: Cable,
     shifts: Sequence[Coordinates] | None = None,
+    boxes: Mapping[str, Coordinates] | None = None,
 ) -> nx.Graph:
     """Return neighbors joined along every axis.
 
     ``shifts`` says for every axis by how much wrapping around it moves along
-    the others.
+    the others; ``boxes`` of such sizes are units of the devices.
     """
     count = math.prod(shape)
-    check_size(where, count, count * len(shape))
-    graph = nx.Graph()
-    positions = _places(shape)
-    add_devices(graph, map(_name, positions), forward=True)
+    network = Wiring(where, count, count * len(shape))
+    # Those of the first axis first.
+    backward = itertools.product(*(range(n) for n in shape[::-1]))
+    positions = [position[::-1] for position in backward]
+    for position in positions:
+        units = [
+            what + ".".join(str(x // n) for x, n in zip(position, box, strict=True))
+            for what, box in (boxes or {}).items()
+        ]
+        network.add_devices([_name(position)], *units, forward=True)
     none = (0,) * len(shape)
     for position in positions:
         for axis, (length, wrap) in enumerate(zip(shape, wraps, strict=True)):
@@ -154,43 +146,12 @@ def _lattice(
                 for x, shift, size in zip(position, step, shape, strict=True)
             ]
             to[axis] = (position[axis] + 1) % length
-            connect(graph, _name(position), _name(to), link)
+            network.connect(_name(position), _name(to), link)
     if shifts is None:
-        graph.graph["coord"] = {
-            _name(position): list(position) for position in positions
-        }
-        graph.graph["wrap"] = list(wraps)
-    return graph
-
-
-def _places(shape: Coordinates) -> list[Coordinates]:
-    """Return all coordinates, those of the first axis first."""
-    return [
-        position[::-1]
-        for position in itertools.product(*(range(n) for n in shape[::-1]))
-    ]
+        coord = {_name(position): list(position) for position in positions}
+        network.graph.graph |= {"coord": coord, "wrap": list(wraps)}
+    return network.finished()
 
 
 def _name(position: Sequence[int]) -> str:
     return "dev" + ".".join(map(str, position))
-
-
-def _set_boxes(graph: nx.Graph, shape: Coordinates, rules: Generation) -> None:
-    """Store hosts, and cubes, if they tile the slice."""
-    boxes = [("host", rules.host)]
-    if rules.wrap_multiple:
-        boxes.append(("cube", (rules.wrap_multiple,) * len(shape)))
-    set_units(
-        graph,
-        [
-            {
-                _name(position): what
-                + ".".join(
-                    str(x // length) for x, length in zip(position, box, strict=True)
-                )
-                for position in _places(shape)
-            }
-            for what, box in boxes
-            if not any(n % length for n, length in zip(shape, box, strict=True))
-        ],
-    )

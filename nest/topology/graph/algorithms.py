@@ -50,12 +50,8 @@ COMPONENT_OF: Mapping[CollectiveKind, Component] = {
 class Places(NamedTuple):
     """What is known of where ranks are.
 
-    Attributes
-    ----------
-    units
-        The number of the unit of every rank, an array per partition, finest first.
-    coordinates
-        Of every rank; none if there are not any.
+    ``units`` has the number of the unit of every rank, an array per partition, finest
+    first; ``coordinates`` has those of every rank, if there are any.
     """
 
     units: Sequence[Ints] = ()
@@ -124,14 +120,6 @@ def _rings(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
     latencies = routes.latencies_fs(rings, after)
     latency_fs = int((latencies.sum(axis=1) - latencies.min(axis=1)).max())
     return Phase(latency_fs, Flows.of(rings, after, (n - 1) / n * fractions[:, None]))
-
-
-def _ring(routes: Routes, batch: Batch) -> list[Phase]:
-    return [_rings(routes, *batch)]
-
-
-def _two_way_ring(routes: Routes, batch: Batch) -> list[Phase]:
-    return [_both_ways(routes, *batch)]
 
 
 def _both_ways(routes: Routes, rings: Ints, fractions: Floats) -> Phase:
@@ -281,8 +269,8 @@ def whole_reductions(medium: Medium, size: int) -> dict[str, Line]:
 
 #: Algorithms that need to know nothing but the ranks, and their halves.
 _FLAT: Mapping[str, Half] = {
-    "ring": _ring,
-    "two-way-ring": _two_way_ring,
+    "ring": lambda routes, batch: [_rings(routes, *batch)],
+    "two-way-ring": lambda routes, batch: [_both_ways(routes, *batch)],
     "halving-doubling": _halving(far=False),
     "halving-doubling-far": _halving(far=True),
     "direct": _direct,
@@ -387,15 +375,12 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]] | None:
         nested = _nested(batch.size, units)
         if nested is None:
             return None
-        of_groups.append(
-            [
-                Batch(
-                    batch.ranks[:, peers].reshape(-1, peers.shape[1]),
-                    np.repeat(batch.fractions * fraction, len(peers)),
-                )
-                for fraction, peers in nested
-            ]
-        )
+        batches = []
+        for fraction, peers in nested:
+            ranks = batch.ranks[:, peers].reshape(-1, peers.shape[1])
+            fractions = np.repeat(batch.fractions * fraction, len(peers))
+            batches.append(Batch(ranks, fractions))
+        of_groups.append(batches)
     return [
         _merged(batch for batch in running if batch is not None)
         for running in itertools.zip_longest(*of_groups)
@@ -500,18 +485,8 @@ def algorithms(
 ) -> dict[Component, dict[str, tuple[Line, ...]]]:
     """Return what all algorithms on offer take.
 
-    Parameters
-    ----------
-    routes
-        The network.
-    groups
-        Ranks of more than one member that run a collective at the same time.
-    places
-        Units and coordinates, as far as there are any.
-
-    Returns
-    -------
-    Lines by kind and by name, in the order of :data:`NAMES`; one that takes
+    ``groups`` have more than one rank each, and run a collective at the same time.
+    There are lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
     """
     batches = _batches(groups)

@@ -21,10 +21,8 @@ def bench_rows(
 ) -> list[dict[str, Any]]:
     """Price every kind of collective on groups that run at the same time.
 
-    Returns
-    -------
-    One row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``; up
-    to :data:`MOST_BOUNDED` devices also ``bound_ns``.
+    There is one row per size: ``bytes`` and, per kind, ``ns`` and ``algorithm``; up to
+    :data:`MOST_BOUNDED` devices also ``bound_ns``.
     """
     rows = []
     offered = network.offered(groups)

@@ -45,18 +45,8 @@ def bound_ns(
 ) -> float:
     """Return a time that groups take at least that run at the same time.
 
-    Parameters
-    ----------
-    routes
-        The network.
-    kind
-        What they do.
-    groups
-        Ranks of more than one member each.
-    size_bytes
-        The buffer of each.
-    places
-        The units; cuts around them count, unless there are too many on a large network.
+    Every group has more than one rank, and every rank a buffer of ``size_bytes``. Cuts
+    around units count, unless there are too many on a large network.
     """
     check_collective(kind)
     together = [groups, *([group] for group in groups)]

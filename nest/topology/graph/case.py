@@ -13,50 +13,32 @@ from nest.topology.graph.network import GraphNetwork
 
 
 class CollectiveCase(Struct, frozen=True, kw_only=True):
-    """A graph and groups that run a collective at the same time.
+    """A graph and groups that run a collective at the same time."""
 
-    Attributes
-    ----------
-    name
-        For people.
-    graph
-        A node-link document, see :mod:`nest.topology.graph.convert`.
-    order
-        Its devices in rank order; by default as the graph says.
-    groups
-        Places in that order, the ranks of each group.
-    collective
-        What the groups do.
-    bytes
-        The whole buffer of a rank.
-    partitions
-        The unit at each place, for each partition, finest first.
-    coord
-        Where each place is on a torus or a grid.
-    """
-
+    #: For people.
     name: str = ""
+    #: A node-link document, see :mod:`nest.topology.graph.convert`.
     graph: dict[str, Any]
+    #: Its devices in rank order; by default as the graph says.
     order: tuple[str | int, ...] | None = None
+    #: Places in that order, the ranks of each group.
     groups: tuple[tuple[int, ...], ...]
+    #: What the groups do.
     collective: CollectiveKind
+    #: The whole buffer of a rank.
     bytes: Real
+    #: The unit at each place, for each partition, finest first.
     partitions: tuple[tuple[str | int, ...], ...] | None = None
+    #: Where each place is on a torus or a grid.
     coord: tuple[tuple[int, ...], ...] | None = None
 
 
 def price(case: CollectiveCase, where: str = "case") -> dict[str, Any]:
     """Return what the algorithms on offer take.
 
-    Returns
-    -------
-    ``best_ns``, ``best`` (``None`` if nothing is to do), ``algorithms``
-    (time in ns by name) and ``bound_ns``.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the graph is no network, or the rest does not fit it.
+    That is ``best_ns``, ``best`` (``None`` if nothing is to do), ``algorithms`` (time
+    in ns by name) and ``bound_ns``. Raises ``InvalidProblemError`` if the graph is no
+    network, or the rest does not fit it.
     """
     graph = read_node_link(case.graph, f"{where}: $.graph")
     settings = graph.graph

@@ -24,13 +24,8 @@ from nest.util.text import count_text
 def read_node_link(document: Any, where: str = "graph") -> Any:
     """Return the graph of a node-link document.
 
-    Parameters
-    ----------
-    document
-        What JSON holds; edges are under ``edges`` or, as older versions of
-        networkx wrote them, ``links``.
-    where
-        Its name in messages.
+    Edges are under ``edges`` or, as older versions of networkx wrote them, ``links``.
+    ``where`` is the name of the document in messages.
 
     Returns
     -------
@@ -55,7 +50,7 @@ def read_node_link(document: Any, where: str = "graph") -> Any:
             raise InvalidProblemError(
                 f"{at}: expected distinct ids, got {name!r} twice; rename one"
             )
-        graph.add_node(name, **_without(entry, "id"))
+        graph.add_node(name, **{key: entry[key] for key in entry if key != "id"})
     key = "edges" if "edges" in table else "links"
     for at, entry in _entries(table, key, where):
         ends = [_name(entry, end, at) for end in ("source", "target")]
@@ -86,10 +81,7 @@ def read_node_link(document: Any, where: str = "graph") -> Any:
 def topology_of(graph: Any, where: str = "graph") -> GraphTopology:
     """Return the record of a graph of networkx.
 
-    Raises
-    ------
-    InvalidProblemError
-        If something is missing, or no network.
+    Raises ``InvalidProblemError`` if something is missing, or no network.
     """
     settings = graph.graph
     links = []
@@ -167,11 +159,8 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
     level has the level's latency. A graph has one launch cost: the largest.
     What small groups lose (``group_fractions``) it does not know.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a level has less latency than the one below, or its devices
-        together more bandwidth or latency than a link may have.
+    Raises ``InvalidProblemError`` if a level has less latency than the one below, or
+    its devices together more bandwidth or latency than a link may have.
     """
     count = tree.capacities[-1]
     if count > MAX_DEVICES:
@@ -200,9 +189,8 @@ def graph_of(tree: Hierarchy) -> GraphTopology:
         way_ns = level.latency_ns - below_ns
         if way_ns < 0:
             raise InvalidProblemError(
-                f"levels[{index}].latency_ns: expected at least that of the "
-                f"level below, {below_ns:g}, got {level.latency_ns:g}; raise "
-                f"it"
+                f"levels[{index}].latency_ns: expected at least that of the level "
+                f"below, {below_ns:g}, got {level.latency_ns:g}; raise it"
             )
         port = level.bandwidth_bytes_per_s
         peer = level.peer_bandwidth_bytes_per_s
@@ -302,7 +290,3 @@ def _number(
             f"{'bytes/s' if default is None else 'nanoseconds'}"
         )
     return float(value)
-
-
-def _without(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name != key}

@@ -28,12 +28,7 @@ Offered = Mapping[Component, Mapping[str, tuple[Line, ...]]]
 class Prices(NamedTuple):
     """What collectives of some groups take: lines, the least of which counts.
 
-    Attributes
-    ----------
-    half
-        Of a reduce-scatter or an all-gather.
-    all_reduce, all_to_all
-        Of these.
+    ``half`` is what a reduce-scatter or an all-gather takes.
     """
 
     half: tuple[Line, ...] = ()
@@ -119,31 +114,6 @@ class GraphNetwork:
         All replicas' transfers at once, a message for each device of the
         receiver, in equal parts from all devices of the sender.
         """
-        return self._move(receiver, sender)
-
-    def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
-        """Return a route that is no slower than those from blocks beside one.
-
-        In both latency and bandwidth as good as the best of them.
-        """
-        adjacent = receiver.before if forward else receiver.behind
-        links = [
-            link for size in sizes for link in self._move(receiver, adjacent(size))
-        ]
-        return frozenset(
-            {
-                Link(
-                    min(link.alpha_ns for link in links),
-                    max(link.beta for link in links),
-                )
-            }
-        )
-
-    def inside(self, block: Block) -> Route:
-        """Say how a block hands on to itself, in all replicas at once."""
-        return self._move(block, block)
-
-    def _move(self, receiver: Block, sender: Block) -> Route:
         first = min(receiver.offset, sender.offset)
         shift = first - first % self.period
         receiver, sender = key = (
@@ -156,6 +126,22 @@ class GraphNetwork:
                 self._moves[home] = frozenset({self.link(*home)})
             self._moves[key] = self._moves[home]
         return self._moves[key]
+
+    def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
+        """Return a route that is no slower than those from blocks beside one.
+
+        In both latency and bandwidth as good as the best of them.
+        """
+        adjacent = receiver.before if forward else receiver.behind
+        links = [
+            link for size in sizes for link in self.route(receiver, adjacent(size))
+        ]
+        alpha_ns = min(link.alpha_ns for link in links)
+        return frozenset({Link(alpha_ns, max(link.beta for link in links))})
+
+    def inside(self, block: Block) -> Route:
+        """Say how a block hands on to itself, in all replicas at once."""
+        return self.route(block, block)
 
     def _move_home(self, receiver: Block, sender: Block) -> tuple[Block, Block]:
         """Return two blocks with the same route, one pair for many.

@@ -20,19 +20,8 @@ _MANY = 4
 class Paths:
     """Least-latency routes, spread over all that are tied.
 
-    Arcs are put in order, so that those of a node are side by side.
-
-    Parameters
-    ----------
-    wires
-        The graph.
-    order
-        Its arcs by tail.
-
-    Attributes
-    ----------
-    bandwidths
-        Of the arcs in this order.
+    Arcs are put in order, so that those of a node are side by side. That order, by
+    tail, may be given. ``bandwidths`` are those of the arcs in this order.
     """
 
     def __init__(self, wires: Wires, order: Ints | None = None) -> None:
@@ -135,9 +124,7 @@ class Paths:
     def steps(self, first: Ints, count: Ints) -> tuple[Ints, Ints, Floats]:
         """Return what arcs carry of messages that :meth:`find` has found.
 
-        Returns
-        -------
-        Message, arc, and the part that it carries of it; flat arrays.
+        Three flat arrays: message, arc, and the part that it carries of it.
         """
         message = np.repeat(np.arange(len(count)), count)
         steps: Ints = (first - np.cumsum(count) + count)[message]
@@ -147,9 +134,7 @@ class Paths:
     def find(self, sources: Ints, targets: Ints) -> tuple[Ints, Ints]:
         """Find what arcs carry of messages, for :meth:`steps`.
 
-        Returns
-        -------
-        Of each message, where that is noted, and of how many arcs.
+        Returns where that is noted of each message, and of how many arcs.
         """
         self._find(targets)
         pairs = targets * len(self._nodes) + sources
@@ -180,12 +165,7 @@ class Paths:
     ) -> Iterator[tuple[Ints, Ints, Floats]]:
         """Yield what arcs carry, step by step: lanes, arcs and amounts.
 
-        Parameters
-        ----------
-        targets
-            Of every lane; flows in one go on together.
-        lanes, sources, amounts
-            Of each flow.
+        ``targets`` has the target of every lane; flows in one lane go on together.
         """
         self._find(targets)
         num_nodes = len(self._wires.relays)

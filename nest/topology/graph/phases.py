@@ -61,12 +61,8 @@ NO_FLOWS = Flows(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.fl
 class AllPairs(NamedTuple):
     """Groups, all ranks of which send a fraction to all others of theirs.
 
-    Attributes
-    ----------
-    ranks
-        A row for each group.
-    fractions
-        Of each row: what goes from one rank to another.
+    ``ranks`` has a row for each group, and ``fractions`` what goes from one of its
+    ranks to another.
     """
 
     ranks: Ints

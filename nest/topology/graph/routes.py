@@ -18,13 +18,7 @@ __all__ = ["Floats", "Ints", "Routes", "network_flow"]
 
 
 class Routes(Wires):
-    """Routes between the devices of a graph.
-
-    Parameters
-    ----------
-    topology
-        The graph.
-    """
+    """Routes between the devices of a graph."""
 
     @cached_property
     def ways(self) -> Ways:
@@ -47,13 +41,9 @@ class Routes(Wires):
     ) -> float:
         """Return the largest load over bandwidth that flows make, in s.
 
-        Parameters
-        ----------
-        sources, targets, amounts
-            Of each flow: ranks, and what it carries; flat arrays.
-        pairs
-            Groups, a row each, all of whose ranks send to all others, and
-            what goes from one to another.
+        The first three arrays are flat: of each flow its ends (ranks), and what it
+        carries. ``pairs`` are groups, a row each, all of whose ranks send to all
+        others, with what goes from one to another.
         """
         loads = np.zeros(len(self.ways.bandwidths))
         if len(sources):

@@ -32,20 +32,9 @@ _FEW = 1 << 14
 class Box:
     """Devices that are at all places of a box, each at one.
 
-    A place is written as one number, whose digits have room for sums and
-    differences; shifts are numbers too.
-
-    Parameters
-    ----------
-    places
-        Of every rank, from 0 on.
-
-    Attributes
-    ----------
-    places
-        As given.
-    extents
-        Of the box.
+    A place is written as one number, whose digits have room for sums and differences;
+    shifts are numbers too. ``places`` has that of every rank, from 0 on; ``extents``
+    are those of the box.
     """
 
     def __init__(self, places: Ints) -> None:
@@ -82,16 +71,9 @@ class Box:
 def smallest_step(length: int, holds: Callable[[int], bool], multiple: int = 1) -> int:
     """Return the least step that generates all symmetries of a circle.
 
-    They are a group, hence the steps are the multiples of one of them.
-
-    Parameters
-    ----------
-    length
-        Of the circle; as much is no step at all.
-    holds
-        Whether a step, which divides the length, is a symmetry.
-    multiple
-        What divides all of them.
+    They are a group, hence the steps are the multiples of one of them. ``holds`` says
+    whether a step, which divides the length, is a symmetry; ``multiple`` divides all of
+    them. As much as the length is no step at all.
     """
     step, remaining, factor = length, length // multiple, 2
     while remaining > 1:
@@ -108,14 +90,8 @@ def smallest_steps(
 ) -> Ints:
     """Return the least shift along every axis that is a symmetry.
 
-    Parameters
-    ----------
-    extents
-        Of the axes.
-    holds
-        Whether a shift is a symmetry.
-    multiples
-        What divides the steps, for every axis.
+    ``holds`` says whether a shift is a symmetry; ``multiples`` divide the steps along
+    every axis.
     """
     axes = np.eye(len(extents), dtype=np.int64)
     steps = [
@@ -132,19 +108,8 @@ def smallest_steps(
 class ShiftedWays:
     """Routes to the devices of a corner of a box, and shifts of them.
 
-    Parameters
-    ----------
-    wires
-        The graph.
-    box
-        Where its devices are.
-    steps
-        The least shift along every axis that takes it to itself.
-
-    Attributes
-    ----------
-    bandwidths
-        Of the arcs, by their ends.
+    ``steps`` are the least shifts along every axis of the ``box`` that take the graph
+    to itself. ``bandwidths`` are those of the arcs, by their ends.
     """
 
     def __init__(self, wires: Wires, box: Box, steps: Ints) -> None:

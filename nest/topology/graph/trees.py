@@ -11,15 +11,7 @@ from nest.topology.pooled import PooledTree, pooled_tree
 class TreeWays:
     """Routes on a tree: up to where two ways meet, and down.
 
-    Parameters
-    ----------
-    tree
-        The tree.
-
-    Attributes
-    ----------
-    bandwidths
-        Of the links up, and of those down.
+    ``bandwidths`` are those of the links up, and then of those down.
     """
 
     def __init__(self, tree: PooledTree) -> None:

@@ -31,25 +31,11 @@ class Arc(NamedTuple):
 class Wires:
     """The arcs of a graph.
 
-    Parameters
-    ----------
-    topology
-        The graph.
-
-    Attributes
-    ----------
-    arcs
-        Both directions of every link; one in a directed graph.
-    ranks
-        The node of every rank.
-    forwards
-        Whether a node passes messages on.
-    nodes, relays
-        The same as arrays.
-    tails, heads, bandwidths, latencies
-        Of the arcs; in bytes/s, and in femtoseconds.
-    coordinates
-        Of every rank, a row each; none if there are not any.
+    ``ranks`` has the node of every rank, and ``forwards`` says which nodes pass
+    messages on; ``nodes`` and ``relays`` are the same as arrays. ``arcs`` are both
+    directions of every link, one in a directed graph; their bandwidths are in bytes/s,
+    their latencies in femtoseconds. ``coordinates`` has a row for every rank, if there
+    are any.
     """
 
     def __init__(self, topology: GraphTopology) -> None:
@@ -103,28 +89,18 @@ class Ways(Protocol):
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every link.
 
-        Parameters
-        ----------
-        sources, targets, amounts
-            Of each flow: ranks, and what it carries; flat arrays.
+        The arrays are flat: of each flow its ends (ranks), and what it carries.
         """
 
     def farthest_fs(self, ranks: Ints) -> int:
         """Return the longest that a rank takes to all others, in turn.
 
-        Parameters
-        ----------
-        ranks
-            Of groups, a row each.
+        ``ranks`` has a row for each group.
         """
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what links carry if all ranks of a row send to all others.
 
-        Parameters
-        ----------
-        ranks
-            Of groups, a row each.
-        amounts
-            Of each row: what a rank sends to another one.
+        ``ranks`` has a row for each group, and ``amounts`` what its ranks send to each
+        other.
         """

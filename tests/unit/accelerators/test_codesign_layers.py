@@ -29,14 +29,8 @@ from nest.models.blocks import Block, Mlp
 from nest.models.choices import Choices, Request
 from nest.models.graphs import count_kinds
 from nest.models.hf import from_hf
-from nest.models.operators import (
-    Execution,
-    Node,
-    Operation,
-    Operator,
-    Split,
-    block_node,
-)
+from nest.models.operators.base import Execution, Node, Operation, Operator, Split
+from nest.models.operators.nodes import block_node
 from nest.models.zoo import architecture, names
 
 UNFUSED, FUSED = execution_of("unfused"), execution_of("fused")

@@ -13,6 +13,7 @@ from nest.accelerators.phaze import (
     REFERENCE,
     TPU_V4_LIKE,
     Throughput,
+    best_of,
     buckets,
     phaze_order,
     phaze_space,
@@ -123,11 +124,9 @@ def test_other_memory_and_limits() -> None:
 
 
 def test_first_eight(space: Space) -> None:
-    looked = phaze_order(space.points, lambda point: 1)
-    assert [cores(point) for point, _ in looked.evaluated] == FIRST
-    assert looked.stopped
-    assert looked.num_buckets == 5
-    for point, _ in looked.evaluated:
+    evaluated = phaze_order(space.points, lambda point: 1)
+    assert [cores(point) for point, _ in evaluated] == FIRST
+    for point, _ in evaluated:
         assert point.architecture.macs_per_cycle == 131_072
         assert point.architecture.sram_bytes == 2**27
 
@@ -154,16 +153,15 @@ def test_buckets(space: Space) -> None:
     ids=["falls", "constant", "nothing-fits", "multiply-accumulates"],
 )
 def test_stops_after_eight(space: Space, throughput_of) -> None:
-    assert len(phaze_order(space.points, throughput_of).evaluated) == 8
+    assert len(phaze_order(space.points, throughput_of)) == 8
 
 
 def test_looks_at_all_if_throughput_rises(space: Space) -> None:
-    looked = phaze_order(space.points, lambda point: -point.area_e6_um2)
-    assert len(looked.evaluated) == 29_360
-    assert not looked.stopped
-    best = looked.best
+    evaluated = phaze_order(space.points, lambda point: -point.area_e6_um2)
+    assert len(evaluated) == 29_360
+    best = best_of(evaluated)
     assert best is not None
-    assert best[0].area_e6_um2 == 3_355_047_773_250
+    assert best.area_e6_um2 == 3_355_047_773_250
 
 
 def listed(*areas: int) -> list[Point]:
@@ -189,23 +187,21 @@ def listed(*areas: int) -> list[Point]:
 )
 def test_stop_rule(throughputs: list[Throughput], looked_at: int) -> None:
     points = listed(*range(len(throughputs), 0, -1))
-    looked = phaze_order(points, lambda point: throughputs[point.index])
-    assert len(looked.evaluated) == looked_at
-    assert looked.stopped == (looked_at < len(throughputs))
+    evaluated = phaze_order(points, lambda point: throughputs[point.index])
+    assert len(evaluated) == looked_at
 
 
 def test_a_bucket_is_as_good_as_its_best() -> None:
     """Of 9 and 3 in the third, 9 counts: 5, 4, 9, 3, 2 do not fall."""
     points = listed(6, 5, 4, 4, 3, 2, 1)
     values = [5, 4, 9, 3, 3, 2, 1]
-    looked = phaze_order(points, lambda point: values[point.index])
-    assert [value for _, value in looked.evaluated] == values
-    assert looked.num_buckets == 6
-    assert looked.best == (points[2], 9)
+    evaluated = phaze_order(points, lambda point: values[point.index])
+    assert [value for _, value in evaluated] == values
+    assert best_of(evaluated) == points[2]
 
 
 def test_best_is_none_if_nothing_fits() -> None:
-    assert phaze_order(listed(1, 2), lambda point: None).best is None
+    assert best_of(phaze_order(listed(1, 2), lambda point: None)) is None
 
 
 # Figures

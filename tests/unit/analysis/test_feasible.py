@@ -176,12 +176,12 @@ def test_larger_clusters_get_a_quantum_that_suits_them(
     """Where 64 times the devices take more quanta than 64 bits hold."""
     asked: list[int] = []
 
-    def fits(problem: Problem, *_: Any) -> str:
+    def fits(_: object, problem: Problem) -> str:
         CostModel(problem)
         asked.append(problem.quantum_ps)
         return "no"
 
-    monkeypatch.setattr(feasible, "_fits", fits)
+    monkeypatch.setattr(feasible._FitSearch, "fits", fits)
     slow = make_levels((2, 0.0, 1e15), (2, 4e14, 1e15))
     problem = chain(GIB, global_batch=16, topology=slow)
     remedies(problem)
@@ -208,16 +208,16 @@ def test_asked_of_a_solver_it_is_as_exact() -> None:
 def test_an_open_answer_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first plan nothing is known any more, and bounds are said."""
     asked: list[int] = []
-    real = feasible._ask
+    real = feasible._FitSearch.any_plan
 
-    def ask(problem: Problem, *rest: Any) -> Trial | None:
+    def ask(search: Any, problem: Problem) -> Trial | None:
         asked.append(problem.cluster.memory_bytes())
-        trial = real(problem, *rest)
+        trial = real(search, problem)
         if len(asked) == 1 or trial is None:
             return trial
         return replace(trial, answer="open")
 
-    monkeypatch.setattr(feasible, "_ask", ask)
+    monkeypatch.setattr(feasible._FitSearch, "any_plan", ask)
     problem = chain(GIB)
     found = least_memory(problem, GIB)
     assert found.memory_bytes == 4 * GIB

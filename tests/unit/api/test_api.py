@@ -18,6 +18,7 @@ from nest.ir import Problem, problem_hash, write
 from nest.solvers import registry
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 from tests.inside import PLACES, run_inside
+from tests.rows import rows
 
 PLAN = make_plan(("a", SINGLE), ("b", SINGLE))
 
@@ -31,9 +32,7 @@ def _inside(monkeypatch: pytest.MonkeyPatch) -> None:
 def chain() -> Problem:
     """Two layers of 30 ns; 120 ns on one device, 90 on two."""
     cost = make_cost(10, 20)
-    return make_problem(
-        {"a": cost, "b": cost}, edges=(("a", "b", 0),), devices=2, global_batch=2
-    )
+    return make_problem({"a": cost, "b": cost}, edge=0, devices=2, global_batch=2)
 
 
 @pytest.mark.parametrize("module", [nest, api, registry], ids=lambda x: x.__name__)
@@ -114,8 +113,7 @@ def test_plans_are_of_the_whole_problem() -> None:
     assert found.problem == chain()
     assert found.plan is not None
     assert found.plan.problem_hash == problem_hash(chain())
-    either = nest.solve(chain(), "brute", pin={"pp": [1, 2], "r": 1})
-    assert either.step_time_ns == 90
+    assert nest.solve(chain(), "brute", pin={"pp": [1, 2], "r": 1}).step_time_ns == 90
 
 
 def test_plans_come_in_every_form(tmp_path: Path) -> None:
@@ -126,16 +124,14 @@ def test_plans_come_in_every_form(tmp_path: Path) -> None:
         assert nest.score(chain(), plan).step_time_ns == 90
         assert nest.simulate(chain(), plan).step == 90
     assert nest.score(chain(), "pp=1,r=1").step_time_ns == 120
-    again = nest.solve(chain(), warm_start=found)
-    assert again.options.warm_start == found.plan
+    assert nest.solve(chain(), warm_start=found).options.warm_start == found.plan
 
 
 def test_a_check_names_the_rules_that_a_plan_violates() -> None:
     problem = chain()
     plan = nest.solve(problem).plan
     assert nest.check(problem) == nest.check(problem, plan) == ()
-    trace = nest.trace(problem, PLAN)
-    assert trace["otherData"]["simulated_step_time_ns"] == 90
+    assert nest.trace(problem, PLAN)["otherData"]["simulated_step_time_ns"] == 90
     cost = make_cost(10, 20, weight_bytes=1000)
     full = make_problem({"a": cost}, global_batch=1, memory_bytes=999)
     (text,) = nest.check(full, "pp=1")
@@ -163,97 +159,36 @@ def test_answers_are_those_of_the_commands() -> None:
 # Bad input
 
 
+def call(name: str, arguments: list[Any], keywords: dict[str, Any]) -> None:
+    """Call a function of nest with what a row names."""
+    named = {"CHAIN": chain(), "PLAN": PLAN, "OPTIONS": nest.SolveOptions()}
+
+    def value(x: Any) -> Any:
+        if isinstance(x, list):
+            return [value(y) for y in x]
+        return named.get(x, x) if isinstance(x, str) else x
+
+    getattr(nest, name)(
+        *map(value, arguments), **{key: value(x) for key, x in keywords.items()}
+    )
+
+
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (
-            lambda: nest.solve(),
-            r"nest.solve: expected problem, got none; see help\(nest.solve\), "
-            "or pass model and cluster",
-        ),
-        (
-            lambda: nest.solve(chain(), tp=2),
-            "tp: expected either problem or model with its options",
-        ),
-        (
-            lambda: nest.solve(chain(), tim_limit=2),
-            r"nest.solve: expected a known argument, got 'tim_limit'; did you "
-            "mean 'time_limit'",
-        ),
-        (
-            lambda: nest.solve(chain(), time_limit=-1),
-            "time_limit: expected a finite number of seconds > 0, got -1;",
-        ),
-        (
-            lambda: nest.solve(chain(), options=nest.SolveOptions(), seed=1),
-            "seed: expected either options or arguments for them, got both",
-        ),
-        (lambda: nest.fit(chain(), within="x"), "within: expected a number"),
-        (
-            lambda: nest.fit(chain()),
-            "nest.fit: expected one target, within, tokens_per_s or days ",
-        ),
-        (
-            lambda: nest.fit(chain(), within=1, memory=True, devices_list=[1]),
-            "devices_list: expected either it or memory, got both",
-        ),
-        (
-            lambda: nest.problem(model="llama2-7b"),
-            "cluster: expected <machine>x<devices> with model, got none; for "
-            "example cluster='h100x64'",
-        ),
-        (
-            lambda: nest.export(chain(), "pp=2"),
-            r"^nest.export: expected the arguments of its signature, got "
-            r"another call \(missing a required argument: 'to'\); see "
-            r"help\(nest.export\)$",
-        ),
-        (
-            lambda: nest.score(chain(), "pp=2", "pp=2", plan="pp=2"),
-            "^nest.score: expected the arguments of its signature, got",
-        ),
-        (
-            lambda: nest.simulate(chain(), "pp=3"),
-            "plan pp=3: expected at most 2 stages",
-        ),
-    ],
+    ("name", "arguments", "keywords", "text"), rows("calls", "words")
 )
-def test_bad_words(call: Any, text: str) -> None:
+def test_bad_words(name: str, arguments: Any, keywords: Any, text: str) -> None:
     with pytest.raises(InvalidOptionError, match=text):
-        call()
+        call(name, arguments, keywords)
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: nest.load(3), "problem: expected a problem, a name or"),
-        (lambda: nest.load(None), "nest.problem: expected problem, got none"),
-        (lambda: nest.load(b"x"), "a file, got b'x'; pass one"),
-        (lambda: nest.solve([chain()]), r"problem: expected .* got \[<Problem"),
-        (lambda: nest.score(PLAN, chain()), "got <Plan .*problem before a p"),
-        (
-            lambda: nest.compare(chain(), solvers=3),
-            "solvers: expected names in one text or apart, got 3; for exam",
-        ),
-        (lambda: nest.pareto(chain(), 3), "objectives: expected names separ"),
-        (
-            lambda: nest.pareto(chain(), devices=2.5),
-            "devices: expected distinct integers >= 1 .*, got 2.5; for ex",
-        ),
-        (
-            lambda: nest.fit(chain(), within=1, devices_list=True),
-            "devices_list: expected distinct integers >= 1 .*, got True",
-        ),
-        (
-            lambda: nest.solve(chain(), solver=3),
-            "solver: expected a keyword such as 'dp', or a file, got 3; see",
-        ),
-        (lambda: nest.score(chain(), 3), "plan: expected a plan, .* got 3;"),
-    ],
+    ("name", "arguments", "keywords", "text"), rows("calls", "types")
 )
-def test_values_of_wrong_types(call: Any, text: str) -> None:
+def test_values_of_wrong_types(
+    name: str, arguments: Any, keywords: Any, text: str
+) -> None:
     with pytest.raises(NestError, match=text) as caught:
-        call()
+        call(name, arguments, keywords)
     assert "\n" not in str(caught.value)
 
 

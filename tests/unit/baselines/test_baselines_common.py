@@ -157,9 +157,8 @@ def test_planners_check_their_options(
 #: Preset ``nest-artifact`` wants whole batches.
 UNIFORM: dict[str, Any] = {"preset": "nest-artifact", "replicas": (1,)}
 TURNS = (
-    "$.preset: expected data parallel ranks that share a micro-batch, got "
-    "preset 'piper', under which they take turns; use preset 'standard' or "
-    "another solver"
+    "$.preset: expected data parallel ranks that share a micro-batch, got preset "
+    "'piper', under which they take turns; use preset 'standard' or another solver"
 )
 
 
@@ -325,9 +324,8 @@ def test_planners_that_know_no_context_parallelism(name: str) -> None:
     solver = get_solver(name)()
     assert solver.unsupported(make_problem({"a": both, "b": both})) is None
     assert solver.unsupported(make_problem({"a": both, "b": wide})) == (
-        "$.graph.kinds: expected costs of kind 'b' at cp 1, as the planner "
-        "knows no context parallelism, got cp 2, 4 alone; add them or use "
-        "another solver"
+        "$.graph.kinds: expected costs of kind 'b' at cp 1, as the planner knows no "
+        "context parallelism, got cp 2, 4 alone; add them or use another solver"
     )
 
 

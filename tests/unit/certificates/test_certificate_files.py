@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,8 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.ir.io import decode_problem, encode
 from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL, put
+from tests.children import python
+from tests.rows import rows
 
 Document = dict[str, Any]
 
@@ -46,10 +46,7 @@ def nest_check(
 
 
 def run(*paths: Path) -> tuple[int, str]:
-    command = [sys.executable, "-m", "nest.certificates.check"]
-    done = subprocess.run(
-        [*command, *paths], capture_output=True, text=True, timeout=60
-    )
+    done = python("-m", "nest.certificates.check", *paths)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -148,8 +145,7 @@ def test_the_layers_of_a_plan_are_a_list(
     tmp_path: Path, problem: Document, certificate: Document
 ) -> None:
     """An object of the same names was one stage of these layers."""
-    layers = {"a": 0, "b": 0}
-    other = changed(certificate, "plan.stages.0.layers", layers)
+    other = changed(certificate, "plan.stages.0.layers", {"a": 0, "b": 0})
     code, said = nest_check(tmp_path, problem, other)
     assert code == 2
     assert said == (
@@ -159,41 +155,7 @@ def test_the_layers_of_a_plan_are_a_list(
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("plan.stages.0.layers", "ab", "expected a list, got ab"),
-        ("plan.stages.0.layers", [["a"], "b"], "expected a value"),
-        ("plan.stages.0.layers", [0, 1], "expected text, got 0"),
-        ("plan.stages.0.devices", True, "expected a whole number"),
-        ("plan.stages.0.devices", 1.0, "expected a whole number"),
-        ("plan.stages.0.devices", "1", "expected a whole number"),
-        ("plan.stages.0", [], "stages: expected an object"),
-        ("plan.stages", {}, "stages: expected a list"),
-        ("plan.stages", "a", "stages: expected a list"),
-        ("plan.replicas", 2.0, "expected a whole number, got 2.0"),
-        ("plan.micro_batch", True, "expected a whole number, got True"),
-        ("plan.stages.0.strategy", [1], "expected an object"),
-        ("plan.stages.0.strategy.zero", False, "whole number"),
-        ("plan.stages.0.strategy.tp", [1], "expected a value"),
-        ("plan.stages.0.strategy.recompute", 0, "expected text"),
-        ("plan.stages.0.strategy.sequence_parallel", 0, "true or"),
-        ("plan.virtual_stages", 1, "virtual_stages: expected nothing"),
-        ("plan", [], "plan: expected an object"),
-        ("proof", {}, "proof: expected a list"),
-        ("proof.0", [], "proof: expected an object"),
-        ("proof.0.prices", {}, "prices: expected a list, got {}"),
-        ("proof.1.prices.0", {"0": 100}, "prices: expected a list"),
-        ("proof.1.prices.0", "ab", "prices: expected a list"),
-        ("proof.1.prices.0.1", 100.0, "expected a whole number"),
-        ("proof.1.prices.0.0", False, "expected a whole number"),
-        ("proof.0.labels", False, "expected a whole number, got False"),
-        ("proof.0.micro_batch", 1.0, "expected a whole number"),
-        ("lower_bound_quanta", 143.0, "expected a whole number"),
-        ("step_time_quanta", [143], "expected a value, got"),
-        ("status", ["optimal"], "status: expected a value"),
-        ("problem_hash", 5, "expected text, got 5"),
-        ("members", 5, "members: expected nothing"),
-    ],
+    ("field", "value", "message"), rows("certificates", "fields_of_a_certificate")
 )
 def test_every_field_of_a_certificate_has_a_form(
     certificate: Document, field: str, value: Any, message: str
@@ -204,29 +166,7 @@ def test_every_field_of_a_certificate_has_a_form(
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("graph.layers", {}, "layers: expected a list"),
-        ("graph.layers.0.id", 5, "id: expected text, got 5"),
-        ("graph.edges", {}, "edges: expected a list"),
-        ("graph.edges", "", "edges: expected a list"),
-        ("graph.edges.0.bytes_per_sample", 1.5, "a whole number"),
-        ("graph.kinds.0.costs", {}, "costs: expected a list"),
-        ("graph.kinds.0.costs.0", [], "costs: expected an object"),
-        ("graph.kinds.0.costs.0.forward_ns", "1", "a number"),
-        ("graph.kinds.0.costs.0.forward_ns", [1], "a value"),
-        ("job", [], "job: expected an object"),
-        ("job.replicas", {"1": 1}, "replicas: expected a list"),
-        ("job.zero", "0", "zero: expected a list"),
-        ("job.recompute", "none", "recompute: expected a list"),
-        ("job.recompute", [None], "recompute: expected text, got None"),
-        ("job.micro_batches", [[1]], "micro_batches: expected a value"),
-        ("job.sequence_parallel", {}, "parallel: expected a value"),
-        ("cluster.topology.levels", {}, "levels: expected a list"),
-        ("cluster.device", 5, "device: expected an object"),
-        ("cluster.topology.algorithms", "best", "expected nccl, for"),
-        ("job.schedule", "zb-h1", "schedule: expected 1f1b or gpipe"),
-    ],
+    ("field", "value", "message"), rows("certificates", "fields_of_a_problem")
 )
 def test_every_field_of_a_problem_has_a_form(
     problem: Document, field: str, value: Any, message: str
@@ -241,28 +181,7 @@ def test_every_field_of_a_problem_has_a_form(
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [
-        ("schema", "nest-plan/1",
-         "schema: expected nest-certificate/1, got nest-plan/1; pass a "),
-        ("plan.schema", "nest-plan/2",
-         "plan.schema: expected nest-plan/1, got nest-plan/2; pass a plan"),
-        ("status", "feasible",
-         "status: expected optimal, got feasible; a false claim"),
-        ("step_time_quanta", 144,
-         "status: expected feasible, got optimal; a false claim"),
-        ("plan.stages.0.layers", ["a", "c"],
-         "plan: stage 1 is illegal or too large"),
-        ("plan.replicas", 9, "plan: replicas and samples that the job"),
-        ("plan.stages.0.layers", ["a"],
-         "plan: not all layers, or the wrong stages"),
-        ("proof.0.micro_batch", 2,
-         "proof: expected [(1, 1), (2, 1)], got [(1, 2), (2, 1)]; all "),
-        ("proof.1.prices.0.1", 101,
-         "proof: replicas 2, micro_batch 1: prices: expected [[0, 100]], got "
-         "[[0, 101]]; the checker computes other figures"),
-        ("proof.0.labels", 7,
-         "proof: replicas 1, micro_batch 1: labels: expected 0, got 7; "),
-    ],
+    rows("certificates", "false_claims"),
 )  # fmt: skip
 def test_every_false_claim_has_words_of_its_own(
     tmp_path: Path,
@@ -272,8 +191,7 @@ def test_every_false_claim_has_words_of_its_own(
     value: Any,
     message: str,
 ) -> None:
-    document = changed(certificate, field, value)
-    code, said = nest_check(tmp_path, problem, document)
+    code, said = nest_check(tmp_path, problem, changed(certificate, field, value))
     assert (code, said.count("\n")) == (1, 1)
     assert said.startswith(f"rejected: {message}")
 
@@ -328,8 +246,7 @@ def test_where_no_plan_fits_no_time_is_claimed(tmp_path: Path) -> None:
         "verified: infeasible, no plan fits\n",
     )
     for name in ("step_time_quanta", "lower_bound_quanta"):
-        forged = changed(document, name, 5)
-        code, said = nest_check(tmp_path, problem, forged)
+        code, said = nest_check(tmp_path, problem, changed(document, name, 5))
         assert code == 1
         assert said.startswith(f"rejected: {name}: expected None, got 5")
         assert said.endswith("; there is no plan\n")

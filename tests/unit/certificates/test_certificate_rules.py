@@ -83,7 +83,7 @@ def experts(batch: int = 4) -> Problem:
     exchanged = whole.call("all-to-all", "ep", "forward", 20)
     return make_problem(
         dict.fromkeys("ab", replace(cost, collectives=(exchanged,))),
-        edges=(("a", "b", 0),),
+        edge=0,
         global_batch=batch,
         micro_batches=(2,),
         replicas=(1,),
@@ -188,8 +188,7 @@ def test_a_proof_has_every_way_to_run() -> None:
             overlap_needs={"weights": ("gradients",)},
         ),
     )
-    cases = read(problem).rules.cases()
-    assert [(x.overlap, x.spread) for x in cases] == [
+    assert [(x.overlap, x.spread) for x in read(problem).rules.cases()] == [
         (names, spread)
         for spread in (False, True)
         for names in (
@@ -236,8 +235,7 @@ def test_layers_pay_for_bytes(memory_bytes: int, best: int, bound: int) -> None:
 
 def test_layers_that_fit_in_no_way() -> None:
     problem = layers(59)
-    certificate = certify_infeasible(problem)
-    verify(problem, certificate)
+    verify(problem, certify_infeasible(problem))
 
 
 def test_layers_hide_their_sync_together() -> None:
@@ -260,10 +258,9 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
     Two samples: a takes 10 + 10, b 20 + 20. The edge has 2 · 2 bytes: 4 to
     each data rank's half, so 10 + 2 ns forward, 10 + 4 backward.
     """
-    costs = {"a": make_cost(10, 10, tp=2, samples=2), "b": make_cost(20, 20)}
     problem = make_problem(
-        costs,
-        edges=(("a", "b", 2),),
+        {"a": make_cost(10, 10, tp=2, samples=2), "b": make_cost(20, 20)},
+        edge=2,
         topology=NCCL,
         devices=2,
         global_batch=2,
@@ -282,8 +279,7 @@ def test_a_layer_changes_its_layout_in_a_stage() -> None:
 
 
 def graph_of(name: str) -> graphs.Graph:
-    topology = to_builtins(NETWORKS[name])
-    return graphs.Graph(topology, NETWORKS[name].max_devices)
+    return graphs.Graph(to_builtins(NETWORKS[name]), NETWORKS[name].max_devices)
 
 
 @pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
@@ -293,8 +289,7 @@ def test_graphs_take_what_is_worked_by_hand(row: tuple[str, ...]) -> None:
     groups = read_groups(text)
     offered = GraphNetwork(NETWORKS[name]).offered_ns(kind, groups, int(size))
     listed = tuple((tuple(x), Fraction(1)) for x in groups if len(x) > 1)
-    found = graph_of(name).time(kind, listed, int(size))
-    assert found == min(offered.values())
+    assert graph_of(name).time(kind, listed, int(size)) == min(offered.values())
 
 
 @pytest.mark.parametrize("row", rows(7), ids=lambda row: " ".join(row[:5]))
@@ -342,8 +337,7 @@ def test_devices_pass_nothing_on() -> None:
     links = [("0", "1", 5, 1e9), ("1", "2", 5, 1e9)]
     links += [("0", "s", 50, 1e9), ("s", "2", 50, 1e9)]
     for forward, latency_ns in ((None, 100), (True, 10)):
-        topology = make_graph("012", links, forward=forward)
-        graph = graphs.Graph(to_builtins(topology), 3)
+        graph = graphs.Graph(to_builtins(make_graph("012", links, forward=forward)), 3)
         assert graph.latency(0, 2) == latency_ns * 10**6
 
 
@@ -389,10 +383,9 @@ def test_types_of_devices_have_their_own_memory(
 
     Where it has no room for them, there are two: 90 + 2 · 60.
     """
-    cost = make_cost(10, 20, kept_bytes=10)
     problem = make_problem(
-        dict.fromkeys("abc", cost),
-        edges=(("a", "b", 0), ("b", "c", 0)),
+        dict.fromkeys("abc", make_cost(10, 20, kept_bytes=10)),
+        edge=0,
         devices=3,
         memory_bytes=30,
         global_batch=3,

@@ -33,13 +33,11 @@ def solve(problem, **options):
 
 
 def plans(problem):
-    space = PlanSpace(problem, CostModel(problem), Deadline(None))
-    return list(space.plans())
+    return list(PlanSpace(problem, CostModel(problem), Deadline(None)).plans())
 
 
 def num_plans(problem):
-    space = PlanSpace(problem, CostModel(problem), Deadline(None))
-    return space.count(10**9)
+    return PlanSpace(problem, CostModel(problem), Deadline(None)).count(10**9)
 
 
 CHAIN = (("a", "b", 1), ("b", "c", 1))
@@ -64,11 +62,7 @@ COUNTS = {
     ),
     # a runs on one device, b on two: ab share no strategy, a|b uses three
     "availability": (
-        make_problem(
-            {"a": make_cost(1), "b": make_cost(1, tp=2)},
-            edges=(("a", "b", 1),),
-            devices=3,
-        ),
+        make_problem({"a": make_cost(1), "b": make_cost(1, tp=2)}, edge=1, devices=3),
         1,
     ),
     # R=1: 1 + 1 cuts; R=2: one device each, S=1 only; R=3 does not divide 4

@@ -6,6 +6,7 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pulp
 import pytest
@@ -28,6 +29,7 @@ from nest.ir import Activations, Problem, Strategy, decode_problem, write
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import PAIRS, make_cost, make_plan, make_problem, two_stages
+from tests.rows import rows
 
 README = Path(__file__).parents[3] / "formulations" / "README.md"
 
@@ -39,8 +41,7 @@ SCIP = pytest.mark.skipif(
 def example() -> Problem:
     """Return the problem that the page has as a file."""
     (text,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
-    path = "example.yaml"
-    return decode_problem(text.encode(), path)
+    return decode_problem(text.encode(), "example.yaml")
 
 
 def shared(tp: int, ns: int, weight: int):
@@ -187,7 +188,7 @@ def test_windows_go_on_until_one_has_the_plan(tmp_path):
     )
     problem = make_problem(
         {"a": either, "b": either},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=1,
         memory_bytes=10,
         recompute=("none", "selective"),
@@ -304,8 +305,7 @@ def test_scip_proves_the_optimum(name):
 @SCIP
 def test_scip_proves_that_no_plan_fits():
     problem = replace(example(), job=replace(example().job, pipeline_parallel=(1,)))
-    output = solved("milp", problem, engine="scip")
-    assert output.status is Status.INFEASIBLE
+    assert solved("milp", problem, engine="scip").status is Status.INFEASIBLE
 
 
 @pytest.mark.scip
@@ -338,8 +338,7 @@ def test_the_log_of_an_engine_is_added_to_a_file(
     log = tmp_path / "log"
     log.write_text("before\nResult - Problem proven infeasible\n")
     extra = {"log": str(log)} | ({"engine": engine} if engine else {})
-    output = solved(solver, example(), **extra)
-    assert output.claimed_quanta == 233
+    assert solved(solver, example(), **extra).claimed_quanta == 233
     text = log.read_text()
     assert text.startswith("before\n")
     assert re.search(rf"(?m)^== {solver} .*R=1 B=1", text)
@@ -359,19 +358,17 @@ def test_what_a_log_said_before_is_not_believed(tmp_path):
     assert run_engine(problem, how).verdict is Verdict.INFEASIBLE
 
 
+def engine_rows(table: str) -> list[Any]:
+    """Return a table whose second column is an engine, which may be missing."""
+    marks = {"scip": [pytest.mark.scip, SCIP]}
+    return [
+        pytest.param(*row, marks=marks.get(row[1], []))
+        for row in rows("engines", table)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("solver", "engine", "parameter", "value"),
-    [
-        ("milp", "cbc", "gomory", "off"),
-        ("milp", "cbc", "strongBranching", "7"),
-        ("milp", "highs", "mip_heuristic_effort", "0.2"),
-        ("milp", "highs", "mip_allow_restart", "false"),
-        pytest.param(
-            *("milp", "scip", "separating/maxrounds", "0"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        ("cpsat", "", "linearization_level", "1"),
-    ],
+    ("solver", "engine", "parameter", "value"), engine_rows("passed_on")
 )
 def test_parameters_are_passed_on(solver, engine, parameter, value, tmp_path):
     log = tmp_path / "log"
@@ -386,31 +383,7 @@ def test_parameters_are_passed_on(solver, engine, parameter, value, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("solver", "engine", "parameter", "value", "match"),
-    [
-        ("milp", "cbc", "gomoryCutz", "on", "got 'gomoryCutz'; did you mean"),
-        ("milp", "cbc", "ratio", "0.1", "no proof rests, got 'ratioGap'"),
-        ("milp", "cbc", "sec", "9", "no proof rests, got 'seconds'"),
-        ("milp", "cbc", "preprocess", "on", "no proof rests, got 'preproc"),
-        ("milp", "cbc", "solve", "1", "no proof rests, got 'solve'"),
-        ("milp", "cbc", "gomory", "maybe", "CBC takes for gomoryCuts, got"),
-        ("milp", "cbc", "strong", "1 -ratio 1", "strongBranching, got '1 -"),
-        ("milp", "highs", "mip_max_node", "3", "did you mean 'mip_max_nodes"),
-        ("milp", "highs", "mip_rel_gap", "0.1", "no proof rests, got 'mip_r"),
-        ("milp", "highs", "presolve", "on", "no proof rests, got 'presolve'"),
-        ("milp", "highs", "mip_max_nodes", "x", "for mip_max_nodes, got 'x'"),
-        pytest.param(
-            *("milp", "scip", "foo", "1", "parameter of SCIP, got 'foo'"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        pytest.param(
-            *("milp", "scip", "limits/gap", "1", "rests, got 'limits/gap'"),
-            marks=[pytest.mark.scip, SCIP],
-        ),
-        ("cpsat", "", "use_lnss", "true", "did you mean 'use_lns'"),
-        ("cpsat", "", "cp_model_presolve", "true", "no proof rests, got 'cp_"),
-        ("cpsat", "", "use_lns", "maybe", "for use_lns, got 'maybe'"),
-    ],
+    ("solver", "engine", "parameter", "value", "match"), engine_rows("refused")
 )
 def test_parameters_that_are_refused(solver, engine, parameter, value, match):
     extra = {f"engine.{parameter}": value}
@@ -488,10 +461,8 @@ def test_solve_writes_models_and_says_so(problem_file, tmp_path, capsys):
     answer = tmp_path / "answer.json"
     words = ["solve", problem_file, "--solver", "milp", "--json", str(answer)]
     assert run(*words, "--write-model", str(model)) == 0
-    said = capsys.readouterr().out
-    assert f"{model}: the model of R=1 B=1 S=2" in said
-    document = json.loads(answer.read_text())
-    assert document["models"][0]["objective_quanta"] == 1
+    assert f"{model}: the model of R=1 B=1 S=2" in capsys.readouterr().out
+    assert json.loads(answer.read_text())["models"][0]["objective_quanta"] == 1
     assert read(model)[1] == pytest.approx(233)
     assert run(*words, "--write-models", str(folder)) == 0
     assert "2 models in" in capsys.readouterr().out
@@ -512,32 +483,3 @@ def test_solve_shows_the_log(problem_file, tmp_path, capfd):
     assert "Starting CP-SAT solver" in capfd.readouterr().err
     assert run(*words, str(log)) == 0
     assert "Starting CP-SAT solver" in log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        ("dp --write-model m.lp", "hands models to an engine, cpsat or milp"),
-        ("brute --write-models d", "--write-models: expected a solver that"),
-        ("milp --write-model m.txt", "ends in .mps or .lp, which models of"),
-        ("cpsat --write-model m.mps", "ends in .pbtxt, which models of cpsat"),
-        ("milp --write-model no/m.lp", "expected a writable file"),
-        ("dp --engine-log l", "--engine-log: expected a solver with an eng"),
-        ("milp --engine-log l --option milp.log=k", "expected either it or"),
-        ("milp --engine-log l --option milp.engine.foo=1", "of CBC, got 'foo"),
-        ("milp --option milp.engine.=1", "got 'engine.'; correct"),
-        ("dp --option dp.engine.foo=1", "options of solver 'dp'"),
-    ],
-)
-def test_solve_refuses_in_one_line(
-    words, match, problem_file, tmp_path, capfd, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    assert run("solve", problem_file, "--solver", *words.split()) == 2
-    error = capfd.readouterr().err
-    assert match in error
-    # On a busy machine signs of life may come before.
-    *_, said = error.splitlines()
-    assert said.startswith("nest: error: ")
-    assert error.count("nest: ") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["problem.json"]

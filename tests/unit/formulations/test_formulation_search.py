@@ -33,7 +33,7 @@ from tests.builders import make_cost, make_levels, make_plan, make_problem
 #: 180 on one device, two stages take 60 + 2 · 30 = 120.
 PROBLEM = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20)},
-    edges=(("a", "b", 1),),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -130,7 +130,7 @@ def test_a_plan_settles_what_cannot_be_better():
 #: Two stages of 30 and 39 ns take 69 + 2 · 39 = 147, of 60 and 9 ns 189.
 UNEVEN = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
-    edges=(("a", "b", 1), ("b", "c", 1)),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -180,7 +180,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
     cost = make_cost(10, 20, weight_bytes=2)
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=2,
         topology=make_levels((2, 0.0, 1e15)),
         memory_bytes=31,
@@ -213,8 +213,7 @@ def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expe
     monkeypatch.setattr(cp_model.CpSolver, "solve", run)
     monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
     output = CpSatSolver().solve(UNEVEN, LAYERS)
-    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
-    assert found == expected
+    assert (output.status, output.claimed_quanta, output.lower_bound_quanta) == expected
 
 
 def test_milp_is_not_believed_to_the_last_digit(monkeypatch):
@@ -242,8 +241,7 @@ def test_highs_is_asked_for_the_optimum(monkeypatch):
 
     monkeypatch.setattr(pulp, "HiGHS", Recorded)
     options = SolveOptions(extra={"engine": "highs"})
-    output = milp_solver.MilpSolver().solve(UNEVEN, options)
-    assert output.claimed_quanta == 147
+    assert milp_solver.MilpSolver().solve(UNEVEN, options).claimed_quanta == 147
     assert (asked["gapRel"], asked["gapAbs"]) == (0, 0)
     assert asked["mip_feasibility_tolerance"] == 1e-9
     assert asked["primal_feasibility_tolerance"] == 1e-9
@@ -259,8 +257,7 @@ def test_cbc_is_asked_for_the_optimum(monkeypatch):
 
     run_program = engines._run_program
     monkeypatch.setattr(engines, "_run_program", run)
-    output = milp_solver.MilpSolver().solve(UNEVEN, SolveOptions())
-    assert output.claimed_quanta == 147
+    assert milp_solver.MilpSolver().solve(UNEVEN, SolveOptions()).claimed_quanta == 147
     for option in (
         "-ratio 0",
         "-allow 0",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from formulations import cpsat, milp
@@ -25,21 +26,13 @@ from nest.errors import (
     InvalidPlanError,
     InvalidProblemError,
     SolverError,
-    UnsupportedProblemError,
 )
 from nest.ir import (
     Activations,
-    Cluster,
-    Device,
-    Edge,
     Graph,
-    Job,
     Layer,
-    LayerCost,
     LayerKind,
-    Optimizer,
     Plan,
-    Problem,
     Stage,
     Strategy,
     decode_problem,
@@ -57,6 +50,9 @@ from tests.builders import (
     make_problem,
 )
 from tests.forms import checked
+from tests.properties.profiles import examples
+from tests.rows import named_rows
+from tests.strategies import problems
 
 FREE = make_levels((4, 0.0, 1e18))
 #: name -> (solver, options)
@@ -92,9 +88,7 @@ def chain(**fields):
     """Two layers of 30 ns; a boundary costs 11 ns each way."""
     fields = {"devices": 2, "global_batch": 4, "replicas": (1,), **fields}
     return make_problem(
-        {"a": make_cost(10, 20), "b": make_cost(10, 20)},
-        edges=(("a", "b", 1),),
-        **fields,
+        {"a": make_cost(10, 20), "b": make_cost(10, 20)}, edge=1, **fields
     )
 
 
@@ -108,8 +102,7 @@ def assert_optimal(name, output, optimum):
     assert output.limit is None
     assert output.claimed_quanta == optimum
     solver, _ = SOLVERS[name]
-    bound = solver.capabilities.proves(optimum)
-    assert output.lower_bound_quanta == bound
+    assert output.lower_bound_quanta == solver.capabilities.proves(optimum)
 
 
 # What a result says
@@ -161,8 +154,7 @@ def test_memory_that_floats_cannot_tell_apart(name):
     assert_optimal(name, solve(name, tight), 82)
     enough = make_problem(costs, memory_bytes=2 * half, **fields)
     assert_optimal(name, solve(name, enough), 60)
-    alone = {**fields, "devices": 1}
-    tight = make_problem(costs, memory_bytes=2 * half - 1, **alone)
+    tight = make_problem(costs, memory_bytes=2 * half - 1, **{**fields, "devices": 1})
     assert solve(name, tight).status is Status.INFEASIBLE
 
 
@@ -219,7 +211,7 @@ def test_numbers_that_the_job_allows(name, field, allowed, optimum, granularity)
             "a": (make_cost(10, 20), make_cost(4, 4, tp=2)),
             "b": (make_cost(10, 15), make_cost(4, 5.5, tp=2)),
         },
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=2,
         global_batch=4,
         replicas=(1,),
@@ -265,18 +257,6 @@ def test_enumeration_keeps_to_the_numbers_of_stages(fields, allowed):
     expected = {plan for plan in listed() if plan.num_blocks in allowed}
     assert listed(pipeline_parallel=allowed) == expected
     assert expected or allowed == (7,)
-
-
-@pytest.mark.parametrize("solver", [CpSatSolver, MilpSolver])
-@pytest.mark.parametrize("preset", ["nest-artifact", "piper"])
-def test_published_presets_know_no_strategy_per_layer(solver, preset):
-    problem = chain(preset=preset, granularity="layer")
-    with pytest.raises(
-        InvalidProblemError,
-        match=r"^\$\.job\.granularity: expected the default under preset "
-        rf"'{preset}', got layer; remove it or use preset 'standard'$",
-    ):
-        solver().solve(problem, SolveOptions())
 
 
 @solvers
@@ -326,8 +306,7 @@ def large():
 def test_bounds_are_valid_when_the_time_is_up(name, limit_s, granularity, large):
     """With a strategy per layer, the optimum is no larger."""
     problem, optimum = large
-    job = replace(problem.job, granularity=granularity)
-    problem = replace(problem, job=job)
+    problem = replace(problem, job=replace(problem.job, granularity=granularity))
     output = solve(name, problem, time_limit_s=limit_s)
     assert output.limit is Limit.TIME
     assert output.status in (Status.FEASIBLE, Status.NO_SOLUTION)
@@ -507,7 +486,7 @@ def test_what_was_found_survives_the_end_of_time(name, monkeypatch):
     monkeypatch.setattr(room.solver, "create", slow)
     problem = make_problem(
         {"a": make_cost(20, 20), "b": make_cost(10, 10)},
-        edges=(("a", "b", 7),),
+        edge=7,
         devices=2,
         global_batch=4,
         replicas=(1,),
@@ -562,7 +541,7 @@ def test_warm_start_with_a_strategy_per_layer(name):
     cost = make_cost(10, 20, activations=kept_or_full(10, 4))
     problem = make_problem(
         {"a": cost, "b": cost},
-        edges=(("a", "b", 1),),
+        edge=1,
         devices=1,
         memory_bytes=14,
         recompute=("none", "full"),
@@ -614,29 +593,12 @@ def test_times_beyond_64_bits_are_refused():
 # What engines say
 
 
-RESULTS = {
-    "Result - Optimal solution found\n\nObjective value:     2.5\n": (
-        Verdict.OPTIMAL,
-        2.5,
-        2.5,
-    ),
-    "Result - Problem proven infeasible\n": (Verdict.INFEASIBLE, None, None),
-    "Problem is infeasible - 0.00 seconds\n": (Verdict.INFEASIBLE, None, None),
-    "1 infeasibilities\nProblem is infeasible!\n": (Verdict.INFEASIBLE, None, None),
-    "Result - Stopped on time limit\n\nObjective value:       9.0\n"
-    "Lower bound:         4.251\n": (Verdict.STOPPED, 9.0, 4.25),
-    "Result - Stopped on time limit\n\nNo feasible solution found\n"
-    "Lower bound:         4.251\n": (Verdict.STOPPED, None, 4.25),
-    "Result - Stopped on time limit\n\nNo feasible solution found\n"
-    "Lower bound:         -1.79769e+308\n": (Verdict.STOPPED, None, None),
-}
-
-
-@pytest.mark.parametrize("text", RESULTS)
-def test_cbc_is_judged_by_its_log(text):
-    verdict, objective, bound = RESULTS[text]
+@pytest.mark.parametrize(
+    ("text", "verdict", "objective", "bound"), named_rows("engines", "logs")
+)
+def test_cbc_is_judged_by_its_log(text, verdict, objective, bound):
     outcome = read_cbc_log("Welcome to the CBC MILP Solver\n" + text)
-    assert outcome.verdict is verdict
+    assert outcome.verdict is Verdict[verdict]
     assert outcome.objective == objective
     assert outcome.bound == pytest.approx(bound)
 
@@ -754,8 +716,7 @@ def test_cbc_preprocessing_lost_the_optimum_of_this_problem(name):
         kinds=(selective("k5", 233, 298, 30.0, 74), selective("k1", 0, 46, 26.0, 11)),
         layers=tuple(Layer(id=i, kind="k5" if i < 5 else "k1") for i in range(6)),
     )
-    output = solve(name, replace(problem, graph=graph))
-    assert_optimal(name, output, 1311)
+    assert_optimal(name, solve(name, replace(problem, graph=graph)), 1311)
 
 
 # Constants
@@ -844,11 +805,9 @@ def test_a_slower_choice_of_a_smaller_working_set_stays():
     )
     instance = Instance(problem, CostModel(problem), Deadline(None))
     (sub_problem,) = instance.sub_problems()
-    slots = instance.slots(sub_problem)
-    (profile,) = slots[1].profiles
+    (profile,) = instance.slots(sub_problem)[1].profiles
     for choices in profile.choices:
-        found = {(c.load, c.working_bytes) for c in choices}
-        assert found == {(30, 5), (40, 0)}
+        assert {(c.load, c.working_bytes) for c in choices} == {(30, 5), (40, 0)}
 
 
 def test_dominated_options_are_left_out():
@@ -860,8 +819,7 @@ def test_dominated_options_are_left_out():
     )
     problem = make_problem({"a": costs}, devices=2, topology=FREE, replicas=(1,))
     instance = Instance(problem, CostModel(problem), Deadline(None))
-    sub_problem = instance.sub_problems()[0]
-    slots = instance.slots(sub_problem)
+    slots = instance.slots(instance.sub_problems()[0])
     used = {option.strategy for option in slots[1].options}
     assert Strategy(cp=2) in used
     assert Strategy(tp=2) not in used
@@ -869,122 +827,11 @@ def test_dominated_options_are_left_out():
 
 # Random problems
 
-SEEDS = range(40)
 
-
-def random_problem(rng):
-    """Small problems with every choice that changes a term."""
-    artifact = rng.random() < 0.3
-    num_devices = rng.choice([2, 3, 4, 4, 5, 6])
-    micro_batches = tuple(sorted(rng.sample([1, 2, 3, 4], rng.randint(1, 2))))
-    while True:
-        levels = [
-            (rng.randint(1, 4), rng.choice([0, 10, 30]), rng.choice([1e8, 1e9]))
-            for _ in range(rng.randint(1, 3))
-        ]
-        topology = make_levels(*levels)
-        if topology.capacities[-1] >= num_devices:
-            break
-    kinds = tuple(
-        LayerKind(name=f"k{i}", costs=random_costs(rng, micro_batches))
-        for i in range(rng.randint(1, 2))
-    )
-    names = [f"l{i}" for i in range(rng.randint(2, 4))]
-    layers = tuple(Layer(id=name, kind=rng.choice(kinds).name) for name in names)
-    density = rng.choice([0.5, 0.8])
-    edges = tuple(
-        Edge(source=a, target=b, bytes_per_sample=rng.choice([0, 5, 30, 100]))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        if rng.random() < density
-    )
-    return Problem(
-        graph=Graph(kinds=kinds, layers=layers, edges=edges),
-        cluster=Cluster(
-            num_devices=num_devices,
-            device=Device(
-                memory_bytes=rng.choice([10**9, 10**9, 2000, 500, 150]),
-                hbm_bytes_per_s=rng.choice([None, 1e9]),
-            ),
-            topology=topology,
-        ),
-        job=Job(
-            global_batch=rng.choice([2, 4, 6, 12]),
-            micro_batches=micro_batches,
-            schedule=rng.choice(["1f1b", "gpipe"]),
-            zero=tuple(rng.sample([0, 1, 2, 3], rng.randint(1, 2))),
-            recompute=tuple(
-                rng.sample(["none", "selective", "full"], rng.randint(1, 2))
-            ),
-            optimizer=Optimizer(state_bytes=rng.choice([0, 12])),
-            sequence_parallel=rng.random() < 0.5,
-            uneven_batches=rng.random() < 0.5,
-            gradient_sync_overlap=rng.choice([0.0, 0.5]),
-        ),
-        preset="nest-artifact" if artifact else "standard",
-    )
-
-
-def random_costs(rng, micro_batches):
-    keys = [(tp, 1, 1, b) for tp in (1, 2) for b in micro_batches]
-    keys += [(1, 2, rng.choice([1, 2]), b) for b in micro_batches]
-    keys.append((rng.choice([1, 2, 3]), 1, 1, 1))
-    return tuple(
-        LayerCost(
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            samples=samples,
-            forward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
-            backward_ns=rng.choice([0, 10, 50, 120]) * samples / (tp * cp),
-            weight_bytes=rng.choice([0, 5, 30]),
-            expert_weight_bytes=rng.choice([0, 8]),
-            working_bytes=rng.choice([0, 40]),
-            activations=tuple(
-                Activations(recompute=choice, kept_bytes=rng.choice([0, 20]))
-                for choice in ("none", "selective", "full")
-                if choice == "none" or rng.random() < 0.8
-            ),
-        )
-        for tp, cp, ep, samples in dict.fromkeys(keys)
-    )
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_agree_with_brute_force(seed):
-    problem = random_problem(random.Random(seed))
-    expected = brute(problem)
-    for name in SOLVERS:
-        output = solve(name, problem)
-        assert output.status is expected.status, name
-        if expected.claimed_quanta is not None:
-            assert_optimal(name, output, expected.claimed_quanta)
-            verdict = score(problem, output.plan)
-            assert verdict.feasible
-            assert verdict.step_quanta == expected.claimed_quanta
-
-
-def random_layers(rng):
-    """A small problem where every layer has a strategy of its own."""
-    while True:
-        problem = random_problem(rng)
-        if problem.preset != "standard":
-            continue
-        job = replace(problem.job, granularity="layer")
-        problem = replace(problem, job=job)
-        space = PlanSpace(problem, CostModel(problem), Deadline(None))
-        try:
-            space.count(2000)
-        except UnsupportedProblemError:
-            continue
-        return problem
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("draw", [random_problem, random_layers])
-def test_bounds_of_sub_problems_hold_for_their_plans(seed, draw):
+@examples(80)
+@given(st.one_of(problems(), problems(granularity="layer")))
+def test_bounds_of_sub_problems_hold_for_their_plans(problem):
     """No plan is better than (L23), nor feasible where there is no model."""
-    problem = draw(random.Random(1000 + seed))
     model = CostModel(problem)
     bounds = {
         (p.split.replicas, p.split.micro_batch, p.num_stages, p.strategy): p

@@ -89,7 +89,7 @@ def two_layouts() -> Problem:
     """
     return make_problem(
         {"a": make_cost(1, 1, tp=2), "b": make_cost(1, 1, cp=2)},
-        edges=(("a", "b", 10**6),),
+        edge=10**6,
         devices=2,
         topology=make_levels((2, 0.0, 1e9)),
         granularity="layer",
@@ -134,8 +134,7 @@ def test_no_coefficient_is_far_above_the_step_time(name):
         for window in windows.windows(task):
             num_windows += 1
             assert max(coefficients(window)) <= 2**10 + 1
-            least = window.sub_problem.bound
-            assert window.cutoff <= 64 * max(least, 1)
+            assert window.cutoff <= 64 * max(window.sub_problem.bound, 1)
     assert num_windows > 1
 
 
@@ -147,8 +146,7 @@ def test_a_plan_in_a_later_window_is_found(name, engine):
     output = solve(make(), engine)
     assert output.status is Status.OPTIMAL
     assert output.claimed_quanta == optimum
-    proven = MilpSolver.capabilities.proves(optimum)
-    assert output.lower_bound_quanta == proven
+    assert output.lower_bound_quanta == MilpSolver.capabilities.proves(optimum)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

@@ -17,6 +17,7 @@ from nest.errors import SolverError
 from nest.search.list_orders import ListOrder, OrderScope, first_delays, list_order
 from nest.solvers.base import Deadline
 from tests.orders import drawn, least_end, replayed, scope_of
+from tests.rows import named_rows
 
 NO_LIMIT = Deadline(None)
 
@@ -39,70 +40,12 @@ def in_turn(scope: OrderScope) -> ListOrder:
     return ListOrder(end, tuple(lists))
 
 
-CASES = [
-    # One pass at a time: 3 (1 + 2 + 3).
-    pytest.param(scope_of([(1, 2, 3)], 3, (9,)), 18, id="turns"),
-    # Block 2 waits for 2, then works 2 (10 + 10 + 10).
-    pytest.param(scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="forward"),
-    # 2 + 2 (10 + 10), then the 3 of block 1 and its second W.
-    pytest.param(scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 49, id="back"),
-    # 1 + 10 forward, 10 back, I and W of block 1.
-    pytest.param(
-        scope_of([(1, 1, 1), (10, 10, 0)], 1, (9, 9)), 23, id="weights behind"
-    ),
-    # A whole backward pass of block 2 has to end: 1 + 1 + 10, then 2.
-    pytest.param(
-        scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)), 14, id="whole"
-    ),
-    # One at a time on block 1: 1 + 1 forward, 1 + 1 back, W: 3 · 5.
-    pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="one in flight"),
-    # Block 2 waits for 1, then works 9; block 1 ends beside its last W.
-    pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (2, 9)), 10, id="two in flight"),
-    # 2 bytes on block 1, where the work is 12. The first micro-batch is back
-    # in chunk 4 at 4, and out of it at 6, when the second one enters chunk 1.
-    # It leaves chunk 1 at 9; then the second enters chunk 4, goes back to
-    # chunk 1, and ends there: 1 + 1 + 3 + 1.
-    pytest.param(
-        scope_of([(1, 1, 1)] * 4, 2, (2, 9), placement="v"),
-        15,
-        id="two bytes for two chunks",
-    ),
-    # In 3 bytes both enter. Block 1 waits once, until 3.
-    pytest.param(
-        scope_of([(1, 1, 1)] * 4, 2, (3, 9), placement="v"),
-        13,
-        id="three bytes for two chunks",
-    ),
-    # 2 of 3 bytes are for chunk 1: 5 forward, 4 back, W, one at a time.
-    pytest.param(
-        scope_of(
-            [(2, 1, 1), *[(1, 1, 1)] * 3], *(2, (3, 9), (2, 1, 1, 1)), placement="v"
-        ),
-        20,
-        id="a large chunk",
-    ),
-    # Block 2 waits for 1, then works 4 (2 + 1 + 2 + 2 + 1 + 4), if up to two
-    # micro-batches of chunk 1 are beside one of chunk 4.
-    pytest.param(
-        scope_of(
-            [(1, 2, 1), (2, 1, 2), (2, 1, 4), (1, 2, 2)],
-            *(4, (4, 99), (1, 1, 1, 2)),
-            placement="v",
-        ),
-        49,
-        id="a small chunk beside a large one",
-    ),
-    # Three times what the second case takes.
-    pytest.param(scope_of([(6, 9, 12), (30, 30, 30)], 2, (9, 9)), 186, id="ticks"),
-    # Nothing is kept: 2, then the work of block 2.
-    pytest.param(
-        scope_of([(2, 3, 4), (10, 10, 10)], 2, (0, 0), (0, 0)), 62, id="nothing kept"
-    ),
-]
+CASES = named_rows("orders", "best")
 
 
-@pytest.mark.parametrize(("scope", "end"), CASES)
-def test_best_orders(scope: OrderScope, end: int) -> None:
+@pytest.mark.parametrize(("fields", "end"), CASES)
+def test_best_orders(fields: dict[str, Any], end: int) -> None:
+    scope = scope_of(**fields)
     known = in_turn(scope)
     order, bound = prove_order(scope, known, 0, known.end, NO_LIMIT)
     assert (replayed(scope, order), bound) == (order.end, end)
@@ -117,11 +60,11 @@ def test_best_orders(scope: OrderScope, end: int) -> None:
             assert alike == [*range(scope.num_micro_batches)]
 
 
-@pytest.mark.parametrize("scope", [x.values[0] for x in CASES])
-def test_no_order_ends_too_early(scope: Any) -> None:
+@pytest.mark.parametrize(("fields", "best"), CASES)
+def test_no_order_ends_too_early(fields: dict[str, Any], best: int) -> None:
     """Below the best end there is none: the bound is one more than that."""
-    known, best = in_turn(scope), least_end(scope)
-    assert best is not None
+    scope = scope_of(**fields)
+    known = in_turn(scope)
     order, bound = prove_order(scope, known, 0, best - 1, NO_LIMIT)
     assert (order, bound) == (known, best)
 
@@ -202,8 +145,7 @@ def test_bounds_above_an_order_are_errors() -> None:
 
 def test_without_time_nothing_is_proven() -> None:
     known = in_turn(SCOPE)
-    expected = (known, 10)
-    assert prove_order(SCOPE, known, 10, 99, Deadline(0.0)) == expected
+    assert prove_order(SCOPE, known, 10, 99, Deadline(0.0)) == (known, 10)
 
 
 def test_answers_are_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

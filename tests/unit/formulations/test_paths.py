@@ -37,7 +37,7 @@ from tests.builders import make_cost, make_levels, make_problem
 #: micro-batches, two devices, a free network.
 EXAMPLE = make_problem(
     {"a": make_cost(10, 20), "b": make_cost(10, 20), "c": make_cost(0, 9)},
-    edges=(("a", "b", 1), ("b", "c", 1)),
+    edge=1,
     devices=2,
     topology=make_levels((2, 0.0, 1e15)),
     global_batch=3,
@@ -47,7 +47,7 @@ EXAMPLE = make_problem(
 #: is 74: the least sum and the least largest are of two paths.
 LOOSE = make_problem(
     {name: make_cost(0, t) for name, t in zip("abcd", (9, 7, 9, 9), strict=True)},
-    edges=(("a", "b", 2), ("b", "c", 2), ("c", "d", 2)),
+    edge=2,
     devices=3,
     topology=make_levels((3, 0.0, 1e9)),
     global_batch=3,
@@ -117,8 +117,7 @@ def test_the_page_has_the_stages_of_the_example():
     said = {}
     for row in re.findall(r"^\| `x\d` = .*$", text, re.MULTILINE):
         name, *numbers = [cell.strip() for cell in row.split("|")[1:-1]]
-        stage = name.split("= ")[1].strip("`")
-        said[stage] = tuple(map(int, numbers[2:]))
+        said[name.split("= ")[1].strip("`")] = tuple(map(int, numbers[2:]))
     assert said == expected
 
 
@@ -128,8 +127,7 @@ def test_the_model_of_the_example_is_that_on_the_page():
     found = Builder(table).network(207)
     model = milp_paths.PathModel(milp_paths.PathTask(table, found, 207, "milp"))
     rows = model.engine.constraints
-    named = sorted(re.sub(r"(_\d+)+$", "", name) for name in rows)
-    assert named == [
+    assert sorted(re.sub(r"(_\d+)+$", "", name) for name in rows) == [
         *("flow", "flow", "link_t_max", "link_t_max"),
         *("one_path", "order_t_max", "step_time"),
     ]
@@ -218,7 +216,7 @@ def test_levels_are_as_many_as_the_memory_needs():
     assert (table.levels.top, table.levels.loop) == (1, True)
     tight = make_problem(
         {name: make_cost(10, 20, kept_bytes=4, weight_bytes=0) for name in "abc"},
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         devices=3,
         memory_bytes=8,
         topology=make_levels((3, 0.0, 1e15)),
@@ -231,14 +229,13 @@ def test_levels_are_as_many_as_the_memory_needs():
     assert table.levels.loop
     assert spans(table, Builder(table).network(10**6)) == ["a", "bc"]
     for solver in (*SOLVERS.values(), BruteSolver):
-        output = solver().solve(tight, SolveOptions())
-        assert output.claimed_quanta == 210
+        assert solver().solve(tight, SolveOptions()).claimed_quanta == 210
 
 
 def test_numbers_of_stages_that_the_job_allows_are_levels():
     problem = make_problem(
         {name: make_cost(10, 20) for name in "abc"},
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         devices=3,
         topology=make_levels((3, 0.0, 1e15)),
         global_batch=3,
@@ -248,8 +245,7 @@ def test_numbers_of_stages_that_the_job_allows_are_levels():
     table, _ = table_of(problem)
     assert table.levels.starts == (1, 3)
     assert not table.levels.loop
-    found = Builder(table).network(10**6)
-    assert sorted(spans(table, found)) == ["a", "abc", "b", "c"]
+    assert sorted(spans(table, Builder(table).network(10**6))) == ["a", "abc", "b", "c"]
 
 
 def test_a_tensor_that_passes_a_stage_takes_memory_there():
@@ -277,8 +273,7 @@ def test_a_tensor_that_passes_a_stage_takes_memory_there():
 
 
 def with_memory(cluster, memory_bytes):
-    device = replace(cluster.device, memory_bytes=memory_bytes)
-    return replace(cluster, device=device)
+    return replace(cluster, device=replace(cluster.device, memory_bytes=memory_bytes))
 
 
 def test_of_equal_strategies_one_with_more_shards_stays():
@@ -317,8 +312,7 @@ def test_a_bound_takes_all_sync_to_hide_that_may():
     assert table.sync.tolist() == table.hideable.tolist() == [2000]
     assert table.sync_least.tolist() == [1000]
     # Of the 1000 only 20 hide behind the backward pass.
-    found = Builder(table).network(10**6)
-    assert found.sync.tolist() == [1980]
+    assert Builder(table).network(10**6).sync.tolist() == [1980]
 
 
 # Options, limits and what is too large
@@ -370,8 +364,7 @@ def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expe
     monkeypatch.setattr(cp_model.CpSolver, "solve", run)
     monkeypatch.setattr(cp_model.CpSolver, "best_objective_bound", bound)
     output = CpSatSolver().solve(EXAMPLE, LIMITED)
-    found = (output.status, output.claimed_quanta, output.lower_bound_quanta)
-    assert found == expected
+    assert (output.status, output.claimed_quanta, output.lower_bound_quanta) == expected
 
 
 def test_a_bound_of_floats_is_none(monkeypatch):
@@ -395,12 +388,10 @@ def test_a_bound_of_floats_is_none(monkeypatch):
 def loose_part(engine, kind=Builder):
     """Return the only case of the problem, and its network to 79 quanta."""
     table, case = table_of(LOOSE)
-    instance = instance_of(LOOSE)
-    builder = kind(table)
     part = PathNode(
-        *(instance, table.cuts, case, engine, "milp"),
+        *(instance_of(LOOSE), table.cuts, case, engine, "milp"),
         MilpSolver.capabilities.proves,
-        *(71, 4, builder),
+        *(71, 4, kind(table)),
     )
     return part, Builder(table).network(79)
 
@@ -408,8 +399,7 @@ def loose_part(engine, kind=Builder):
 def test_plans_up_to_a_step_time_are_looked_for_in_whole_numbers():
     part, found = loose_part(None)
     assert found.bound == 74
-    truth = BruteSolver().solve(LOOSE, SolveOptions())
-    assert truth.claimed_quanta == 78
+    assert BruteSolver().solve(LOOSE, SolveOptions()).claimed_quanta == 78
     for most in range(72, 86):
         assert part.builder.holds(found, most) == (most >= 78)
         assert part.builder.complete
@@ -511,5 +501,4 @@ def test_a_path_is_read_along_the_largest_shares():
     task = milp_paths.PathTask(table, found, 207, "milp")
     path = task.walk(lambda a: shares[names[a]])
     assert [names[a] for a in path] == ["a", "bc"]
-    plan = task.plan(path)
-    assert [stage.strategy for stage in plan.stages] == [Strategy()] * 2
+    assert [stage.strategy for stage in task.plan(path).stages] == [Strategy()] * 2

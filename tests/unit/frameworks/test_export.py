@@ -28,11 +28,10 @@ from nest.frameworks.export import (
     write_folder,
 )
 from nest.frameworks.importing import Site, build
-from nest.frameworks.launch import launch_of
+from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import Chunk, placement_of
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of, csv_text
-from nest.frameworks.settings import Settings
 from nest.hardware import machine
 from nest.ir import Edge, Optimizer, Strategy
 from nest.models import builtin

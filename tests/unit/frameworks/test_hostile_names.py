@@ -18,14 +18,14 @@ from nest.constraints.targets import for_target
 from nest.errors import InvalidProblemError, NestError
 from nest.frameworks import chakra
 from nest.frameworks.export import TARGETS, export, write_folder
+from nest.frameworks.launch import Settings
 from nest.frameworks.megatron import array
-from nest.frameworks.settings import Settings
 from nest.hardware import machine, read_cluster
 from nest.hardware.template import ClusterTemplate, cluster_text
 from nest.ir import Problem, Strategy, encode
 from nest.ir.io import decode_problem
-from nest.present.launch import launch_texts
 from nest.present.pages.benchmark import joint_csv, reports
+from nest.present.screen import launch_texts
 from nest.simulation.events import Simulation
 from tests.benchmarks import go, instances, make_run
 from tests.exports import small_model, small_plan, small_problem

@@ -229,8 +229,7 @@ def test_defaults_are_named_as_the_file_names_them():
         ("nemo", "    sched:\n      name: Cosine\n      min_lr: 1e-5\n",
          "name, exp_manager, model.optim.sched"),
         ("bridge", "optimizer: {optimizer: adam, lr: 1e-4}\nrng: {seed: 1}\n",
-         "_target_, model._target_, model.activation_func, optimizer.lr, "
-         "rng"),
+         "_target_, model._target_, model.activation_func, optimizer.lr, rng"),
         ("plain", "MODE: pretraining\n",
          "ENV_VARS, MODE, MODEL_ARGS.--wandb-exp-name"),
         # Nearly known, and other keys of the framework.

@@ -15,10 +15,9 @@ from nest.frameworks import deepspeed, torchtitan
 from nest.frameworks.export import export
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.importing import Site, build, overlap_of, placed
-from nest.frameworks.launch import launch_of
+from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import Chunk, placement_of
 from nest.frameworks.scripts import in_variables, read_launch
-from nest.frameworks.settings import Settings
 from nest.frameworks.shell import read_script
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
@@ -152,8 +151,7 @@ def test_given_variables_win_over_the_scripts():
         ("a $1", "$1, an argument of the script"),
         ("a $(nproc --all)", "the output of nproc"),
         ("a `nproc`", "the output of nproc"),
-        ("if b; then\nX=4\nfi\na $X", "$X, which is set on a condition in "
-         "line 2"),
+        ("if b; then\nX=4\nfi\na $X", "$X, which is set on a condition in line 2"),
         ("if [ -f x ]; then\nX=4\nelse\nX=5\nfi\na $X",
          "$X, which is set on a condition in line 4"),
         ("if true && b; then\nX=4\nfi\na $X",
@@ -467,8 +465,7 @@ def test_numbers_of_devices_that_differ_are_refused(starter, directives, message
     ("starter", "directives"),
     [
         ("mpirun -np 2 torchrun --nnodes 2 --nproc-per-node 8", ""),
-        ("srun -n 2 python -m torch.distributed.run --nnodes 2 "
-         "--nproc-per-node 8", ""),
+        ("srun -n 2 python -m torch.distributed.run --nnodes 2 --nproc-per-node 8", ""),
         ("srun", "#SBATCH --nodes=2 --ntasks=2 --gpus-per-node=8"),
         ("srun", "#SBATCH --ntasks=16 --ntasks-per-node=8"),
         ("srun -n 2 $RUN", "#SBATCH --nodes=2 --gpus-per-node=8"),
@@ -594,9 +591,8 @@ def test_a_model_fills_in_the_shape():
 def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
     """It is that of a known model with these dimensions, else GPT-2's."""
     text = (
-        "python x.py --num-layers 30 --seq-length 4096 --bf16 "
-        f"--hidden-size {hidden} --num-attention-heads {heads} "
-        "--micro-batch-size 1"
+        f"python x.py --num-layers 30 --seq-length 4096 --bf16 --hidden-size {hidden} "
+        f"--num-attention-heads {heads} --micro-batch-size 1"
     )
     read = launched(text, world=8)
     assert read.reading.model.towers[0].vocabulary == vocabulary

@@ -113,12 +113,10 @@ BROKEN = [
      "got 2B1; take the schedule of as many stages"),
     ("1B1", "0B1", "s.csv, row 2: expected passes of its chunks [1], got 0B1; "
      "move it to the row of chunk 0, or remove it"),
-    (",1B1", "", "s.csv, row 2: expected every pass of chunk 1, got no 1B1; "
-     "add it"),
+    (",1B1", "", "s.csv, row 2: expected every pass of chunk 1, got no 1B1; add it"),
     ("0F1,", "", "s.csv, row 1: expected 0F1 in front of 0B1, got it later or "
      "not at all; reorder them"),
-    ("0F1", "0F0", "s.csv, row 1: expected every pass once, got 0F0 again; "
-     "remove one"),
+    ("0F1", "0F0", "s.csv, row 1: expected every pass once, got 0F0 again; remove one"),
     ("1B1", "1B1,1W1", "s.csv, row 2: expected every pass once, got 1W1 "
      "again; remove one"),
     ("1B1", "1W1,1I1", "s.csv, row 2: expected 1I1 in front of 1W1, got it "
@@ -136,9 +134,8 @@ BROKEN = [
     ("1B1", "1X1", "s.csv, row 2: expected single passes such as 3F5 "
      "(stage 3, micro-batch 5; F, B, I or W), got '1X1'; correct it"),
     ("1B1", "1B1x", "got '1B1x'; correct it"),
-    ("0F1", "(0F1;0B0)OVERLAP_F_B", "s.csv, row 1: expected single passes "
-     "such as 3F5 (stage 3, micro-batch 5; F, B, I or W), got "
-     "'(0F1;0B0)OVERLAP_F_B'; correct it"),
+    ("0F1", "(0F1;0B0)OVERLAP_F_B", "s.csv, row 1: expected single passes such as 3F5 "
+     "(stage 3, micro-batch 5; F, B, I or W), got '(0F1;0B0)OVERLAP_F_B'; correct it"),
     ("0F0", "x" * 140000, "s.csv: expected a CSV file, got field larger than "
      "field limit (131072); correct it"),
 ]  # fmt: skip

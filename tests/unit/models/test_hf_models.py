@@ -14,7 +14,7 @@ import pytest
 from nest.models.architectures import Architecture
 from nest.models.graphs import count_layer
 from nest.models.hf import FAMILIES, from_hf
-from nest.models.operators import Execution, Split, vocabulary_rows
+from nest.models.operators.base import Execution, Split, vocabulary_rows
 from nest.models.weights import block_weights
 from tests.models.generate import COUNTED_LENGTH, stored, stored_flops
 

@@ -32,9 +32,8 @@ from nest.models.blocks import (
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_graph, build_problem
 from nest.models.hf import from_hf
-from nest.models.operators import (
-    Node,
-    Split,
+from nest.models.operators.base import Node, Split
+from nest.models.operators.nodes import (
     block_node,
     embedding_node,
     head_node,

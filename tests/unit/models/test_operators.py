@@ -14,17 +14,9 @@ from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import CollectiveCall, Phase
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
-from nest.models.operators import (
-    Execution,
-    Node,
-    Operator,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-    layer_cost,
-    operator_ns,
-)
+from nest.models.operators.base import Execution, Node, Operator, Split
+from nest.models.operators.nodes import block_node, embedding_node, head_node
+from nest.models.operators.timing import layer_cost, operator_ns
 
 ROUND = Calibration(
     matmul_fraction=0.8,

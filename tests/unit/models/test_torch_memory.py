@@ -19,7 +19,8 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Request, choose
 from nest.models.graphs import build_problem
-from nest.models.operators import Execution, Split, block_node
+from nest.models.operators.base import Execution, Split
+from nest.models.operators.nodes import block_node
 from tests.exports import LAYERS, small_plan
 
 HIDDEN = 64

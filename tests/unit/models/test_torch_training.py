@@ -9,7 +9,7 @@ import pytest
 
 from nest.cost.score import score
 from nest.frameworks.export import export
-from nest.frameworks.settings import Settings
+from nest.frameworks.launch import Settings
 from nest.hardware import machine
 from nest.ir import Plan, Problem, Strategy
 from nest.models.architectures import Architecture

@@ -13,16 +13,9 @@ from nest.hardware.calibration import Calibration
 from nest.ir import CollectiveCall, Problem, decode_problem, encode
 from nest.models import builtin
 from nest.models.architectures import Architecture, blocks
-from nest.models.operators import (
-    Execution,
-    Node,
-    Operator,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-    layer_cost,
-)
+from nest.models.operators.base import Execution, Node, Operator, Split
+from nest.models.operators.nodes import block_node, embedding_node, head_node
+from nest.models.operators.timing import layer_cost
 from nest.models.weights import block_weights, final_norm_weights
 from nest.models.zoo import ARCHITECTURES, architecture
 

@@ -22,7 +22,8 @@ from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block
 from nest.models.choices import MAX_NODES, Choices, Degrees, Request, choose
 from nest.models.graphs import build_graph, build_on, build_problem
-from nest.models.operators import Dtype, Node, Operator, Split, layer_cost
+from nest.models.operators.base import Dtype, Node, Operator, Split
+from nest.models.operators.timing import layer_cost
 from nest.models.weights import (
     attention_weights,
     block_weights,
@@ -332,9 +333,8 @@ def test_model_flops_of_two_towers() -> None:
         (
             "vit-large",
             (2, 1, 1),
-            "tp: expected a divisor of the 197 tokens that sequence "
-            "parallelism cuts, got 2; choose another degree or sequence "
-            "length",
+            "tp: expected a divisor of the 197 tokens that sequence parallelism cuts, "
+            "got 2; choose another degree or sequence length",
         ),
     ],
 )

@@ -19,15 +19,13 @@ from nest.constraints.targets import target
 from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
-from nest.present import comparison
-from nest.present.comparison import HEADINGS
-from nest.present.launch import launch_texts
 from nest.present.screen import (
     LABELS,
     answer_rows,
     continued,
     degrees,
     launch_text,
+    launch_texts,
     others_text,
     run_text,
 )
@@ -36,7 +34,7 @@ from nest.present.table import show
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import SolveResult
 from nest.uncertainty.intervals import intervals_of
-from nest.util.time_scale import TimeScale, digits
+from nest.util.time_scale import digits
 from tests.builders import make_cost, make_levels, make_problem
 
 TEXTS = ["# what starts it"]
@@ -265,7 +263,7 @@ def test_what_else_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_labels_and_headings_are_words_of_the_glossary() -> None:
-    """Rows have the order of LABELS; columns are named by HEADINGS."""
+    """Rows have the order of LABELS."""
     problem = one_layer()
     result = nest.solve(problem, "dp")
     rows = answer_rows(problem, result)
@@ -274,5 +272,3 @@ def test_labels_and_headings_are_words_of_the_glossary() -> None:
     show(file, *screen_of(problem, [*reversed(rows)]))
     text, *_ = screen(problem, result).partition("\n\n")
     assert file.getvalue() == f"{text}\n"
-    columns = comparison.screen_columns(problem, TimeScale.fitting(None))
-    assert [x.heading.partition(",")[0] for x in columns] == [*HEADINGS]

@@ -19,6 +19,8 @@ from nest.ir import Plan, Stage, Strategy
 from nest.present import comparison
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.fitted import FittedTable
+from nest.present.pages.answers import solver_rows
+from nest.present.pages.html import to_html
 from nest.present.screen import answer_rows, stage_parts
 from nest.present.table import percent, show, signed_percent, terminal_table
 from nest.present.verbosity import VERBOSE
@@ -27,6 +29,7 @@ from nest.solvers.result import Outcome, SolveResult
 from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 from tests.loopback import big_plan, good_plan, tiny_problem
+from tests.pages import document
 
 
 @pytest.fixture
@@ -267,14 +270,20 @@ def test_footer_says_how_to_repeat_the_table() -> None:
 
 
 def test_a_column_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name in ``CSV_KEYS`` puts a field of an answer into CSV."""
-    keys = (*comparison.CSV_KEYS, "claimed_quanta")
-    monkeypatch.setattr(comparison, "CSV_KEYS", keys)
+    """An entry of ``all_columns`` is on terminals, on pages and in CSV files."""
+    added = Column("claimed_quanta", "claimed, quanta", ",d", rank=6)
+    before = comparison.all_columns
+    monkeypatch.setattr(comparison, "all_columns", lambda *a: [*before(*a), added])
     problem = tiny_problem()
     results = [replace(make_results()[0], claimed_quanta=4096)]
-    header, row = comparison.result_csv(problem, results).splitlines()
-    assert header.endswith(",claimed_quanta")
-    assert row.endswith(",4096")
+    csv = [x.split(",") for x in comparison.result_csv(problem, results).splitlines()]
+    assert [x[-1] for x in csv] == ["claimed_quanta", "4096"]
+    _, header, _, row, *_ = text_of(*compare_screen(problem, results))
+    assert re.search("claimed, quanta$", header)
+    assert re.search(" 4,096$", row)
+    page = to_html(document(solvers=solver_rows(results, problem)))
+    assert re.search("<th[^>]*>claimed, quanta</th>", page)
+    assert re.search("<td[^>]*>4,096</td>", page)
 
 
 def test_encoding_without_unicode() -> None:

@@ -29,7 +29,7 @@ from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
 from nest.models.choices import Degrees
-from nest.models.operators import Split
+from nest.models.operators.base import Split
 from nest.profiles import (
     Entry,
     InvalidProfileError,

@@ -192,8 +192,7 @@ def test_cells_of_runs_are_short() -> None:
 
 def test_blanks_of_a_message_are_looked_through_once() -> None:
     with limited():
-        text = f"a{' ' * 10**6}b \n\n c"
-        assert clipped(text).endswith(" b c")
+        assert clipped(f"a{' ' * 10**6}b \n\n c").endswith(" b c")
 
 
 @pytest.mark.parametrize("cell", ["1e308", "1e-300"])

@@ -29,7 +29,7 @@ def test_the_runtime_lock_has_what_nest_imports_and_no_tools(step: Any):
     assert {"click", "msgspec", "networkx", "numpy", "ortools"} <= names
     # Of ortools, of rich, of pandas, which is of ortools.
     assert {"protobuf", "pygments", "python-dateutil"} <= names
-    assert not names & {"pytest", "ruff", "mypy", "highspy", "matplotlib"}
+    assert not names & {"pytest", "ruff", "mypy", "matplotlib"}
     assert lock.count("==") <= lock.count("--hash=")
 
 

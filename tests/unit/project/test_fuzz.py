@@ -78,8 +78,7 @@ def test_how_no_command_may_end_is_noticed(
         started.append(subprocess.Popen(*words))
 
     def acts(_: Any) -> None:
-        fake = SimpleNamespace(Popen=popen)
-        exec(act, {"sys": sys, "os": os, "subprocess": fake})
+        exec(act, {"sys": sys, "os": os, "subprocess": SimpleNamespace(Popen=popen)})
         sys.exit(0)
 
     monkeypatch.setattr("tests.commands.main", acts)
@@ -150,8 +149,7 @@ def test_a_process_that_dies_is_told(
 ) -> None:
     """As one does in which a parser of C has no stack left."""
     dies = Reader("", lambda: [b"x"], lambda path: os._exit(3))
-    fine = Reader("", lambda: [b"x"], lambda path: None)
-    readers = {"dies": dies, "fine": fine}
+    readers = {"dies": dies, "fine": Reader("", lambda: [b"x"], lambda path: None)}
     monkeypatch.setattr(fuzz, "READERS", readers)
     monkeypatch.setattr("tests.commands.COMMANDS", {})
     assert fuzz.fuzz(6, 5, jobs=2) == 1

@@ -9,8 +9,6 @@ from __future__ import annotations
 import builtins
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 from nest.cost.score import score
 from nest.ir import problem_hash
 from nest.models import builtin
+from tests.children import python
 from tests.regression.store import load, solve, stored
 
 SCRIPT = Path(__file__).parents[3] / "bench" / "identity.py"
@@ -71,8 +70,6 @@ def test_scores_add_no_floats_with_the_builtin_sum(
 
 
 def test_the_script_for_other_pythons_finds_what_is_stored():
-    found = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True
-    )
+    found = python(SCRIPT)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count(" ok\n") == len(VALUES)

@@ -57,6 +57,10 @@ def test_nothing_but_the_door_imports_the_command_line(graph: Graph) -> None:
         and any(f"{x.module}.".startswith("nest.cli.") for x in others)
     }
     assert found == {"nest.__main__"}
+    naming = {
+        name for name, path in modules().items() if "nest.cli." in path.read_text()
+    }
+    assert {room_of(name).name for name in naming} <= {"cli", "door"}
 
 
 #: Modules that name modules of higher floors as text, which they import when

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
+
 from tests.names import counted, names_of, stored
+from tests.rooms import modules, room_of, tree_of
+
+#: Public classes of one room that share a name. The list may only get shorter.
+SHARED = {
+    *("Choice", "Key", "Model", "PathModel", "Place", "Program"),
+    *("Routes", "Tables"),
+}
 
 
 def test_vague_names_get_fewer() -> None:
@@ -15,6 +25,16 @@ def test_vague_names_get_fewer() -> None:
     assert not more, "name variables by what they hold (CONTRIBUTING.md)"
     fewer = {name for name, most in allowed.items() if counts.get(name, 0) < most}
     assert not fewer, "well done: store it with python -m tests.names"
+
+
+def test_classes_of_a_room_have_different_names() -> None:
+    counts = Counter(
+        (room_of(name).name, node.name)
+        for name, path in modules().items()
+        for node in tree_of(path).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for (_, name), count in counts.items() if count > 1} == SHARED
 
 
 def test_what_counts_as_a_use() -> None:

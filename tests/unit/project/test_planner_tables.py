@@ -122,8 +122,7 @@ def test_the_page_shows_the_stored_rows() -> None:
 
 def test_the_page_of_launchability_shows_the_stored_rows() -> None:
     rows = read_rows("launchability")
-    text = block("launchability", "launchability")
-    assert text == launchability.markdown(rows)
+    assert block("launchability", "launchability") == launchability.markdown(rows)
     assert {row["instance"] for row in rows} == {
         entry["name"] for entry in planners.read_entries()
     }
@@ -153,8 +152,7 @@ def test_rows_are_of_the_problems_as_they_are_built() -> None:
         assert best["instance"] == one.name
         assert best["status"] == "optimal"
         for solver in SOLVERS:
-            found = rows[one.hash, solver]
-            time_ns = planners.fitting_ns(found, repaired=True)
+            time_ns = planners.fitting_ns(rows[one.hash, solver], repaired=True)
             assert time_ns is None or time_ns >= best["shared_step_time_ns"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -13,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.children import python
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -77,11 +78,7 @@ def test_the_check_of_links_fails(site: Path) -> None:
     """Also where there is no page at all."""
 
     def run(folder: Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, DOCS / "check_links.py", folder],
-            capture_output=True,
-            text=True,
-        )
+        done = python(DOCS / "check_links.py", folder)
         return done.returncode, done.stdout
 
     assert run(site) == (0, "links: 2 pages, 0 broken links\n")
@@ -130,8 +127,7 @@ def test_every_page_is_on_the_left() -> None:
 
 
 def test_pictures_in_the_repository_are_those_that_the_build_takes() -> None:
-    pictures = load("pictures")
-    files = {each.file for each in pictures.REPORT}
+    files = {each.file for each in load("pictures").REPORT}
     assert files == {path.name for path in (DOCS / "images").iterdir()}
     named = re.findall(r"images/([\w-]+\.png)", (DOCS / "report.md").read_text())
     assert set(named) == files
@@ -187,8 +183,7 @@ def test_without_a_browser_nobody_looks_and_it_says_so(
     access = load("check_access")
     monkeypatch.setattr(access, "why_not", lambda: "there is no Chromium")
     assert access.main() == 0
-    said = capsys.readouterr().out
-    assert said == "access: not checked: there is no Chromium\n"
+    assert capsys.readouterr().out == "access: not checked: there is no Chromium\n"
 
 
 def test_corners_of_tables_head_nothing() -> None:

@@ -62,8 +62,7 @@ def test_it_compares_solvers_where_it_is_installed(wheel: Path, tmp_path: Path) 
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python]
-    options = ["--quiet", "--no-index", "--no-deps"]
-    run(*pip, "install", *options, wheel, cwd=tmp_path)
+    run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=tmp_path)
     # Not the working tree: files named *.pth do not count on this path.
     paths = {"PYTHONPATH": sysconfig.get_path("purelib")}
     code = "import nest; print(nest.__file__)"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
 import pytest
@@ -30,22 +30,21 @@ from nest.requests.settings import Request, in_python, option_name, settings_of
 from nest.requests.solving import CompareRequest, SolveRequest
 from tests.loopback import tiny_problem
 
-#: Options that decide what a command shows or writes, not what it answers.
+#: Options that decide what a command shows or writes, not what it answers, and
+#: what Python has instead.
 SCREEN = {
-    *("help", "quiet", "verbose", "json_path", "output", "plan_option"),
-    *("html_path", "csv_path", "plot_path", "details_path", "next_path"),
-    *("tokens", "prices", "steps", "top", "folder", "describe"),
-    *("published", "promises", "template", "launch", "launch_dir"),
-    *("model_path", "log_path"),
+    "nothing to show": "help quiet verbose describe published promises template",
+    "the answer, which nest.write writes": "json_path output csv_path folder",
+    "pictures and pages of the answer": "html_path plot_path details next_path",
+    "the argument plan": "plan_option",
+    "days and dollars: a product of the step time": "tokens prices steps",
+    "a choice of the points in Frontier.points": "top within",
+    "nest.export": "launch launch_dir",
+    "files of an engine, for its developers": "model_path log_path",
 }
 
-#: Questions that a command asks in addition to its request.
-MORE = {
-    "nest compare": {"target_loss", "jobs", "texts"},
-    "nest solve": {"target_loss", "robust"},
-    "nest pareto": {"prover", "numbers", "within"},
-    "nest report": {"texts", "plan"},
-}
+#: Arguments of nest compare for several problems, which nest.bench compares.
+MORE = {"nest compare": {"jobs", "texts"}}
 
 #: The functions of Python, and the command of each.
 FUNCTIONS = {
@@ -88,8 +87,10 @@ def test_every_question_of_the_command_line_has_a_function() -> None:
     paths = {path for path, _ in commands()}
     top = {" ".join(path.split()[:2]) for path in paths}
     assert top == {*FUNCTIONS.values(), *NO_FUNCTION}
+    page = (Path(nest.__file__).parents[1] / "docs" / "python.md").read_text()
     for name in FUNCTIONS:
         assert getattr(nest, name) is getattr(api, name)
+        assert f"`nest.{name}(" in page
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -101,7 +102,8 @@ def test_every_option_is_an_argument_in_python(name: str) -> None:
     options = {parameter.name for parameter in command.params}
     if name == "problem":  # the command lists and writes problems, too
         options -= {"shown", "models", "clusters"}
-    assert options - arguments - SCREEN <= MORE.get(path, set())
+    screen = set(" ".join(SCREEN.values()).split())
+    assert options - arguments - screen <= MORE.get(path, set())
     assert MORE.get(path, set()) <= options
 
 
@@ -136,6 +138,14 @@ def test_an_axis_is_a_setting_and_a_choice() -> None:
     assert settings == {*Choice.__struct_fields__} - {"target"}
 
 
+@pytest.mark.parametrize("name", [*FUNCTIONS, "load"])
+def test_type_hints_say_what_a_function_returns(name: str) -> None:
+    function = getattr(nest, name)
+    returned = get_type_hints(function)["return"]
+    text = inspect.signature(function).return_annotation
+    assert returned.__name__ == text.partition("[")[0]
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_signatures_and_help_show_every_argument(name: str) -> None:
     function = getattr(nest, name)
@@ -157,6 +167,12 @@ def test_the_list_of_commands_says_what_each_is() -> None:
         command = context.command.get_command(context, name)  # type: ignore[attr-defined]
         assert command.help.split("\n")[0] == text
         assert command.name == name
+
+
+def test_help_explains_arguments_before_options() -> None:
+    text = CliRunner().invoke(cli, ["score", "--help"]).output
+    arguments = text.partition("Arguments:\n")[2].partition("\n\nOptions:\n")[0]
+    assert re.findall(r"^  (\[\w+\]) +\w", arguments, re.M) == ["[PROBLEM]", "[PLAN]"]
 
 
 def test_errors_speak_the_language_of_the_caller() -> None:
@@ -246,6 +262,14 @@ def test_every_error_names_python_arguments() -> None:
         r"^flavor: expected to torchtitan": lambda: nest.export(
             chain, "tp=8,pp=1", to="megatron", flavor="x"
         ),
+        r"example model='llama3-8b', cluster='h100x64', vary='mem.*'$": nest.sweep,
+        r"^headroom: expected a size such as 8GB": (
+            lambda: nest.solve(chain, headroom=8)  # type: ignore[arg-type]
+        ),
+        r"^objectives: expected one of": lambda: nest.pareto(chain, "x"),
+        r"^solvers: expected one of": lambda: nest.bench("quick", solvers="x"),
+        r"^points: expected prove too": lambda: nest.pareto(chain, points=(1,)),
+        r"^target_loss: expected target": lambda: nest.solve(chain, target_loss=True),
         r"^solver: expected either it or search": lambda: nest.explain(
             chain, "tp=8,pp=1", search=False, solver="milp"
         ),
@@ -253,6 +277,18 @@ def test_every_error_names_python_arguments() -> None:
     for text, call in calls.items():
         with pytest.raises(NestError, match=text):
             call()
+
+
+def test_questions_beside_the_plan_are_answered_in_python() -> None:
+    frontier = nest.pareto(tiny_problem(), prove="brute", points=(1,), workers=1)
+    assert [proof.verdict for proof in frontier.proofs] == ["proven"]
+    more: dict[str, Any] = {"target": "megatron", "pin": "pp=4,r=1", "workers": 1}
+    loss = nest.compare("llama2-7b-8", "dp", target_loss=True, **more).target_loss
+    result = nest.solve("llama2-7b-8", target_loss=True, **more)
+    assert loss is not None
+    assert result.extra["target_loss"] == loss.to_json()
+    guaranteed = nest.solve("llama2-7b-8", robust=True, **more).extra["robust"]
+    assert guaranteed["guaranteed_step_time_ns"] > result.step_time_ns
 
 
 def settings_read(

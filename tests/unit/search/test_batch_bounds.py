@@ -19,6 +19,7 @@ from nest.search.batch_bounds import (
 from nest.search.linear_program import LinearProgram
 from nest.search.list_orders import OrderScope, OrderSearch
 from nest.search.order_bounds import order_bound
+from tests.rows import named_rows
 
 # Linear programs
 
@@ -43,8 +44,10 @@ def test_no_price_gives_more_than_the_optimum(price: float) -> None:
     expected += min(0.0, 2 - price)
     built = program()
     built.solve()
-    assert built.bound(np.array([price])) == pytest.approx(expected, abs=1e-4)
-    assert built.bound(np.array([price])) <= 5.0
+    # The row is kept in quarters.
+    bound = built.bound(np.array([4 * price]))
+    assert bound == pytest.approx(expected, abs=1e-4)
+    assert bound <= 5.0
 
 
 def test_what_nothing_satisfies_costs_the_penalty() -> None:
@@ -141,103 +144,11 @@ def layer(times: tuple[float, float, float], **fields: float) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rows", "fields", "expected"),
-    [
-        pytest.param(
-            [layer((0, 0, 10))],
-            {"layers": (5,)},
-            # the devices have five layers of 80, so one has two
-            160,
-            id="work of whole layers",
-        ),
-        pytest.param([layer((0, 0, 10), load=3000)], {}, 83, id="work and sync"),
-        pytest.param(
-            [layer((0, 0, 10), static=0.3, kept_share=0.2, working=0.1)],
-            {"layers": (5,)},
-            # two on a device take 1.1 of its memory
-            10_000,
-            id="bytes of whole layers",
-        ),
-        pytest.param(
-            [layer((0, 0, 10)), layer((0, 0, 3), kind=1)],
-            {"layers": (4, 1)},
-            # the one layer of 24 is beside one of 80
-            104,
-            id="a single layer",
-        ),
-        pytest.param(
-            [layer((0, 0, 10)), layer((0, 0, 1), kind=1, devices=2)],
-            {"layers": (3, 1)},
-            # three devices and two are more than four
-            160,
-            id="a single layer on a block of its own",
-        ),
-        pytest.param(
-            [layer((10, 10, 10))],
-            {},
-            # 8 · 30, and 10 and 10 in front of each of three blocks: half
-            # of them waits for half
-            240 + 15,
-            id="forward passes in front",
-        ),
-        pytest.param(
-            [layer((10, 10, 0))], {}, 160 + 15 + 15, id="gradients of inputs behind"
-        ),
-        pytest.param(
-            [layer((10, 10, 100))],
-            {"count": 2},
-            # 40 to the last layer, no gradient before; 2 · 110; 15 back
-            40 + 220 + 15,
-            id="a trip forward",
-        ),
-        pytest.param(
-            [layer((10, 10, 0))],
-            {"count": 2},
-            # 40 + 20 + 15 + 15, less where some blocks have two layers
-            86.6,
-            id="a trip there and back",
-        ),
-        pytest.param(
-            [layer((10, 10, 10), kept_share=0.5)],
-            {"count": 4},
-            # two forward passes of four fit before the first gradient
-            40 + 120 - 20 + 15,
-            id="passes ahead fill the memory",
-        ),
-        pytest.param(
-            [layer((10, 10, 10), kept_share=0.5, static=0.2)],
-            {"count": 4},
-            40 + 120 - 16 + 15,
-            id="passes ahead fill what is free",
-        ),
-        pytest.param(
-            [layer((10, 10, 100), kept_share=0.001)],
-            {"count": 2},
-            40 + 220 + 15,
-            id="no more passes ahead than there are",
-        ),
-        pytest.param(
-            [layer((10, 10, 10), kept_share=0.6, static=0.1)],
-            {"count": 100},
-            # 100 · (6 · 12 + 4 · 18) bytes times time in 3.6 bytes
-            4000,
-            id="bytes times stays",
-        ),
-        pytest.param(
-            [layer((10, 10, 100)), layer((2, 10, 400))],
-            {"count": 2},
-            # as a trip forward, from where a range of trips begins
-            272.9,
-            id="fast passes count where they are taken",
-        ),
-        pytest.param(
-            [layer((10, 10, 10))], {"ordered": False}, 240, id="passes in pairs"
-        ),
-    ],
+    ("rows", "fields", "expected"), named_rows("bounds", "least_steps")
 )
 def test_the_least_step(rows: Any, fields: dict[str, Any], expected: float) -> None:
     """In thousands of quanta, to a part in a thousand."""
-    found = least(*rows, **fields)
+    found = least(*(layer(**row) for row in rows), **fields)
     assert 1000 * expected * 0.998 <= found <= 1000 * expected
 
 
@@ -306,8 +217,7 @@ def test_the_least_bound_of_several_batches() -> None:
     assert least_bound([*batches], 8000, lambda: False) == 8000
     assert least_bound([*batches], 5, lambda: False) == 5
     asked = [*batches]
-    found = least_bound(asked, 20_000, lambda: False)
-    assert 8000 - 20_000 / 50 <= found <= 8000
+    assert 8000 - 20_000 / 50 <= least_bound(asked, 20_000, lambda: False) <= 8000
     assert asked[0] is batches[1]
     assert least_bound([*batches], 20_000, lambda: True) == 8000
     assert least_bound([], 70, lambda: False) == 70

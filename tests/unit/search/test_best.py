@@ -93,7 +93,7 @@ def test_the_search_ends_within_the_gap():
 
     problem = make_problem(
         {"a": either((40, 0), (0, 60)), "b": either((10, 50), (30, 31))},
-        edges=(("a", "b", 0),),
+        edge=0,
         global_batch=2,
         replicas=(1,),
         schedule="gpipe",
@@ -116,7 +116,7 @@ def test_more_stages_than_the_cheapest_path_has_are_looked_at():
     costs = make_cost(10, 20), make_cost(4, 10, tp=4)
     problem = make_problem(
         dict.fromkeys("abcd", costs),
-        edges=(("a", "b", 0), ("b", "c", 0), ("c", "d", 0)),
+        edge=0,
         devices=4,
         global_batch=16,
         replicas=(1,),
@@ -145,8 +145,7 @@ def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
         overlap={"weights": 0.5, "gradients": 0.5},
         replicas=(1,),
     )
-    output = optima.search(problem)
-    assert output.status is Status.OPTIMAL
+    assert optima.search(problem).status is Status.OPTIMAL
     weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
     assert groups == [{weights | gradients, weights}, {gradients, frozenset()}]
 

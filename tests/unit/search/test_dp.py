@@ -100,10 +100,9 @@ def test_a_longer_load_may_hold_up_less_under_gpipe():
             "a": make_cost(31, 10, tp=2),
             "b": (make_cost(10, 30, tp=2), make_cost(31, 10, cp=2)),
         },
-        edges=(("a", "b", 0),),
+        edge=0,
         schedule="gpipe",
         global_batch=10,
         replicas=(1,),
     )
-    found = DpSolver().solve(problem, SolveOptions())
-    assert found.claimed_quanta == 451
+    assert DpSolver().solve(problem, SolveOptions()).claimed_quanta == 451

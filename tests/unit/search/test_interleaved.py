@@ -7,7 +7,6 @@ says otherwise.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -40,9 +39,10 @@ from tests.builders import (
     make_levels,
     make_plan,
     make_problem,
+    with_job,
 )
 from tests.properties.profiles import examples
-from tests.strategies import problems
+from tests.strategies import pick, problems
 
 FREE = make_levels((4, 0.0, 1e18))
 
@@ -62,10 +62,8 @@ def chain(costs, edge=0, skips=(), **fields):
     names = [f"l{i}" for i in range(len(costs))]
     return make_problem(
         dict(zip(names, costs, strict=True)),
-        edges=(
-            *((a, b, edge) for a, b in itertools.pairwise(names)),
-            *((names[i], names[j], size) for i, j, size in skips),
-        ),
+        edge=edge,
+        edges=tuple((names[i], names[j], size) for i, j, size in skips),
         **{
             "devices": 2,
             "global_batch": 4,
@@ -92,7 +90,7 @@ def task_of(problem, deadline=None):
 
 
 def plain(problem):
-    return replace(problem, job=replace(problem.job, virtual_stages=(1,)))
+    return with_job(problem, virtual_stages=(1,))
 
 
 # What it finds
@@ -180,8 +178,7 @@ def test_communication_is_paid_per_chunk():
 def test_more_blocks_than_micro_batches_cannot_interleave():
     """M = 1 with two devices; one block is no pipeline."""
     problem = equal(8, global_batch=1)
-    output = solve(problem)
-    assert output == SolverOutput(
+    assert solve(problem) == SolverOutput(
         status=Status.OPTIMAL,
         plan=solve(plain(problem)).plan,
         claimed_quanta=240,
@@ -280,11 +277,7 @@ def ways_to_cut(draw):
     problem = chain(
         costs,
         edge=draw(numbers),
-        skips=draw(
-            st.sampled_from(
-                ((), ((0, last, 30),), ((0, 2, 7), (0, last, 3), (1, 3, 90)))
-            )
-        ),
+        skips=pick(draw, ((), ((0, last, 30),), ((0, 2, 7), (0, last, 3), (1, 3, 90)))),
         devices=blocks * width * replicas,
         topology=make_levels((2, 1.0, 1e9), (3, 5.0, 5e8), (2, 20.0, 1e8)),
         hbm=1e9,
@@ -307,8 +300,7 @@ def ways_to_cut(draw):
         terms.strategies.index(Strategy(tp=width)),
         make_split(problem, replicas, 1),
     )
-    shape = chunks.Shape(blocks, virtual)
-    return uniform, shape, [0, *sorted(inner), len(costs)]
+    return uniform, chunks.Shape(blocks, virtual), [0, *sorted(inner), len(costs)]
 
 
 @examples(100)
@@ -358,8 +350,7 @@ def test_a_later_chunk_may_hold_the_most_of_a_block():
     shapes = chunks.prefix_shapes(CostModel(problem))
     uniform = chunks.Uniform(BatchTerms(shapes, 1), 0, make_split(problem, 1, 1))
     found = chunks.Chunks(uniform, chunks.Shape(2, 2))
-    prices = found.price(np.arange(5)[None])
-    assert prices.excess.tolist() == [[50, 0]]
+    assert found.price(np.arange(5)[None]).excess.tolist() == [[50, 0]]
     verdict = score(problem, found.plan([0, 1, 2, 3, 4]))
     assert [b.memory_bytes for b in verdict.blocks] == [200, 0]
 
@@ -471,8 +462,7 @@ def test_an_uneven_plan_is_not_faster_than_its_passes():
 @examples(25)
 @given(problems(preset="standard"))
 def test_between_the_plain_optimum_and_brute_force(problem):
-    job = replace(problem.job, schedule="1f1b", virtual_stages=(1, 2))
-    problem = replace(problem, job=job)
+    problem = with_job(problem, schedule="1f1b", virtual_stages=(1, 2))
 
     def step(output):
         if output.plan is None:
@@ -507,11 +497,11 @@ def uniform_chains(draw):
         devices=devices,
         topology=make_levels((2, 1.0, 1e9), (3, 3.0, 1e9))
         if devices > 4
-        else draw(st.sampled_from(topologies)),
-        replicas=draw(st.sampled_from((None, (1,)))),
+        else pick(draw, topologies),
+        replicas=pick(draw, (None, (1,))),
         global_batch=draw(st.integers(1, 8)),
-        virtual_stages=draw(st.sampled_from(((1, 2), (1, 3), (1, 2, 3)))),
-        memory_bytes=draw(st.sampled_from((10**6, 10**6, 100, 60))),
+        virtual_stages=pick(draw, ((1, 2), (1, 3), (1, 2, 3))),
+        memory_bytes=pick(draw, (10**6, 10**6, 100, 60)),
     )
 
 
@@ -573,8 +563,7 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
     reports = []
     DpSolver().solve(equal(8), SolveOptions(), reports.append)
     assert {r.lower_bound_quanta for r in reports} == {None}
-    steps = [r.claimed_quanta for r in reports if r.plan is not None]
-    assert steps[-2:] == [600, 540]
+    assert [r.claimed_quanta for r in reports if r.plan is not None][-2:] == [600, 540]
 
 
 @pytest.mark.parametrize(
@@ -586,8 +575,7 @@ def test_no_bound_is_reported_where_a_plan_may_be_better():
     ],
 )
 def test_the_answer_claims_no_more_than_was_done(fields, step, status, bound):
-    cost = make_cost(10, 20, kept_bytes=2)
-    output = solve(equal(8, cost, **fields))
+    output = solve(equal(8, make_cost(10, 20, kept_bytes=2), **fields))
     assert (output.status, output.claimed_quanta) == (status, step)
     assert output.lower_bound_quanta == bound
     assert output.detail == (OPEN if status is Status.FEASIBLE else "")

@@ -6,8 +6,6 @@ devices, messages free, four micro-batches.
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from msgspec.structs import replace
 
@@ -25,7 +23,7 @@ def chain(costs, **fields):
     names = [f"l{i}" for i in range(len(costs))]
     return make_problem(
         dict(zip(names, costs, strict=True)),
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        edge=0,
         **{
             "devices": 2,
             "global_batch": 4,

@@ -90,5 +90,4 @@ def test_sync_below_the_floor_is_alike_only_at_the_end():
 def test_layouts_that_are_still_read_are_kept_apart():
     """The slower layout first, as a change takes 20 + 20."""
     first = options((0, 30, 0, 0, 0), (1, 35, 0, 0, 0))
-    second = options((1, 10, 0, 0, 0))
-    assert ways(first, second, change=20) == {(45, 0, 4)}
+    assert ways(first, options((1, 10, 0, 0, 0)), change=20) == {(45, 0, 4)}

@@ -6,6 +6,8 @@ one for gradients of weights.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nest.cost.schedules.ordered import pass_text
@@ -20,6 +22,7 @@ from nest.search.list_orders import (
 )
 from nest.search.order_bounds import order_bound
 from tests.orders import scope_of
+from tests.rows import named_rows, rows
 
 
 def texts(order: ListOrder | None) -> list[str]:
@@ -39,8 +42,7 @@ def plain(scope: OrderScope, forward_first: bool = False) -> Delays:
 
 def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
     """A whole backward pass keeps it until all of it has ended."""
-    times = [(1, 2, 4), (8, 16, 32), (64, 128, 256)]
-    scope = scope_of(times, 2, (9, 9, 9), whole=(1,))
+    scope = scope_of([(1, 2, 4), (8, 16, 32), (64, 128, 256)], 2, (9, 9, 9), whole=(1,))
     assert scope.weights == [4, 0, 256]
     assert scope.inputs == [2, 48, 128]
     # 8 + 64 forward, 128 + 48 back; 1 + 2 more of chunk 1, and its 4.
@@ -50,83 +52,10 @@ def test_a_micro_batch_stays_for_a_trip_to_the_last_chunk_and_back() -> None:
 # What no order is shorter than
 
 
-@pytest.mark.parametrize(
-    ("scope", "bound"),
-    [
-        # The work of one block: 3 (1 + 2 + 3).
-        pytest.param(scope_of([(1, 2, 3)], 3, (9,)), 18, id="work"),
-        # Block 2 waits 2, then works 2 (10 + 10 + 10).
-        pytest.param(scope_of([(2, 3, 4), (10, 10, 10)], 2, (9, 9)), 62, id="head"),
-        # 2 + 2 (10 + 10), and then the 3 of block 1; 2 W of 1 fit in them.
-        pytest.param(scope_of([(2, 3, 4), (10, 10, 1)], 2, (9, 9)), 45, id="front"),
-        # The trip: 1 + 10 forward, 10 back, then I and W of block 1.
-        pytest.param(scope_of([(1, 1, 1), (10, 10, 0)], 1, (9, 9)), 23, id="trip"),
-        # Block 2 of a V: 1 + 5 + 5 + 1 forward and 1 back, until it goes back
-        # 5 + 5; then the 1 of chunk 1.
-        pytest.param(
-            scope_of(
-                [(1, 1, 1), (5, 5, 0), (5, 5, 0), (1, 1, 1)],
-                *(1, (9, 9)),
-                placement="v",
-            ),
-            24,
-            id="trip of chunks",
-        ),
-        # A trip of 10 + 3 · 5 forward and 3 · 5 back; of 4 F on block 1 at
-        # most 3 are in flight then: 10, and 4 I of 10.
-        pytest.param(
-            scope_of([(10, 10, 0), *[(5, 5, 0)] * 3], 4, (3, 9, 9, 9)), 90, id="ahead"
-        ),
-        # Block 3: 2 until it starts, 2 F and 2 I; of 2 W one comes before
-        # the last I, as one fits. Then the 10 of blocks 1 and 2.
-        pytest.param(
-            scope_of([(1, 5, 0), (1, 5, 0), (1, 1, 4)], 2, (9, 9, 1)), 20, id="late"
-        ),
-        # One at a time on block 1: 1 + 1 forward, 1 + 1 back, W: 3 · 5.
-        pytest.param(scope_of([(1, 1, 1), (1, 1, 1)], 3, (1, 1)), 15, id="memory"),
-        # 3 bytes hold one micro-batch of 2.
-        pytest.param(
-            scope_of([(1, 1, 1), (1, 1, 1)], 3, (3, 3), (2, 2)),
-            15,
-            id="whole micro-batches",
-        ),
-        # Block 2 waits 1; then 3 (2 + 2 + 1) one at a time.
-        pytest.param(scope_of([(1, 1, 1)] * 3, 3, (9, 1, 9)), 16, id="behind head"),
-        # Two micro-batches through chunks of 1 + 3 + 1 and 1 + 2 + 1.
-        pytest.param(
-            scope_of(
-                [(0, 0, 0), (1, 3, 1), (1, 2, 1), (0, 0, 0)],
-                *(2, (9, 4)),
-                (1, 1, 2, 1),
-                placement="v",
-            ),
-            18,
-            id="work of chunks",
-        ),
-        # Block 1 of a V of 3 blocks: chunk 1 keeps 2 bytes for 6 + 6 + 1,
-        # chunk 6 keeps 1 for 3. 4 (2 · 13 + 3) / 3 is 38.7.
-        pytest.param(
-            scope_of([(1, 1, 1)] * 6, 4, (3, 9, 9), (2, *[1] * 5), placement="v"),
-            39,
-            id="memory of chunks",
-        ),
-        # A whole backward pass of block 2 has to end: 1 + 1 + 10, then 2.
-        pytest.param(
-            scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9), whole=(1,)), 14, id="whole"
-        ),
-        # 2 + 4, then 2; block 2: 1 + 1 + 4 + 6.
-        pytest.param(scope_of([(1, 1, 1), (1, 4, 6)], 1, (9, 9)), 12, id="split"),
-        # Nothing is kept: all fit, as in the third case.
-        pytest.param(
-            scope_of([(2, 3, 4), (10, 10, 1)], 2, (0, 0), (0, 0)), 45, id="nothing kept"
-        ),
-        # In 1 byte not even one micro-batch fits: no order is shorter.
-        pytest.param(scope_of([(1, 2, 3)], 3, (1,), (2,)), 19, id="nothing fits"),
-    ],
-)
-def test_bounds_of_orders(scope: OrderScope, bound: int) -> None:
+@pytest.mark.parametrize(("scope", "bound"), named_rows("orders", "bounds"))
+def test_bounds_of_orders(scope: dict[str, Any], bound: int) -> None:
     """One case where each of the terms is the largest."""
-    assert order_bound(scope) == bound
+    assert order_bound(scope_of(**scope)) == bound
 
 
 # Orders
@@ -188,8 +117,7 @@ def test_no_order_runs_dead(placement: str) -> None:
     kept = (3, 1, 3, 1) if placement == "v" else (3, 1, 1, 3)
     scope = scope_of([(1, 1, 1)] * 4, 3, (4, 4), kept, placement)
     for delays in first_delays(scope):
-        order = list_order(scope, delays)
-        assert order is not None
+        assert list_order(scope, delays) is not None
     less = scope_of([(1, 1, 1)] * 4, 3, (4, 3), kept, placement)
     assert list_order(less, plain(less)) is None
 
@@ -220,24 +148,14 @@ def test_what_returns_leaves_its_room_to_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "free", "kept", "expected"),
-    [
-        # Stays of 5 and 3, 1 byte each: 10 · 5 / 8 and 10 · 3 / 8.
-        (8, 10, (1, 1), (6, 3)),
-        (4, 10, (1, 1), (4, 3)),  # there are no more
-        (8, 1, (1, 1), (1, 1)),  # one at least
-        # 2 · 5 + 3 per micro-batch: 26 · 5 / 13 and 26 · 3 / 13.
-        (99, 26, (2, 1), (10, 6)),
-        (8, 0, (0, 0), (1, 1)),
-        (8, 7, (0, 0), (8, 8)),
-    ],
+    ("count", "free", "kept", "expected"), rows("orders", "balanced")
 )
 def test_balanced_chunks(
-    count: int, free: int, kept: tuple[int, int], expected: tuple[int, int]
+    count: int, free: int, kept: list[int], expected: list[int]
 ) -> None:
     scope = scope_of([(1, 1, 1)] * 2, count, (free,), kept, "v")
     assert [scope.stay(0), scope.stay(1)] == [5, 3]
-    assert balanced(scope) == expected
+    assert balanced(scope) == (*expected,)
 
 
 def test_first_delays_are_of_gradients_of_weights() -> None:
@@ -283,8 +201,7 @@ def test_a_search_is_done_where_nothing_fits() -> None:
 
 def test_a_search_goes_on_and_repeats_itself() -> None:
     """1,000 orders at once or in parts: the same best one."""
-    times = [(3, 7, 2), (5, 1, 9), (4, 4, 4)]
-    scope = scope_of(times, 5, (4, 3, 2))
+    scope = scope_of([(3, 7, 2), (5, 1, 9), (4, 4, 4)], 5, (4, 3, 2))
     whole, parts = OrderSearch(scope, 0, 1), OrderSearch(scope, 0, 1)
     whole.run(lambda: False, 120)
     for _ in range(3):

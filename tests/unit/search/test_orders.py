@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from nest.search.solver import DpSolver
 from nest.search.task import SearchTask
 from nest.solvers import registry
 from nest.solvers.base import Deadline, SolveOptions, Status
-from tests.builders import make_cost, make_levels, make_plan, make_problem
+from tests.builders import make_cost, make_levels, make_plan, make_problem, with_job
 from tests.orders import least_end
 
 FREE = make_levels((4, 0.0, 1e18))
@@ -33,7 +32,7 @@ def chain(num_layers: int = 4, **job: Any) -> Problem:
     names = "abcdefgh"[:num_layers]
     return make_problem(
         dict.fromkeys(names, make_cost(10, 20, kept_bytes=1)),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=FREE,
         **{"global_batch": 2, "schedule": "any", **job},
     )
@@ -100,7 +99,7 @@ def test_a_bound_of_a_formula_is_none_of_its_passes() -> None:
     }
     problem = make_problem(
         costs,
-        edges=(("a", "b", 1), ("b", "c", 1)),
+        edge=1,
         topology=FREE,
         memory_bytes=16,
         global_batch=2,
@@ -113,7 +112,7 @@ def test_a_bound_of_a_formula_is_none_of_its_passes() -> None:
     assert output.plan.order == "1f1b"
     assert output.lower_bound_quanta is not None
     assert output.lower_bound_quanta <= 40
-    alone = replace(problem, job=replace(problem.job, schedule="1f1b"))
+    alone = with_job(problem, schedule="1f1b")
     formula = DpSolver().solve(alone, SolveOptions())
     assert (formula.status, formula.claimed_quanta) == (Status.OPTIMAL, 30)
 
@@ -133,7 +132,7 @@ def test_plans_of_one_chunk_per_block_get_zero_bubble_orders() -> None:
     names = "abcdefgh"
     problem = make_problem(
         dict.fromkeys(names, make_cost(10, 18, kept_bytes=1)),
-        edges=tuple((x, y, 1) for x, y in itertools.pairwise(names)),
+        edge=1,
         topology=make_levels((8, 0.0, 1e18)),
         devices=8,
         memory_bytes=10,
@@ -142,8 +141,7 @@ def test_plans_of_one_chunk_per_block_get_zero_bubble_orders() -> None:
     )
     plan = make_plan(*((name, Strategy()) for name in names))
     sets = closed_sets(problem.graph)
-    task = SearchTask(CostModel(problem), sets, Deadline(None))
-    search = orders._OrdersSearch(task)
+    search = orders._OrdersSearch(SearchTask(CostModel(problem), sets, Deadline(None)))
     candidate = search._candidate(plan)
     assert candidate is not None
     search._order(candidate)
@@ -200,7 +198,7 @@ def test_what_an_engine_finds_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("FEW_ORDERS", "FIRST_ORDERS", "ROUND", "MAX_ORDERS"):
         monkeypatch.setattr(orders, name, 1)
     monkeypatch.setattr(orders, "MAX_TURNS", 0)
-    problem = replace(FEW, job=replace(FEW.job, global_batch=5))
+    problem = with_job(FEW, global_batch=5)
     output = DpSolver().solve(problem, SolveOptions())
     assert output.claimed_quanta == 210
     assert output.detail.endswith("; no order of it is faster")
@@ -224,7 +222,7 @@ def test_an_engine_looks_for_what_is_as_good_as_the_best_plan(
 
     monkeypatch.setattr(orders, "order_prover", lambda: prove)
     monkeypatch.setattr(orders, "MAX_ORDERS", 120)
-    problem = replace(FEW, job=replace(FEW.job, pipeline_parallel=None))
+    problem = with_job(FEW, pipeline_parallel=None)
     best = DpSolver().solve(problem, SolveOptions()).claimed_quanta
     assert calls
     assert len({id(scope) for scope, _, _ in calls}) == len(calls)

@@ -123,8 +123,7 @@ def test_sync_counts_beside_the_load():
 
 def test_nothing_is_allowed_beyond_the_last_start():
     allowed = (-1, 60), (10**6, 0)
-    found = grow(EITHER, EITHER, allowed=allowed)
-    assert points(found) == [(40, 40), (60, 20)]
+    assert points(grow(EITHER, EITHER, allowed=allowed)) == [(40, 40), (60, 20)]
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -135,8 +134,7 @@ def test_the_largest_working_set_counts_once(alone):
     10 + 30 bytes in 10 quanta, 20 in 15.
     """
     first = (10, 20, 0, 0), (10, 10, 0, 15)
-    second = (0, 0, 0, 30), (5, 0, 0, 0)
-    found = grow(first, second, alone=alone)
+    found = grow(first, ((0, 0, 0, 30), (5, 0, 0, 0)), alone=alone)
     assert points(found) == [(10, 40), (15, 20)]
 
 
@@ -151,8 +149,7 @@ def test_memory_below_the_floor_is_alike_whatever_comes():
 def test_memory_below_the_floor_is_alike_only_with_any_number_in_flight():
     """30, 60, 90 bytes, or 62, 74, 86: two in flight are above 65 or not."""
     layer = (10, 0, 30, 0), (10, 50, 12, 0)
-    found = grow(layer, inflight=(1, 3), floor=65)
-    assert points(found, 2) == [(10, 60), (10, 74)]
+    assert points(grow(layer, inflight=(1, 3), floor=65), 2) == [(10, 60), (10, 74)]
     assert len(grow(layer, inflight=(1, 3), floor=90)) == 1
 
 

@@ -27,8 +27,7 @@ def test_most_paired_is_what_the_lists_have(blocks, more):
     schedule, count = schedule_of("dualpipe-v"), 2 * blocks + more
     found = Counter()
     for block in range(blocks):
-        runs = schedule.passes(block, blocks, count)
-        for run, after in itertools.pairwise(runs):
+        for run, after in itertools.pairwise(schedule.passes(block, blocks, count)):
             if run.paired:
                 found[run.chunk, "forward"] += 1
                 found[after.chunk, "backward"] += 1
@@ -37,8 +36,7 @@ def test_most_paired_is_what_the_lists_have(blocks, more):
 
 def test_moments_of_a_block_by_hand():
     """ZB-H1, two blocks, M = 4: F F I F I W F I W I W W, two in flight."""
-    found = moments(schedule_of("zb-h1"), 2, 4, 0)
-    assert found.ravel().tolist() == [0, 1, 2]
+    assert moments(schedule_of("zb-h1"), 2, 4, 0).ravel().tolist() == [0, 1, 2]
     assert moments(schedule_of("zb-v"), 2, 6, 0).sum(axis=1).max() == 4
 
 
@@ -49,7 +47,7 @@ def equal(count, **fields):
     names = [f"l{i}" for i in range(count)]
     return make_problem(
         dict.fromkeys(names, make_cost(10, 20)),
-        edges=tuple((a, b, 0) for a, b in itertools.pairwise(names)),
+        edge=0,
         **{
             "devices": 2,
             "global_batch": 4,
@@ -93,8 +91,7 @@ def test_the_price_of_memory_by_hand():
     assert work.priced(1, 1) == 34
     assert work.priced(1, 2) == 32
     for solver in (CpSatSolver(), MilpSolver()):
-        found = solver.least_work(work, Deadline(None), SolveOptions())
-        assert found == 34
+        assert solver.least_work(work, Deadline(None), SolveOptions()) == 34
 
 
 def test_whole_layers_take_more_than_parts_of_them():
@@ -108,8 +105,7 @@ def test_whole_layers_take_more_than_parts_of_them():
 @pytest.mark.parametrize("solver", ["cpsat", "milp"])
 def test_no_work_fits_without_room(solver):
     work = LayerChoiceProgram((3,), ((10, 14),), ((4, 1),), 2)
-    engine = get_solver(solver)()
-    assert engine.least_work(work, Deadline(None), SolveOptions()) is None
+    assert get_solver(solver)().least_work(work, Deadline(None), SolveOptions()) is None
 
 
 @pytest.mark.parametrize("solver", ["cpsat", "milp"])

@@ -14,7 +14,7 @@ from nest.search.uniform import BatchCase
 from nest.search.uniform_bounds import bound_families, stage_bounds
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import make_cost, make_levels, make_problem
+from tests.builders import make_cost, make_levels, make_problem, with_cluster
 
 EVERY = ("dp", "tp", "cp", "ep", "zero", "recompute")
 
@@ -41,8 +41,7 @@ def three_blocks(memory_bytes: int = 10**9, kept: int = 0) -> Problem:
 
 
 def bounds(problem: Problem, counts: tuple[int, ...]) -> list[int]:
-    model = CostModel(problem)
-    shapes = StageShapes(model, closed_sets(problem.graph, 1000))
+    shapes = StageShapes(CostModel(problem), closed_sets(problem.graph, 1000))
     terms = BatchTerms(shapes, 1)
     (split,) = batch_splits(problem)
     found: list[int] = stage_bounds(terms, split, counts)[0].tolist()
@@ -74,15 +73,13 @@ def test_stages_have_room_for_all_layers_of_a_kind():
 
 def test_no_more_stages_than_devices():
     problem = three_blocks()
-    cluster = replace(problem.cluster, num_devices=3)
-    problem = replace(problem, cluster=cluster)
+    problem = with_cluster(problem, num_devices=3)
     assert bounds(problem, (3, 4)) == [204, int(INFINITE)]
 
 
 def test_families_without_a_plan_are_left_out():
     problem = three_blocks(memory_bytes=4)
-    model = CostModel(problem)
-    shapes = StageShapes(model, closed_sets(problem.graph, 1000))
+    shapes = StageShapes(CostModel(problem), closed_sets(problem.graph, 1000))
     terms = BatchTerms(shapes, 1)
     (split,) = batch_splits(problem)
     family = Family(tuple(terms.strategies), (1, 2))

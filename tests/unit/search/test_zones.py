@@ -96,8 +96,7 @@ def test_a_stage_pays_for_its_devices_at_the_cheapest_place(prices):
     text = "aabbbc"
     zones = zones_of(text, 1)
     of_device = [prices["abc".index(name)] for name in text]
-    paid = zones.paid(prices)
-    assert paid.tolist() == [sum(of_device[:end]) for end in range(7)]
+    assert zones.paid(prices).tolist() == [sum(of_device[:end]) for end in range(7)]
     for span in zones.spans:
         for size in range(1, 7):
             low, high = zones.window(span, np.array([size]))

@@ -391,9 +391,8 @@ def test_blind_plans_that_do_not_fit_are_counted() -> None:
     assert (row["repaired"], row["lost"]) == (1, 1)
     assert row["loss_mean"] == pytest.approx(0.1)
     assert found.answers == [
-        "Blind to memory: 10.0% slower than the optimum in the geometric "
-        "mean, 21% at most; 2 of 3 plans do not fit, 1 of them do after "
-        "repair."
+        "Blind to memory: 10.0% slower than the optimum in the geometric mean, 21% at "
+        "most; 2 of 3 plans do not fit, 1 of them do after repair."
     ]
 
 

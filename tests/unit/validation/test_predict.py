@@ -13,14 +13,9 @@ from nest.hardware.calibration import Software, stored_calibration
 from nest.ir.graph import LayerCost
 from nest.ir.plan import Recompute
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
-from nest.models.operators import (
-    Execution,
-    Split,
-    block_node,
-    embedding_node,
-    head_node,
-    layer_cost,
-)
+from nest.models.operators.base import Execution, Split
+from nest.models.operators.nodes import block_node, embedding_node, head_node
+from nest.models.operators.timing import layer_cost
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import GIB
 from nest.validation.complete import complete

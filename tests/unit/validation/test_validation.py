@@ -367,9 +367,8 @@ def test_no_step_is_faster_than_the_peak():
     assert impossible(make(**TIMED, iter_time_s="0.00102")) is None
     why = impossible(make(**TIMED, iter_time_s="0.001"))
     assert why == (
-        "step time: expected at least 0.00101 s, that of the model's "
-        "products at the peak of 8 x A100-80GB-SXM, got 0.001 s; correct "
-        "the row"
+        "step time: expected at least 0.00101 s, that of the model's products at the "
+        "peak of 8 x A100-80GB-SXM, got 0.001 s; correct the row"
     )
     gated = weights + 4 * 4096 * 1024
     assert least_s(gated_mlp="1") == pytest.approx(seconds * gated / weights, rel=5e-3)

@@ -1,15 +1,17 @@
-"""``nest conform``: whether a solver keeps the contract."""
+"""``nest conform``, ``doctor`` and ``cite``: solvers, the machine, papers."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import click
 
 from nest.cli.declare import option
 from nest.cli.options import Files, takes
-from nest.cli.progress import ProgressLine
-from nest.requests.settings import redeclared
+from nest.cli.progress import ProgressLine, StatusLine
+from nest.cli.saying import say
+from nest.requests.settings import Request, redeclared
 from nest.requests.solving import SolverOptionsRequest, TimeLimitRequest, parse_extra
 from nest.requests.values import Pairs, solver_keyword
 from nest.util.interrupts import until_interrupted
@@ -42,14 +44,14 @@ def conform_command(
     """
     from nest.conform import CHECKS, conform
     from nest.conform.run import TIME_LIMIT_S
-    from nest.present.conform import conform_block
-    from nest.present.table import key_lines, show
+    from nest.present.checks import conform_block
+    from nest.present.table import key_lines
     from nest.solvers.registry import solver_target
 
     name = solver_keyword(solver_text)
     solver_target(name)  # refuses unknown ones
     if promises:
-        show(files.people, key_lines([(check.name, check.meaning) for check in CHECKS]))
+        files.show(key_lines([(check.name, check.meaning) for check in CHECKS]))
         return 0
     files.check()
     extra = parse_extra(request.option, [name]).get(name, {})
@@ -62,8 +64,51 @@ def conform_command(
                 on_progress=progress,
             )
         )
-    show(files.people, *conform_block(report))
+    files.show(*conform_block(report))
     files.write_json(report.to_json())
     if stop is not None:
         raise stop
     return int(bool(report.failed))
+
+
+@click.command("doctor")
+@takes(Request, "json_path")
+def doctor_command(_: Request, files: Files) -> int:
+    """Say what can run here, what is missing and how to get it.
+
+    Packages, engines, which prove a stored optimum each, optional parts,
+    processors, memory, terminal and folders. Exits with 1 if nest itself
+    cannot work here; what is optional may be missing.
+    """
+    from nest.conform.doctor import examine
+    from nest.present.checks import doctor_block, doctor_document
+
+    files.check()
+    findings = []
+    with StatusLine() as line:
+        for finding in examine(sys.stdout):
+            findings.append(finding)
+            line.update(f"{finding.what}: done")
+    document = doctor_document(findings)
+    if files.json_path != "-":
+        files.show(*doctor_block(findings))
+    files.write_json(document)
+    return 0 if document["works"] else 1
+
+
+@click.command("cite")
+@click.argument("solvers", metavar="[SOLVER]…", nargs=-1)
+@option("--bibtex", "Only entries of BibTeX.")
+def cite_command(solvers: tuple[str, ...], bibtex: bool) -> None:
+    """Say how to cite nest, and the papers of the planners you used.
+
+    A line each, and entries of BibTeX. SOLVER is a re-implemented planner,
+    see 'nest solvers'.
+    """
+    from nest.present.table import show
+    from nest.util.citations import works
+
+    publications = works(solvers)
+    if not bibtex:
+        show(sys.stdout, *(work.text() for work in publications), "")
+    say("\n\n".join(work.bibtex() for work in publications))

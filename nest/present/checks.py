@@ -1,20 +1,58 @@
-"""The findings of ``nest doctor``, on a terminal and as a document."""
+"""The results of ``nest conform`` and ``nest doctor``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.text import Text
 
 from nest.conform.doctor import Finding
+from nest.conform.records import State
 from nest.present.table import terminal_table
 from nest.util.tables import Column, Table
 from nest.util.versions import provenance
 
-_STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from nest.conform.records import Report
+
+_STYLES = {
+    State.PASSED: "green",
+    State.FAILED: "bold red",
+    State.NOT_APPLICABLE: "dim",
+    State.OPEN: "yellow",
+}
+
+_VERDICTS = {
+    True: "conforms",
+    False: "does not conform",
+    None: "was not checked to the end",
+}
+
+
+def conform_block(report: Report) -> list[RenderableType]:
+    """Return a row per check, and what it comes to."""
+    columns = (
+        Column("name", "check", min_width=16),
+        Column("state", "result", str, style=lambda text: _STYLES[State(text)]),
+        Column("reason", min_width=24),
+    )
+    table = terminal_table(Table.of(columns, report.checks))
+    counts = ", ".join(
+        f"{report.count(state)} {state}"
+        for state in State
+        if state is not State.OPEN or report.count(state)
+    )
+    conclusion = _VERDICTS[report.conforms]
+    who = f"{report.solver} ({report.version})" if report.version else (report.solver)
+    return [table, Text(f"\n{who} {conclusion}: {counts}")]
+
+
+_FINDING_STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 
 
 def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
@@ -24,7 +62,7 @@ def doctor_block(findings: Sequence[Finding]) -> list[RenderableType]:
     """
     columns = (
         Column("what"),
-        Column("state", form=_state_text, style=lambda x: _STYLES[x.lower()]),
+        Column("state", form=_state_text, style=lambda x: _FINDING_STYLES[x.lower()]),
         Column("found", min_width=20),
     )
     table = terminal_table(Table.of(columns, findings))
