@@ -39,7 +39,7 @@ from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
 from nest.search.order_settings import Setting, Settings, settings_of
-from nest.search.plan_moves import Candidate, PlanMoves, PlanSearch
+from nest.search.plan_moves import OrderedPlan, PlanMoves, PlanSearch
 from nest.search.task import SearchTask
 from nest.search.zero_bubble import best_zero_bubble_order
 from nest.solvers.base import Deadline, Progress, SolverOutput, exact_output
@@ -96,7 +96,7 @@ class _OrdersSearch:
         self.problem = task.model.problem
         self.best = int(INFINITE) if task.upper is None else task.upper
         self.plan = task.plan
-        self._candidates: dict[Plan, Candidate] = {}
+        self._candidates: dict[Plan, OrderedPlan] = {}
 
     def run(self) -> SolverOutput:
         """Search named schedules, then orders, then bound all of them."""
@@ -135,7 +135,7 @@ class _OrdersSearch:
         return f"; no order of it is more than {percent:.2f} % faster"
 
     @property
-    def _of_best(self) -> Candidate | None:
+    def _of_best(self) -> OrderedPlan | None:
         """The candidate that the best plan is, whatever its order."""
         if self.plan is None:
             return None
@@ -250,7 +250,7 @@ class _OrdersSearch:
                 push(int(INFINITE), setting)
         while queue and len(seen) < MAX_SETTINGS and not deadline.passed:
             _, _, setting = heapq.heappop(queue)
-            ordered: list[tuple[int, int, Candidate, Setting]] = []
+            ordered: list[tuple[int, int, OrderedPlan, Setting]] = []
             for neighbor in settings.neighbors(setting):
                 if neighbor in seen or deadline.passed:
                     continue
@@ -269,7 +269,7 @@ class _OrdersSearch:
 
         The better a search's plans, the more turns it has.
         """
-        starts: dict[tuple[object, ...], Candidate] = {}
+        starts: dict[tuple[object, ...], OrderedPlan] = {}
         for candidate in sorted(self._candidates.values(), key=lambda x: x.promise):
             plan = candidate.plan
             shape = (
@@ -293,13 +293,13 @@ class _OrdersSearch:
             if deadline.passed:
                 return
 
-    def _candidate(self, plan: Plan) -> Candidate | None:
+    def _candidate(self, plan: Plan) -> OrderedPlan | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
         plan = _without_order(plan)
         if plan in self._candidates or self._is_long(plan):
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
-        candidate = Candidate(plan, OrderSearch(scope, order_bound(scope)))
+        candidate = OrderedPlan(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync
         self._candidates[plan] = candidate
         return candidate if min(scope.free_bytes) >= 0 else None
@@ -309,7 +309,7 @@ class _OrdersSearch:
         split = make_split(self.problem, plan.replicas, plan.micro_batch)
         return 3 * len(plan.stages) * split.num_micro_batches > MOST_ORDERED
 
-    def _order(self, candidate: Candidate) -> None:
+    def _order(self, candidate: OrderedPlan) -> None:
         """Give a candidate first orders."""
         search, task = candidate.search, self.task
         search.run(lambda: task.deadline.passed, 1)
@@ -328,7 +328,7 @@ class _OrdersSearch:
                 search.run(lambda: task.deadline.passed, num_orders)
                 self._take(candidate)
 
-    def _take(self, candidate: Candidate) -> None:
+    def _take(self, candidate: OrderedPlan) -> None:
         """Take a plan with its best order if that is better."""
         best = candidate.search.best
         if best is not None and candidate.step_quanta < self.best:
@@ -359,7 +359,7 @@ class _OrdersSearch:
                 self._take(candidate)
                 self._prove(candidate, deadline)
 
-    def _prove(self, candidate: Candidate, deadline: Deadline) -> None:
+    def _prove(self, candidate: OrderedPlan, deadline: Deadline) -> None:
         """Let an engine look for the best order of few passes, once.
 
         Orders that are slower than the best plan do not matter.

@@ -221,7 +221,7 @@ def in_order(blocks: Sequence[list[Chunk]], plan: Plan) -> list[Chunk]:
 
 
 @dataclass(eq=False)
-class Candidate:
+class OrderedPlan:
     """A plan without its order, and the search for one.
 
     ``extra`` is what comes behind its passes at least, in quanta;
@@ -272,8 +272,8 @@ class PlanSearch:
     def __init__(
         self,
         moves: PlanMoves,
-        candidate_of: Callable[[Plan], Candidate | None],
-        start: Candidate,
+        candidate_of: Callable[[Plan], OrderedPlan | None],
+        start: OrderedPlan,
         seed: int = 0,
     ) -> None:
         self.moves, self.candidate_of = moves, candidate_of
@@ -294,7 +294,7 @@ class PlanSearch:
             self.plans.sort(key=lambda x: x.step_quanta)
             del self.plans[_MAX_PLANS:]
 
-    def _vary(self, before: Candidate, stop: Callable[[], bool]) -> None:
+    def _vary(self, before: OrderedPlan, stop: Callable[[], bool]) -> None:
         """Keep a plan near another one if it is among the best."""
         plan = before.plan
         for _ in range(self._random.choice((1, 1, 2, 3))):

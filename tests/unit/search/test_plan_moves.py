@@ -16,7 +16,7 @@ from nest.ir.plan import Plan
 from nest.search import orders, plan_moves
 from nest.search.closed_sets import closed_sets
 from nest.search.order_settings import Settings
-from nest.search.plan_moves import Candidate, Chunk, PlanMoves, PlanSearch
+from nest.search.plan_moves import Chunk, OrderedPlan, PlanMoves, PlanSearch
 from nest.search.solver import DpSolver
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, SolveOptions
@@ -113,7 +113,7 @@ def test_moves_keep_to_the_rules_of_the_job() -> None:
     assert not moves.is_legal(make_plan(("a", ONE), ("b c", TWO), micro_batch=2))
 
 
-def searched(problem: Problem, plan: Plan, rounds: int = 200) -> list[Candidate]:
+def searched(problem: Problem, plan: Plan, rounds: int = 200) -> list[OrderedPlan]:
     """Return the best plans near one, and itself with its first order."""
     task = SearchTask(CostModel(problem), closed_sets(problem.graph), Deadline(None))
     plans = orders._OrdersSearch(task)
