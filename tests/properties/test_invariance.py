@@ -100,14 +100,30 @@ def stretch(problem: Problem, factor: int, **fields) -> Problem:
     )
 
 
-@examples(60)
-@given(problems(magnified=False), st.sampled_from((2, 4, 1024)))
-def test_a_longer_quantum_for_longer_times_changes_no_figure(problem, factor):
-    """All times and the quantum times 2^k: the same number of quanta.
+def with_whole_slopes(problem: Problem) -> Problem:
+    """Let a byte take whole nanoseconds on every link.
 
-    Times are short here: the time per byte has 12 decimal digits, so that
-    twice as slow a link is not exactly twice as slow where they all count.
+    A time per byte has 12 decimal digits, so that of a third, twice as slow a link
+    is not exactly twice as slow.
     """
+
+    def whole(level: Level) -> Level:
+        ns_per_byte = max(1, round(1e9 / level.bandwidth_bytes_per_s))
+        return replace(level, bandwidth_bytes_per_s=1e9 / ns_per_byte)
+
+    return map_problem(
+        problem,
+        level=whole,
+        device=lambda device: device,
+        cost=lambda cost: cost,
+        edge=lambda edge: edge,
+    )
+
+
+@examples(60)
+@given(problems(magnified=False).map(with_whole_slopes), st.sampled_from((2, 4, 1024)))
+def test_a_longer_quantum_for_longer_times_changes_no_figure(problem, factor):
+    """All times and the quantum times 2^k: the same number of quanta."""
     stretched = stretch(problem, factor, quantum_ps=problem.quantum_ps * factor)
     assert answer(stretched) == answer(problem)
 
