@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import count
 
 from msgspec.structs import replace as with_fields
@@ -134,6 +135,11 @@ class _OrdersSearch:
         percent = math.ceil(10_000 * faster) / 100
         return f"; no order of it is more than {percent:.2f} % faster"
 
+    @cached_property
+    def _settings(self) -> Settings:
+        """The settings of the problem, whose batches are priced once."""
+        return Settings(self.model)
+
     @property
     def _of_best(self) -> OrderedPlan | None:
         """The candidate that the best plan is, whatever its order."""
@@ -234,7 +240,7 @@ class _OrdersSearch:
         The neighbors of the best setting come first; of them, plans whose
         floor is least.
         """
-        settings = Settings(self.model)
+        settings = self._settings
         seen: set[Setting] = set()
         queue: list[tuple[int, int, Setting]] = []
         tie = count()
@@ -279,7 +285,7 @@ class _OrdersSearch:
             is_mixed = any(stage.strategies for stage in plan.stages)
             if candidate.search.best is not None and not is_mixed:
                 starts.setdefault(shape, candidate)
-        moves = PlanMoves(Settings(self.model))
+        moves = PlanMoves(self._settings)
         searches = [
             PlanSearch(moves, self._candidate, start)
             for start in itertools.islice(starts.values(), MAX_STARTS)
