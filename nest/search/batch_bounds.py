@@ -360,6 +360,8 @@ class _Program:
         self.forward = choices.forward / step
         self.weights = choices.weights / step
         self.fits = np.ones(len(choices.kind), dtype=np.bool_)
+        #: By width, sizes and rooms for every rate.
+        self._ahead_of = [self._ahead(width) for width in range(self.num_widths)]
         self.limits = [self._limits(width) for width in range(self.num_widths)]
         blocks = [
             bound.num_devices / width if self.fits[rows].any() else 0.0
@@ -418,7 +420,7 @@ class _Program:
         sizes = np.stack((self.load[rows], held))
         rooms = np.array((1.0, 1.0 - self.bound.working[width]))
         if self.bound.ordered:
-            ahead, rooms_ahead = self._ahead(width)
+            ahead, rooms_ahead = self._ahead_of[width]
             sizes = np.concatenate((sizes, ahead))
             rooms = np.concatenate((rooms, rooms_ahead))
         none = rooms <= 0.0
@@ -520,7 +522,7 @@ class _Program:
         widths, devices = bound.widths, choices.devices
         late_room, late = np.empty(self.num_widths), np.empty(len(self.load))
         for width, rows in enumerate(bound.of_width):
-            sizes, rooms = self._ahead(width)
+            sizes, rooms = self._ahead_of[width]
             tightest = int((rooms * blocks[width] - sizes @ layers[rows]).argmin())
             late[rows] = sizes[tightest]
             late_room[width] = rooms[tightest] * widths[width]

@@ -14,7 +14,8 @@ import numpy as np
 
 from nest.search.layer_options import SLACK, Floats
 
-#: Rows are added to solved programs.
+#: Rows are added to solved programs. The effort is limited because the solver
+#: may run in circles; it does not depend on the machine.
 OPTIONS = {
     "output_flag": False,
     "solver": "simplex",
