@@ -375,7 +375,7 @@ def test_what_plans_differ_in_counts() -> None:
 )
 def test_what_a_prediction_rests_on(device: str, text: str) -> None:
     problem = named(pipeline(), device)
-    expected = (text, "no layer profiled", "any software")
+    expected = (text, "no layer profiled", "software not named")
     assert rests_on(problem, NUMBERS) == expected
 
 
@@ -383,7 +383,7 @@ def test_what_a_prediction_of_profiled_experts_rests_on() -> None:
     problem = named(pipeline(measured=True, expert_weight_bytes=1), "ours")
     assert rests_on(problem, NUMBERS) == (
         *("ours not known", "2 of 2 layer costs profiled", "experts"),
-        "any software",
+        "software not named",
     )
 
 
