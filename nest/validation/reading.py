@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -185,6 +186,8 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
     kind = COLUMNS[name]
     if kind is str:
         _check_choice(name, cell)
+        if cell and name == "collected":
+            return _date(cell)
         return cell or None
     if cell.lower() in _MISSING:
         return None
@@ -208,6 +211,13 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
         up_to = f" and <= {largest}" if name in _MOST else ""
         raise ValueError(f"expected an integer >= {lowest}{up_to}")
     return int(value)
+
+
+def _date(cell: str) -> str:
+    try:
+        return date.fromisoformat(cell).isoformat()
+    except ValueError:
+        raise ValueError("expected a date such as 2026-11-23") from None
 
 
 def _check_choice(name: str, cell: str) -> None:

@@ -50,6 +50,8 @@ class Row(Struct, frozen=True, kw_only=True):
     peak_mem_gb
         Peak memory of a device in ``mem_unit``, in the sense of
         ``mem_class``; see :func:`measured_memory_bytes`.
+    collected
+        Date on which the row was collected, such as ``2026-11-23``.
     tflops_per_gpu, mfu
         What a software printed: 10^12 FLOP/s of a device, and the fraction
         of its peak, as ``tflops_kind`` says that FLOPs are counted; see
@@ -125,6 +127,7 @@ class Row(Struct, frozen=True, kw_only=True):
     precision_class: str | None = None
     time_tier: str | None = None
     mem_tier: str | None = None
+    collected: str | None = None
 
 
 #: At least one of these columns is needed.
