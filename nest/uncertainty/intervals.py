@@ -512,7 +512,7 @@ def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
     if problem.job.dtype == "fp8":
         texts.append("fp8")
     if user_runs is None:
-        texts.append("any software")
+        texts.append(problem.software or "software not named")
     return tuple(texts)
 
 
