@@ -76,6 +76,9 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
         Size in ps of the integer time unit; 1000 is 1 ns.
     time_unit
         What one second of this problem is called where it came from.
+    software
+        Name of the entry of the table of software that runs it, such as
+        ``Megatron-Core``; empty where it is not stated. For intervals only.
     own_runs
         What is known of its times from a user's own runs; ``None`` where
         they are those of the stored calibration. For intervals only.
@@ -89,6 +92,7 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     preset: str = "standard"
     quantum_ps: Count = DEFAULT_QUANTUM_PS
     time_unit: str = "s"
+    software: str = ""
     own_runs: OwnRuns | None = None
 
     def __repr__(self) -> str:

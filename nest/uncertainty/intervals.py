@@ -2,9 +2,11 @@
 
 The logarithm of true over predicted step time has the standard deviation
 
-    s² = noise² + (device · D)² + (network · N)² + (host · H)²
+    s² = noise² + software² + (device · D)² + (network · N)² + (host · H)²
 
-``device``, ``network`` and ``host`` are how the plan's step time grows with the times
+``software`` is 0 for software of which runs on such devices were measured. The steps
+of other software also take ``e^slower`` times as long as predicted, in the median: its
+intervals lie around that, while predictions stay. ``device``, ``network`` and ``host`` are how the plan's step time grows with the times
 of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are fitted to the
 errors of predictions for sources of measured runs that they have not seen
 (``bench/intervals.py``), and so are the multiples of ``s`` within which half of them
@@ -53,6 +55,10 @@ ENOUGH_SOURCES = 3
 _Z_50, _Z_90 = 0.6744897501960817, 1.6448536269514722
 
 
+#: Kind of software that is not stated, or that no entry describes.
+UNKNOWN = "unknown"
+
+
 class Quantiles(Struct, frozen=True, kw_only=True):
     """Where half and nine tenths of the deviations lie.
 
@@ -94,6 +100,22 @@ class Measured(Struct, frozen=True, kw_only=True):
     sources: int
 
 
+class Program(Struct, frozen=True, kw_only=True):
+    """What was measured of a training software: one entry of the table of software.
+
+    Attributes
+    ----------
+    kind
+        Key of :attr:`Deviations.memory_kinds`.
+    runs
+        How many step times were measured, by family of devices whose parameters
+        they take.
+    """
+
+    kind: str = ""
+    runs: dict[str, int] = {}
+
+
 class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     """What intervals are made of: standard deviations of logarithms.
 
@@ -113,11 +135,22 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     step
         Multiples of a step time's standard deviation.
     memory
-        Of memory.
+        Of memory, of software whose kind ``memory_kinds`` does not have.
     memory_error
         By how much memory is off in the mean, in logarithms.
     families
         Families of devices with measured runs.
+    software, slower
+        Of step times of software of which no run was measured: their standard
+        deviation between software, and the logarithm of their median.
+    uneven
+        Of devices' time, too, by family: of those whose rates are those of few
+        sources, which others do not reach.
+    programs
+        Software by the name of its entry.
+    memory_kinds
+        Of memory, by kind of software; ``unknown`` is that of software that is not
+        among ``programs``.
     provenance
         What all this was fitted to.
     """
@@ -135,7 +168,18 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     memory: Quantiles
     memory_error: Real
     families: dict[str, Measured]
+    software: Real = 0.0
+    slower: Real = 0.0
+    uneven: dict[str, float] = {}
+    programs: dict[str, Program] = {}
+    memory_kinds: dict[str, Quantiles] = {}
     provenance: str = ""
+
+    def memory_of(self, software: str) -> Quantiles:
+        """Return the deviations of memory of a software."""
+        program = self.programs.get(software)
+        kind = UNKNOWN if program is None else program.kind
+        return self.memory_kinds.get(kind, self.memory)
 
 
 @cache
@@ -291,6 +335,8 @@ def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
     squares += deviations.device**2
     if not all(_is_seen(x.name, deviations) for x in problem.cluster.types):
         squares += deviations.unseen**2
+    uneven = (deviations.uneven.get(x, 0.0) for x in _families(problem))
+    squares += max(uneven, default=0.0) ** 2
     return (
         (squares, 0.0, 0.0),
         (0.0, deviations.network**2, 0.0),
@@ -301,7 +347,35 @@ def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
 def noise_of(problem: Problem, deviations: Deviations) -> float:
     """Return the deviation of a step time that no share explains."""
     user_runs = problem.own_runs
-    return deviations.noise if user_runs is None else user_runs.noise
+    if user_runs is not None:
+        return user_runs.noise
+    return math.hypot(
+        deviations.noise, deviations.software * is_stranger(problem, deviations)
+    )
+
+
+def median_of(problem: Problem, deviations: Deviations) -> float:
+    """Return the logarithm of the median of true over predicted step times."""
+    return deviations.slower * is_stranger(problem, deviations)
+
+
+def is_stranger(problem: Problem, deviations: Deviations) -> bool:
+    """Return whether no run of a problem's software was measured on such devices.
+
+    A user's own runs are of the user's software.
+    """
+    if problem.own_runs is not None:
+        return False
+    program = deviations.programs.get(problem.software)
+    return program is None or not _families(problem) <= program.runs.keys()
+
+
+def _families(problem: Problem) -> set[str]:
+    """Return the families whose parameters a problem's devices take, as known."""
+    specs = ((x.name, known_device(x.name)) for x in problem.cluster.types)
+    return {
+        name if spec is None else calibrated_family(spec.family) for name, spec in specs
+    }
 
 
 def along(covariance: Covariance, shares: Sequence[float]) -> Shares:
@@ -361,9 +435,10 @@ def intervals_of(
     s = deviation(shares, covariance_of(problem, deviations), noise)
     blocks = verdict.blocks
     memory_bytes = max(block.memory_bytes for block in blocks)
+    median_ns = float(verdict.step_time_ns) * math.exp(median_of(problem, deviations))
     return Intervals(
-        *_around(float(verdict.step_time_ns), deviations.step, s),
-        *memory_interval(memory_bytes, deviations),
+        *_around(median_ns, deviations.step, s),
+        *memory_interval(problem, memory_bytes, deviations),
         fit_probability(problem, plan, verdict, deviations),
         shares,
         rests_on(problem, deviations),
@@ -400,15 +475,15 @@ def fit_probability(
         math.log(max(1, whole) / max(1, block.memory_bytes))
         for whole, block in zip(whole_bytes, verdict.blocks, strict=False)
     )
-    return deviations.memory.probability_below(least_deviation)
+    return deviations.memory_of(problem.software).probability_below(least_deviation)
 
 
 def memory_interval(
-    memory_bytes: int, deviations: Deviations | None = None
+    problem: Problem, memory_bytes: int, deviations: Deviations | None = None
 ) -> tuple[Interval, Interval]:
     """Return the 50 % and the 90 % interval of a predicted memory."""
     deviations = deviations or stored_deviations()
-    return _around(memory_bytes, deviations.memory)
+    return _around(memory_bytes, deviations.memory_of(problem.software))
 
 
 def _around(
@@ -512,8 +587,19 @@ def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
     if problem.job.dtype == "fp8":
         texts.append("fp8")
     if user_runs is None:
-        texts.append("any software")
+        texts.append(_software_text(problem, deviations))
     return tuple(texts)
+
+
+def _software_text(problem: Problem, deviations: Deviations) -> str:
+    """Return what is known of a problem's software."""
+    name, program = problem.software, deviations.programs.get(problem.software)
+    if program is None:
+        return f"software {'not known' if name else 'not stated'} (wider)"
+    if is_stranger(problem, deviations):
+        return f"{name} (no run on such devices, wider)"
+    runs = sum(program.runs[family] for family in _families(problem))
+    return f"{name} ({runs} run{'s' * (runs > 1)})"
 
 
 def _own_text(user_runs: OwnRuns) -> str:

@@ -15,6 +15,7 @@ from nest.constraints.targets import (
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir import Activations, Optimizer, Plan, Problem, Stage, Strategy
 from nest.ir.plan import RECOMPUTE
+from nest.validation.software import SOFTWARE
 from tests.builders import SINGLE, make_cost, make_plan, make_problem
 
 FRAMEWORKS = tuple(name for name in names() if name != "any")
@@ -62,6 +63,14 @@ def test_every_rule_has_a_source():
             assert getattr(rules, field).source.startswith(
                 ("tested", "read in", "not checked", "fewer ranks")
             ), (name, field)
+
+
+def test_plans_for_a_target_are_of_its_software():
+    entries = {entry.name for entry in SOFTWARE}
+    for name in FRAMEWORKS:
+        assert for_target(four_layers(), name).software in entries
+    assert for_target(four_layers(), "megatron").software == "Megatron-Core"
+    assert for_target(four_layers(), "any").software == ""
 
 
 def test_unknown_targets_are_refused_with_a_hint():
