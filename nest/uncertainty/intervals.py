@@ -6,7 +6,9 @@ The logarithm of true over predicted step time has the standard deviation
 
 ``software`` is 0 for software of which runs on such devices were measured. The steps
 of other software also take ``e^slower`` times as long as predicted, in the median: its
-intervals lie around that, while predictions stay. ``device``, ``network`` and ``host`` are how the plan's step time grows with the times
+intervals lie around that, while predictions stay.
+
+``device``, ``network`` and ``host`` are how the plan's step time grows with the times
 of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are fitted to the
 errors of predictions for sources of measured runs that they have not seen
 (``bench/intervals.py``), and so are the multiples of ``s`` within which half of them

@@ -28,6 +28,7 @@ from nest.validation.rows import (
     ran_out_of_memory,
     why_no_memory,
 )
+from nest.validation.software import software_of
 from nest.validation.usable import Reason, impossible, why_unusable
 from nest.validation.words import not_understood, words_lines
 
@@ -540,6 +541,7 @@ def _cells(*names: str) -> dict[str, Callable[[Assessment], Any]]:
 _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     **_cells("row_id", "line", "source", "hardware", "model", "num_devices"),
     "parallelism": lambda a: parallelism(a.row),
+    "software": lambda a: software_of(a.row).name,
     **_cells("time_tier", "precision_class"),
     "measured_step_time_s": lambda a: _six(a.measured_s),
     "predicted_step_time_s": lambda a: _six(a.predicted_s),

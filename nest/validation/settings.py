@@ -17,6 +17,7 @@ from nest.validation.software import (
     FIRST_FLASH,
     SECOND_FLASH_ON_HOPPER,
     Software,
+    free_text,
     software_of,
 )
 
@@ -189,9 +190,10 @@ def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -
 
     0 where it is sent once for each of its experts: stated, or by software.
     """
-    notes = row.notes or ""
-    once = re.search(r"\b(Deep|Hybrid)EP\b", notes) or (
-        software.dispatch_once and not re.search(r"\bAlltoAll dispatcher\b", notes)
+    text = f"{free_text(row)}; {row.overlap}; {row.attention_impl}"
+    once = re.search(r"\b(Deep|Hybrid)[- ]?EP\b", text, re.IGNORECASE) or (
+        software.dispatch_once
+        and not re.search(r"\bAll-?to-?All dispatcher\b", text, re.IGNORECASE)
     )
     return site.shape(stated.num_devices)[1] if once else 0
 
