@@ -26,7 +26,7 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
 KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
         for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps
-time_unit*; graph: kinds# layers# edges#; edges: source target
+time_unit* software*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
 extra_host_ns static_bytes; layers: id kind; kinds: name costs#; cluster: name*
 num_devices device= topology= others#; others: first count device=;

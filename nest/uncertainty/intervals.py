@@ -4,7 +4,7 @@ The logarithm of true over predicted step time has the standard deviation
 
     s² = noise² + software² + (device · D)² + (network · N)² + (host · H)²
 
-``software`` is 0 for software of which runs on such devices were measured. The steps
+``software`` is 0 for software of which two sources have runs on such devices. The steps
 of other software also take ``e^slower`` times as long as predicted, in the median: its
 intervals lie around that, while predictions stay.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -52,6 +52,10 @@ Covariance = tuple[Row, Row, Row]
 #: one's parameters: with fewer it counts as unseen.
 ENOUGH_SOURCES = 3
 
+
+#: Of how many sources runs of a software must be on a family of devices: with one
+#: source its errors for another one cannot be checked.
+CHECKED_SOURCES = 2
 
 #: Standard normal quantiles of the ends of intervals of 50 % and 90 %.
 _Z_50, _Z_90 = 0.6744897501960817, 1.6448536269514722
@@ -109,13 +113,19 @@ class Program(Struct, frozen=True, kw_only=True):
     ----------
     kind
         Key of :attr:`Deviations.memory_kinds`.
-    runs
-        How many step times were measured, by family of devices whose parameters
-        they take.
+    families
+        Which step times were measured, by the family whose parameters devices take.
     """
 
     kind: str = ""
-    runs: dict[str, int] = {}
+    families: dict[str, Measured] = {}
+
+    def is_checked(self, families: Iterable[str]) -> bool:
+        """Return whether two sources have runs on each of some families."""
+        return all(
+            family in self.families and self.families[family].sources >= CHECKED_SOURCES
+            for family in families
+        )
 
 
 class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
@@ -143,7 +153,7 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     families
         Families of devices with measured runs.
     software, slower
-        Of step times of software of which no run was measured: their standard
+        Of step times of software of which no two sources have runs: their standard
         deviation between software, and the logarithm of their median.
     uneven
         Of devices' time, too, by family: of those whose rates are those of few
@@ -362,14 +372,14 @@ def median_of(problem: Problem, deviations: Deviations) -> float:
 
 
 def is_stranger(problem: Problem, deviations: Deviations) -> bool:
-    """Return whether no run of a problem's software was measured on such devices.
+    """Return whether too few runs of a problem's software are of such devices.
 
     A user's own runs are of the user's software.
     """
     if problem.own_runs is not None:
         return False
     program = deviations.programs.get(problem.software)
-    return program is None or not _families(problem) <= program.runs.keys()
+    return program is None or not program.is_checked(_families(problem))
 
 
 def _families(problem: Problem) -> set[str]:
@@ -598,10 +608,10 @@ def _software_text(problem: Problem, deviations: Deviations) -> str:
     name, program = problem.software, deviations.programs.get(problem.software)
     if program is None:
         return f"software {'not known' if name else 'not stated'} (wider)"
-    if is_stranger(problem, deviations):
-        return f"{name} (no run on such devices, wider)"
-    runs = sum(program.runs[family] for family in _families(problem))
-    return f"{name} ({runs} run{'s' * (runs > 1)})"
+    measured = [program.families.get(family) for family in _families(problem)]
+    text = ", ".join(_measured_text(each) for each in measured)
+    wider = ", wider" * is_stranger(problem, deviations)
+    return f"{name} ({text} on such devices{wider})"
 
 
 def _own_text(user_runs: OwnRuns) -> str:
@@ -619,9 +629,15 @@ def _device_text(name: str, deviations: Deviations) -> str:
         return f"{name} not known"
     family, like = spec.family, calibrated_family(spec.family)
     counted = _measured(family, deviations)
-    runs = f"{counted.runs or 'no'} run{'s' * (counted.runs > 1)}"
-    sources = f"{counted.sources} source{'s' * (counted.sources != 1)}"
-    measured = f"{runs} of {sources}" if counted.runs else runs
+    measured = _measured_text(counted)
     if like == family:
         return f"{family} ({measured})"
     return f"{family} with parameters of {like} ({measured} of its own)"
+
+
+def _measured_text(counted: Measured | None) -> str:
+    """Return how many runs there are, and of how many sources."""
+    if counted is None or not counted.runs:
+        return "no run"
+    runs = f"{counted.runs} run{'s' * (counted.runs > 1)}"
+    return f"{runs} of {counted.sources} source{'s' * (counted.sources != 1)}"

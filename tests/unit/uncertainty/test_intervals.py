@@ -399,7 +399,13 @@ KNOWN = replace(
     slower=0.1,
     uneven={"A100": 0.15},
     programs={
-        "ours": Program(kind="eager", runs={"H100": 45, "A100": 1}),
+        "ours": Program(
+            kind="eager",
+            families={
+                "H100": Measured(runs=45, sources=2),
+                "A100": Measured(runs=99, sources=1),
+            },
+        ),
         "idle": Program(kind="eager"),
     },
     memory_kinds={
@@ -412,10 +418,10 @@ KNOWN = replace(
 @pytest.mark.parametrize(
     ("software", "device", "text"),
     [
-        ("ours", "H100-80GB-SXM", "ours (45 runs)"),
-        ("ours", "A100-80GB-SXM", "ours (1 run)"),
+        ("ours", "H100-80GB-SXM", "ours (45 runs of 2 sources on such devices)"),
         # It takes the parameters of the H100.
-        ("ours", "H200-141GB-SXM", "ours (45 runs)"),
+        ("ours", "H200-141GB-SXM", "ours (45 runs of 2 sources on such devices)"),
+        ("ours", "A100-80GB-SXM", "ours (99 runs of 1 source on such devices, wider)"),
         ("ours", "B200-180GB", "ours (no run on such devices, wider)"),
         ("idle", "H100-80GB-SXM", "idle (no run on such devices, wider)"),
         ("other", "H100-80GB-SXM", "software not known (wider)"),
