@@ -30,10 +30,6 @@ SHARED = ROOT.parent / "shared" / "data" / "measured" / "measurements.csv"
 FACTS = ROOT / "nest" / "validation" / "data" / "measured.csv"
 
 
-#: Date on which the first rows were bundled, for rows that do not have their own.
-BUNDLED = "2026-11-23"
-
-
 class Origin(NamedTuple):
     """Where rows come from, and what allows to pass their numbers on.
 
@@ -236,7 +232,6 @@ def fact_of(cells: dict[str, str], licence: str) -> dict[str, str]:
     for name, needless in NEEDLESS.items():
         if fact[name]:
             fact[needless] = ""
-    fact["collected"] = fact["collected"] or BUNDLED
     return fact | {"licence": licence}
 
 

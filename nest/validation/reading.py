@@ -52,22 +52,25 @@ UNUSED_COLUMNS = frozenset(
 
 #: Columns that may hold 0; other counts start at 1.
 _FROM_ZERO = frozenset(
-    {"experts", "topk", "moe_ffn_hidden", "shared_experts", "zero_stage"}
+    {
+        *("experts", "topk", "moe_ffn_hidden", "shared_experts", "zero_stage"),
+        "optimizer_bytes",
+    }
 )
 
 #: How spreadsheets and data-frame libraries write a missing number.
 _MISSING = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
 
 _BOOLEANS = {
-    **dict.fromkeys(("0", "0.0", "false"), False),
-    **dict.fromkeys(("1", "1.0", "true"), True),
+    **dict.fromkeys(("0", "0.0", "false", "off", "no"), False),
+    **dict.fromkeys(("1", "1.0", "true", "on", "yes"), True),
 }
 
 #: Columns whose text is one of a few.
 _CHOICES = {"mem_class": MEMORY_CLASSES}
 
 #: Columns that have a largest value.
-_MOST = {"zero_stage": 3}
+_MOST = {"zero_stage": 3, "gradient_bytes": 8, "optimizer_bytes": 64}
 
 
 def read_rows(path: str | Path) -> list[Row]:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.plan import RECOMPUTE, Overlap, Recompute
@@ -262,8 +263,27 @@ SECOND_FLASH_ON_HOPPER = 0.63
 
 
 def software_of(row: Row) -> Software:
-    """Return what is known of the software of a row."""
-    return _software_of(*(getattr(row, name) for name in _MATCHED))
+    """Return what is known of the software of a row, with the facts that it states."""
+    entry = _software_of(*(getattr(row, name) for name in _MATCHED))
+    facts = {
+        fact: getattr(row, column)
+        for column, fact in FACT_COLUMNS.items()
+        if getattr(row, column) is not None
+    }
+    if row.dispatcher:
+        once = re.search(r"(deep|hybrid)[- ]?ep", row.dispatcher, re.IGNORECASE)
+        facts["dispatch_once"] = once is not None
+    return replace(entry, **facts) if facts else entry
+
+
+#: Columns that state a fact of the table, and the fact. Attention, overlap and CUDA
+#: graphs have rules of their own, see :mod:`nest.validation.settings`.
+FACT_COLUMNS = {
+    "fused_kernels": "fused",
+    "fused_loss": "fused_loss",
+    "gradient_bytes": "gradient_bytes",
+    "optimizer_bytes": "state_bytes",
+}
 
 
 #: Columns that entries match.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.plan import OVERLAP
 from nest.units import GIB
 from nest.validation.predict import Prediction, Skip
 from nest.validation.reading import UNUSED_COLUMNS, parse_rows, read_rows
@@ -37,6 +38,7 @@ from nest.validation.rows import (
     measured_step_time_s,
     ran_out_of_memory,
 )
+from nest.validation.software import FACT_COLUMNS
 from nest.validation.usable import Reason, impossible, why_unusable
 
 ROOT = Path(__file__).parents[3]
@@ -840,7 +842,8 @@ def test_every_published_row_is_used_or_skipped_with_a_reason(shared_data):
     with path.open(newline="") as file:
         header = next(csv.reader(file))
     assert set(header) <= set(COLUMNS) | UNUSED_COLUMNS
-    own = {"etp", "schedule", "cuda_graphs", "collected"}
+    own = {"etp", "schedule", "cuda_graphs", "dispatcher", "collected", *FACT_COLUMNS}
+    own |= {f"{name}_overlap" for name in OVERLAP}
     assert set(header) >= set(COLUMNS) - own
     assert len(rows) == 1745
     assert [row.row_id for row in rows if row.unreadable] == []
