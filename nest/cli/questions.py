@@ -96,7 +96,7 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
         )
     has = ", ".join(" ".join(pair) for pair in offered(whole).values())
     notes = [*restricted.notes, f"the problem has {has}"]
-    files.show(*explanation_block(explanation, notes))
+    files.show(*explanation_block(explanation, notes, request.target or ""))
     document = to_document(explanation, request.solver)
     files.write_json(document | restricted.document())
     if stop is not None:

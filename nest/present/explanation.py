@@ -24,11 +24,14 @@ from nest.util.time_scale import TimeScale
 
 
 def explanation_block(
-    explained: Explanation, notes: Sequence[str]
+    explained: Explanation, notes: Sequence[str], target: str = ""
 ) -> list[RenderableType]:
-    """Return an explanation, one part after the other."""
+    """Return an explanation, one part after the other.
+
+    FLOPs are counted as ``target`` does in its log.
+    """
     problem, plan = explained.problem, explained.plan
-    rows = plan_rows(problem, plan, explained.score)
+    rows = plan_rows(problem, plan, explained.score, target)
     if explained.optimum is not None:
         rows.append(("proof", _best_text(explained, explained.optimum)))
     rows += [("assumed", text) for text in notes]

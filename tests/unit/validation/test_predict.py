@@ -51,7 +51,7 @@ def row(**changes: Any) -> Row:
         pp=1,
         dp=1,
         recompute="none",
-        framework="Megatron-LM",
+        framework="Megatron-LM of 2022",
         precision_class="fp16",
     )
     return replace(plain, **changes)
@@ -80,7 +80,7 @@ def chosen(run: ModeledRun) -> list[str]:
     return [strategy.recompute for strategy in stage.strategies or ()]
 
 
-#: The model of :func:`row` as Megatron-LM trains it.
+#: The model of :func:`row` as Megatron-LM of 2022 trains it.
 GPT = (
     Tower(
         runs=(
@@ -302,8 +302,8 @@ def test_what_fits_nowhere_recomputes_all() -> None:
 @pytest.mark.parametrize(
     ("framework", "precision", "sizes"),
     [
-        ("Megatron-LM", "fp16", (2, 12, 0)),
-        ("Megatron-LM", "bf16", (4, 12, 0)),
+        ("Megatron-LM of 2022", "fp16", (2, 12, 0)),
+        ("Megatron-LM of 2022", "bf16", (4, 12, 0)),
         ("Megatron-DeepSpeed", "fp16", (2, 16, 0)),
         ("Megatron-DeepSpeed", "bf16", (2, 12, 4)),
         ("NeMo 25.04", "bf16", (2, 12, 0)),
@@ -763,6 +763,7 @@ def test_tokens_are_dispatched_once_by_words_or_software() -> None:
     core, bridge = "Megatron-Core", "Megatron-Bridge 26.04"
     assert sent(framework=core) == {copies}
     assert sent(framework=core, notes="etp 1; DeepEP; dropless") == {once}
+    assert sent(framework=f"{core} with DeepEP") == {once}
     known = {"framework": bridge, "model": "DeepSeekV3"}
     assert sent(**known) == {once}
     assert sent(**known, notes="AlltoAll dispatcher") == {copies}
@@ -778,7 +779,7 @@ def test_the_share_of_the_hosts_time() -> None:
     fitted = replace(stored, host_shares={"Megatron-Core, functional tests": 3.0})
     host = []
     for framework, options in (
-        ("Megatron-LM", fitted),
+        ("Megatron-LM of 2022", fitted),
         ("Megatron-Core @HEAD (dev)", stored),
         ("Megatron-Core @HEAD (dev)", fitted),
     ):
@@ -804,7 +805,7 @@ def test_gradients_of_micro_batches_are_added_up() -> None:
     matrices = 12 * 1024**2
     vectors = (3 + 1 + 4 + 1 + 4) * 1024
     byte_ns = (matrices + vectors) / (2039 * rates.memory_fraction)
-    products = backward_ns(framework="Megatron-LM")
+    products = backward_ns(framework="Megatron-LM of 2022")
     deepspeed = {"framework": "Megatron-DeepSpeed"}
     for more, size in (
         ({}, 0.75 * 6),
