@@ -104,6 +104,7 @@ def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
         ((), (2, 2, 12)),
         (("--gradients", "fp32"), (2, 4, 12)),
         (("--optimizer", "adam-8bit"), (2, 2, 6)),
+        (("--optimizer", "adam-bf16"), (2, 2, 8)),
         (("--optimizer", "muon", "--gradients", "fp32"), (2, 4, 8)),
     ):
         cli.succeeds(
