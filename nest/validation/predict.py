@@ -420,7 +420,6 @@ def build(
         graph=graph,
         cluster=site.cluster(stated.num_devices),
         job=_job(setting, choices, recompute, overlap),
-        software=software.name,
     )
     plan = Plan(
         replicas=setting.replicas,
