@@ -173,8 +173,10 @@ class BatchBound:
         self.choices, self.counts = choices, counts
         self.num_devices, self.ordered = num_devices, ordered
         self.num_micro_batches = num_micro_batches
-        #: The range that a step time was not ruled out for comes first.
+        #: The range that a step time was not ruled out for comes first, and in each
+        #: range such a part.
         self._ranges = [*range(NUM_RANGES)]
+        self._open_parts: dict[int, int] = {}
         self.possible = len({*choices.kind.tolist()}) == len(counts)
         if not self.possible:
             return
@@ -248,15 +250,33 @@ class BatchBound:
             *(max(shortest, 1.0) * growth**i for i in range(1, NUM_RANGES)),
             step,
         ]
+        if not (stop() or self._open_parts) and self._needs_more(step, shortest, step):
+            return True
         for index in self._ranges:
             start, end = ends[index], ends[index + 1]
-            ranges = np.linspace(start, end, NUM_PARTS + 1).tolist()
-            if stop() or not (
-                self._needs_more(step, start, end)
-                or all(self._needs_more(step, *x) for x in pairwise(ranges))
-            ):
+            if stop() or not self._range_needs_more(step, index, start, end):
                 self._ranges.remove(index)
                 self._ranges.insert(0, index)
+                return False
+        return True
+
+    def _range_needs_more(
+        self, step: float, index: int, start: float, end: float
+    ) -> bool:
+        """Whether plans of a range of times need too many devices.
+
+        In parts, where those of the whole range do not. The part for which that was
+        not so the last time comes first.
+        """
+        parts = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
+        last = self._open_parts.get(index)
+        if last is not None and not self._needs_more(step, *parts[last]):
+            return False
+        if self._needs_more(step, start, end):
+            return True
+        for number, part in enumerate(parts):
+            if number != last and not self._needs_more(step, *part):
+                self._open_parts[index] = number
                 return False
         return True
 
@@ -294,10 +314,6 @@ class RisingBound:
         self._plans = plans
         self.bound, self.failed = bound, int(INFINITE)
 
-    def done(self, best: int) -> bool:
-        """Whether it may be raised by little of a step time only."""
-        return (self.failed - self.bound) * PRECISION <= best
-
     def rules_out(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
         """Whether no plan takes so long or less, as far as that is shown."""
         if self.bound <= step_quanta < self.failed:
@@ -307,16 +323,21 @@ class RisingBound:
                 self.failed = step_quanta
         return step_quanta < self.bound
 
-    def climb(self, enough: int, stop: Callable[[], bool]) -> None:
-        """Rule out longer step times, up to ``enough``, by bisection.
+    def climb(self, best: int, enough: int, stop: Callable[[], bool]) -> None:
+        """Rule out all step times below ``enough``, or what bisection does.
 
-        ``stop`` is as for :meth:`BatchBound.rules_out`.
+        It halves what is between the bound and the ``best`` step time. ``stop`` is
+        as for :meth:`BatchBound.rules_out`.
         """
-        while self.bound < enough and not self.done(enough) and not stop():
-            step_quanta = enough - 1
-            if self.failed <= step_quanta:
-                step_quanta = (self.bound + self.failed) // 2
-            self.rules_out(step_quanta, stop)
+        low, high = self.bound, min(best - 1, self.failed)
+        if self.rules_out(enough - 1, stop):
+            return
+        while (high - low) * PRECISION > best and low < enough and not stop():
+            step_quanta = (low + high) // 2
+            if self.rules_out(step_quanta, stop):
+                low = self.bound
+            else:
+                high = step_quanta
 
 
 def least_bound(

@@ -92,7 +92,7 @@ class Settings:
             return None
         split, terms = batch
         uniform = Uniform(terms, terms.strategies.index(setting.strategy), split)
-        if uniform.table([None]).missing.any():
+        if uniform.anywhere.missing.any():
             return None
         virtual = setting.virtual_stages
         if setting.blocks not in uniform.blocks(virtual):
