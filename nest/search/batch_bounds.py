@@ -106,8 +106,7 @@ def layer_choices(
     num_paired
         How many passes may run in pairs.
     """
-    allowed = {*strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in allowed]
+    rows = [terms.row_of[x] for x in strategies]
     count, held = split.num_micro_batches, terms.held
     passes = terms.least_passes[rows]
     inputs = count * passes[..., PassComponent.INPUTS]
@@ -130,6 +129,8 @@ def layer_choices(
     fits = table.static + table.kept_share + table.working <= 1 + ROUNDING
     chosen = np.flatnonzero(~held.missing[rows] & fits)
     flat = LayerChoices._make([x.reshape(-1)[chosen] for x in table])
+    if len(rows) == 1:
+        return flat
     widths = np.unique(flat.devices, return_inverse=True)[1].reshape(-1)
     group = flat.kind * (len(rows) + 1) + widths
     rest = flat.load - flat.forward
@@ -400,6 +401,12 @@ class _Program:
         missing = {*range(len(counts))} - {*kinds[self.fits].tolist()}
         if missing:
             return np.inf
+        if self.num_widths == 1 and len(kinds) == len(counts):
+            # Without a choice, rooms say how many blocks there are.
+            filled = self.limits[0] @ counts[kinds] * (1 - ROUNDING)
+            devices = float(self.bound.widths[0] * filled.max(initial=0.0))
+            if devices > self.bound.num_devices:
+                return devices
         costs = np.zeros(len(self._upper))
         costs[: self.num_widths] = self.bound.widths
         most_devices = self.bound.num_devices

@@ -111,7 +111,7 @@ class Uniform:
     @cached_property
     def anywhere(self) -> Table:
         """Terms of every kind without a device range, in one row."""
-        return self.table([None])
+        return self.terms.held.take([self.row])
 
     @cached_property
     def kinds(self) -> Ints:
@@ -155,7 +155,7 @@ class Uniform:
         size = self.strategy.devices
         return Block(self.case.replicas, self.case.devices, index * size, size)
 
-    def table(self, blocks: Sequence[Block | None]) -> Table:
+    def table(self, blocks: Sequence[Block]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
         return Table.of(rows, pass_components, self.terms.max_bytes)

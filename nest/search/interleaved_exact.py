@@ -180,8 +180,7 @@ def bounded(
     """Return a case with its bounds, or ``None`` if nothing fits."""
     model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
-    strategies = {*family.strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in strategies]
+    rows = [terms.row_of[x] for x in family.strategies]
     passes = terms.least_passes[rows]
     paired = schedule.most_paired(family.stage_counts[0], count)
     load = paired_load(passes, count, paired)
