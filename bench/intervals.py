@@ -26,7 +26,7 @@ import argparse
 import pickle
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -198,27 +198,15 @@ def by_stack(evidence: Evidence) -> Evidence:
 
 
 def programs_of(cases: Sequence[Case]) -> dict[str, dict[str, Counter[str]]]:
-    """Return sources of runs by software and by the family of parameters.
+    """Return how many rows of a source there are by software and family of parameters.
 
-    By entry of the table of software, and how many rows of each source. Those of an
-    entry that is based on another one, and whose name begins with its name, are of
-    that, too; an entry without facts of its own has those of its base.
+    By entry of the table of software, of those in :func:`entries_of` a row.
     """
     runs: dict[str, dict[str, Counter[str]]] = {e.name: {} for e in SOFTWARE}
-    entries = {entry.name: entry for entry in SOFTWARE}
     for case in cases:
-        entry = software_of(case.row)
         family = calibrated_family(case.family)
-        for name in bases_of(entry, entries):
+        for name in entries_of(software_of(case.row)):
             runs[name].setdefault(family, Counter())[case.source] += 1
-    for name in (entry.name for entry in SOFTWARE if not entry.is_known):
-        runs[name] = {}
-    facts = [name for name in Software.__struct_fields__ if name not in ABOUT]
-    for entry in SOFTWARE:
-        base = entries.get(entry.based_on)
-        if base and all(getattr(entry, x) == getattr(base, x) for x in facts):
-            for family, sources in runs[base.name].items():
-                runs[entry.name].setdefault(family, Counter()).update(sources)
     return runs
 
 
@@ -226,15 +214,36 @@ def programs_of(cases: Sequence[Case]) -> dict[str, dict[str, Counter[str]]]:
 ABOUT = (*MATCHERS, "kind")
 
 
-def bases_of(entry: Software, entries: Mapping[str, Software]) -> list[str]:
-    """Return an entry with those that it is based on and has the name of."""
+def entries_of(entry: Software) -> list[str]:
+    """Return the entries whose software a row of one is of.
+
+    The entry, those that it is based on and has the beginning of the name of, and
+    entries that are based on one of these and state no facts of their own. None if the
+    software is not known.
+    """
+    if not entry.is_known:
+        return []
+    entries = {each.name: each for each in SOFTWARE}
     names = [entry.name]
     base = entries.get(entry.based_on)
     while base is not None:
         if entry.name.startswith(base.name):
             names.append(base.name)
         base = entries.get(base.based_on)
+    for name in names:  # which grows
+        names += [
+            each.name
+            for each in SOFTWARE
+            if each.based_on == name
+            and each.name not in names
+            and facts_of(each) == facts_of(entries[name])
+        ]
     return names
+
+
+def facts_of(entry: Software) -> list[Any]:
+    """Return the facts of an entry."""
+    return [getattr(entry, x) for x in Software.__struct_fields__ if x not in ABOUT]
 
 
 class Table:
@@ -642,6 +651,9 @@ def memory_weights(errors: Sequence[tuple[Row, float]]) -> Array:
     return np.array([counts[source_of(row)] ** MEMORY_WEIGHT for row, _ in errors])
 
 
+#: Kind of software of which there are figures that count what the model counts.
+COUNTED = "counted"
+
 #: Software of which figures of memory are taken to be known, and what that weighs.
 MEMORY_STRANGERS = 3
 MEMORY_DEVIATION = 0.3
@@ -650,10 +662,10 @@ MEMORY_DEVIATION = 0.3
 def memory_kinds(rows: Sequence[tuple[Row, float]]) -> dict[str, Array]:
     """Return quantiles of the errors of memory by kind of software.
 
-    For recipes 90 % of the figures of recipes, where a software of ``n`` figures weighs
-    ``√n``, and 50 % of :func:`counted_memory`. For all others those of everything,
-    where every software weighs as much, beside :data:`MEMORY_STRANGERS` with a normal
-    error of :data:`MEMORY_DEVIATION`.
+    For software with figures those of :func:`counted_memory`. For other recipes those
+    of recipes, where a software of ``n`` figures weighs ``√n``. For all others those of
+    everything, where every software weighs as much, beside :data:`MEMORY_STRANGERS`
+    with a normal error of :data:`MEMORY_DEVIATION`.
     """
     recipes = [(row, e) for row, e in rows if software_of(row).kind == "recipe"]
     normal = MEMORY_DEVIATION * np.array(
@@ -665,10 +677,9 @@ def memory_kinds(rows: Sequence[tuple[Row, float]]) -> dict[str, Array]:
         ENDS,
     )
     errors = np.array([error for _, error in recipes])
-    low_90, *_, high_90 = quantiles(errors, stack_weights(recipes, -0.5), ENDS)
-    _, low_50, high_50, _ = counted_memory(rows)
     return {
-        "recipe": np.array([low_90, low_50, high_50, high_90]),
+        COUNTED: counted_memory(rows),
+        "recipe": quantiles(errors, stack_weights(recipes, -0.5), ENDS),
         **dict.fromkeys(("compiled", "eager", UNKNOWN), others),
     }
 
@@ -913,16 +924,19 @@ def stored_of(
     values = dict(zip(numbers.names, map(four, numbers.values), strict=True))
     uneven = values.pop("uneven")
     software, slower = map(four, numbers.strangers)
+    runs = programs_of(table.cases)
+    counted = {x for row, _ in comparable for x in entries_of(software_of(row))}
     programs = {
-        entry.name: Program(kind=entry.kind) for entry in SOFTWARE if entry.is_known
+        entry.name: Program(
+            kind=COUNTED if entry.name in counted else entry.kind,
+            families={
+                family: Measured(runs=sources.total(), sources=len(sources))
+                for family, sources in sorted(runs[entry.name].items())
+            },
+        )
+        for entry in SOFTWARE
+        if entry.is_known
     }
-    for name, families in programs_of(table.cases).items():
-        measured = {
-            family: Measured(runs=sources.total(), sources=len(sources))
-            for family, sources in sorted(families.items())
-        }
-        if name in programs:
-            programs[name] = msgspec.structs.replace(programs[name], families=measured)
     return Deviations(
         **values,
         step=quantiles_of(msgspec.structs.astuple(numbers.step)),
