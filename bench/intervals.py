@@ -92,6 +92,11 @@ PRIORS = {
 }
 PRIOR_SPREAD = 0.5
 
+#: By what deviations are larger for rows that nobody knew when facts of software were
+#: chosen. Of 68 such rows of known software 80 % were inside intervals of 90 %: 59 % of
+#: 169 less 45 % of 101. Normal quantiles of 95 % and 89.9 % have this ratio.
+HINDSIGHT = 1.29
+
 #: The same of software without runs, as an independent reader found them: the standard
 #: deviation between software, and the logarithm of the median.
 STRANGERS = {"software": 0.2, "slower": 0.1}
@@ -394,6 +399,9 @@ def fit_numbers(table: Table, chosen: Array) -> Numbers:
         ratios, weights, (0.05, 0.25, 0.75, 0.95)
     )
     step = Quantiles(low_90=low_90, low_50=low_50, high_50=high_50, high_90=high_90)
+    values[:-2] *= HINDSIGHT
+    values[-1] /= HINDSIGHT
+    numbers = replace(numbers, values=values)
     strangers = fit_strangers(
         table.stranger_errors[everything],
         numbers.spread(table)[everything],
@@ -837,11 +845,6 @@ def page(document: dict[str, Any]) -> str:
         shown |= {name: x for name, x in figures[key].items() if x["rows"] >= SHOWN}
     left_out = document["held_out_software"]
     shown["all held-out software"] = left_out["all"]
-    shown |= {
-        f"{name}, its software left out": x
-        for name, x in left_out["by_family"].items()
-        if x["rows"] >= SHOWN
-    }
     shown |= left_out["by_software"]
     sources = [
         (name, row)
@@ -863,7 +866,9 @@ def page(document: dict[str, Any]) -> str:
             f"Held-out sources, and classes with {SHOWN} rows or more. *±* is "
             "half the width of the 90 % interval.",
             covered,
-            f"The mean over software is {percent(left_out['mean_of_software'])} %. "
+            f"The mean over sources is {percent(figures['mean_of_sources'])} %, "
+            f"{percent(left_out['mean_of_sources'])} % with their software left out; "
+            f"over software it is then {percent(left_out['mean_of_software'])} %. "
             f"{short_source(name)} has the lowest coverage of 90 % intervals "
             f"of all sources: {percent(lowest['within_90'])} %.",
             "## How often is the order of equal plans predicted correctly?",
