@@ -76,12 +76,12 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
         Size in ps of the integer time unit; 1000 is 1 ns.
     time_unit
         What one second of this problem is called where it came from.
-    software
-        Name of the entry of the table of software that runs it, such as
-        ``Megatron-Core``; empty where it is not stated. For intervals only.
     own_runs
         What is known of its times from a user's own runs; ``None`` where
         they are those of the stored calibration. For intervals only.
+    software
+        Entry of the table of software whose facts its costs have; empty where none
+        was named. For intervals only.
     """
 
     name: str = "problem"
@@ -92,8 +92,8 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     preset: str = "standard"
     quantum_ps: Count = DEFAULT_QUANTUM_PS
     time_unit: str = "s"
-    software: str = ""
     own_runs: OwnRuns | None = None
+    software: str = ""
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

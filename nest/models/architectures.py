@@ -34,6 +34,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     ----------
     name, source
         Keyword, and the publication that gives the shape.
+    aliases
+        Names of other checkpoints of this very shape.
     note
         Where the shape departs from the source, what ``left_out`` counts.
     towers, head
@@ -49,6 +51,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
     source: str = ""
     note: str = ""
     towers: tuple[Tower, ...]

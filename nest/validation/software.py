@@ -73,6 +73,9 @@ class Software(Struct, frozen=True, kw_only=True):
         them: cuDNN's, or the third FlashAttention.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    selective_operators
+        Whether ``selective`` is torchtitan's per-operator checkpointing, see
+        :class:`~nest.models.operators.base.Execution`.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
     classic
@@ -81,7 +84,11 @@ class Software(Struct, frozen=True, kw_only=True):
         Communication that it overlaps with computation.
     gradient_bytes, state_bytes, buffer_bytes
         Per weight: the gradient that is kept and communicated, optimizer
-        state with master weights, and buffers that are not sharded.
+        state with master weights, and below ZeRO 2 buffers that are not sharded.
+    reduce_bucket, live_weights
+        From ZeRO 2 on, gradients in each buffer that they are copied to for their
+        reduction, of which there are two at ZeRO 2 where gradients overlap; at ZeRO 3,
+        gathered weights that are kept for their next use. 0: none.
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
         made when a backward pass is over; 0: none is made.
@@ -151,11 +158,14 @@ class Software(Struct, frozen=True, kw_only=True):
     hopper_attention: bool = False
     fused_loss: bool = True
     repeat_attention: bool = True
+    selective_operators: bool = False
     classic: bool = False
     overlap: tuple[Overlap, ...] = ()
     gradient_bytes: Count = 2
     state_bytes: Count = 12
     buffer_bytes: int = 0
+    reduce_bucket: int = 0
+    live_weights: int = 0
     gradient_copy_bytes: int = 0
     accumulation_bytes: int = 0
     keeps_outputs: bool = False

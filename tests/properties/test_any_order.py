@@ -15,35 +15,23 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import PassTimes, Times
+from nest.cost.schedules import PassTimes
 from nest.cost.score import score as product_score
-from nest.ir import Plan, Problem
-from nest.search.list_orders import OrderScope
+from nest.ir import Problem
 from nest.search.order_bounds import order_bound
 from nest.search.orders import order_scope
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, SolverOutput, Status
-from tests.independent.enumerator import in_turn, optimum, plans
+from tests.independent.enumerator import in_turn, optimum
 from tests.independent.generate import draw_pair, draw_tiny
-from tests.independent.rules import (
-    allowed_chunks,
-    batches,
-    block_of,
-    broken_rules,
-    schedule_names,
-    strategies_of,
-)
+from tests.independent.rules import allowed_chunks, broken_rules, schedule_names
 from tests.independent.scorer import score
-from tests.independent.standard import capacity_bytes
-from tests.orders import least_end
+from tests.orders import best_of_all, scope_of_plan
 from tests.properties.profiles import PROFILE, examples
 
 COUNT = {"quick": 2, "dev": 4, "full": 1000}.get(PROFILE, 20)
 PER_TEST = {"quick": 1, "dev": 2}.get(PROFILE, 10)
 MOST_PLANS = 80
-
-#: Passes of a plan, two per chunk and micro-batch.
-MOST_PASSES = 16
 
 
 def solved(problem: Problem) -> SolverOutput:
@@ -111,55 +99,6 @@ def test_lists_of_schedules_agree_with_an_enumeration(first: int) -> None:
 # Any order
 
 
-def scope_of(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
-    """Return what orders of a plan depend on, and its sync."""
-    record = score(problem, plan)
-    blocks = range(len(record.blocks))
-    scope = OrderScope(
-        times=[Times(x.forward, x.backward, x.weight_backward) for x in record.stages],
-        kept_bytes=tuple(x.memory["kept_bytes"] // x.inflight for x in record.stages),
-        free_bytes=tuple(
-            capacity_bytes(problem, plan, block)
-            - record.blocks[block].memory_bytes
-            + record.blocks[block].memory["kept_bytes"]
-            for block in blocks
-        ),
-        block_of=tuple(block_of(plan, chunk) for chunk in range(len(plan.stages))),
-        whole=frozenset(
-            chunk
-            for chunk, stage in enumerate(plan.stages)
-            if any(x.recompute == "full" for x in strategies_of(stage).values())
-        ),
-        num_micro_batches=batches(problem, plan),
-    )
-    return scope, max(block.sync for block in record.blocks)
-
-
-def best_of_all(problem: Problem) -> tuple[int | None, bool]:
-    """Return the best step of all plans in all orders, and if it is known.
-
-    Plans with many passes count with the order that runs one micro-batch at
-    a time; then it is one that can be had.
-    """
-    best: int | None = None
-    known = True
-    scopes: dict[str, tuple[OrderScope, int]] = {}
-    for plan in plans(problem, listed=True):
-        scope, sync = scope_of(problem, plan)
-        scopes.setdefault(f"{scope} {sync}", (scope, sync))
-    for scope, sync in scopes.values():
-        if min(scope.free_bytes) < 0:
-            continue
-        num_passes = 2 * len(scope.times) * scope.num_micro_batches
-        if num_passes > MOST_PASSES:
-            known = False
-            continue
-        end = least_end(scope)
-        if end is not None and (best is None or end + sync < best):
-            best = end + sync
-    return best, known
-
-
 @examples(30, full=2000)
 @given(st.randoms(use_true_random=False))
 def test_orders_depend_on_what_scores_say(random: Random) -> None:
@@ -167,7 +106,7 @@ def test_orders_depend_on_what_scores_say(random: Random) -> None:
     problem, plan = draw_pair(random, "standard", orders=True)
     if not isinstance(plan.order, tuple) or broken_rules(problem, plan):
         return
-    expected, sync = scope_of(problem, replace(plan, order=in_turn(problem, plan)))
+    expected, sync = scope_of_plan(problem, replace(plan, order=in_turn(problem, plan)))
     scope, least = order_scope(problem, replace(plan, order=None), CostModel(problem))
     assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
     assert (scope.kept_bytes, scope.free_bytes) == (

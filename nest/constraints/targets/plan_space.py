@@ -96,7 +96,7 @@ def for_target(
         **fields,
         **_sequences(target, rules, problem),
     )
-    return replace(problem, job=changed, software=target.software)
+    return replace(problem, job=changed)
 
 
 def _schedule(

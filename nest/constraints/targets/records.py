@@ -216,8 +216,6 @@ class Framework(Record, frozen=True, kw_only=True):
         On the command line, and for people.
     packages
         Which versions the rules are about.
-    software
-        Name of their entry in the table of software; ``""`` for any.
     rules
         What it can say; ``None`` for everything.
     """
@@ -225,7 +223,6 @@ class Framework(Record, frozen=True, kw_only=True):
     name: str
     title: str
     packages: str = ""
-    software: str = ""
     rules: Rules | None = None
 
 
