@@ -610,8 +610,8 @@ def _software_text(problem: Problem, deviations: Deviations) -> str:
         return f"software {'not known' if name else 'not stated'} (wider)"
     measured = [program.families.get(family) for family in _families(problem)]
     text = ", ".join(_measured_text(each) for each in measured)
-    wider = ", wider" * is_stranger(problem, deviations)
-    return f"{name} ({text} on such devices{wider})"
+    wider = " on such devices, wider" * is_stranger(problem, deviations)
+    return f"{name} ({text}{wider})"
 
 
 def _own_text(user_runs: OwnRuns) -> str:

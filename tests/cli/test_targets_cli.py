@@ -154,7 +154,7 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
         r"fits yes, 99 times in 100: \S+ of \S+ GiB on the fullest device; ",
         r"step time \S+ ms; 9 of 10 measured steps take \S+ – \S+ ms \(from "
         r"H100 \(\d+ runs of \d+ sources\), no layer profiled, "
-        r"Megatron-LM \(\d+ runs of \d+ sources on such devices\)\)",
+        r"Megatron-LM \(\d+ runs of \d+ sources\)\)",
         r"speed \S+ tokens/s, \S+ per device; MFU \S+ %",
         r"proof optimal among 1F1B plans that overlap tp, cp, weights, gradients "
         r"under --target megatron --headroom \S+%; dp, \S+ s",

@@ -418,9 +418,9 @@ KNOWN = replace(
 @pytest.mark.parametrize(
     ("software", "device", "text"),
     [
-        ("ours", "H100-80GB-SXM", "ours (45 runs of 2 sources on such devices)"),
+        ("ours", "H100-80GB-SXM", "ours (45 runs of 2 sources)"),
         # It takes the parameters of the H100.
-        ("ours", "H200-141GB-SXM", "ours (45 runs of 2 sources on such devices)"),
+        ("ours", "H200-141GB-SXM", "ours (45 runs of 2 sources)"),
         ("ours", "A100-80GB-SXM", "ours (99 runs of 1 source on such devices, wider)"),
         ("ours", "B200-180GB", "ours (no run on such devices, wider)"),
         ("idle", "H100-80GB-SXM", "idle (no run on such devices, wider)"),
