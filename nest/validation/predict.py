@@ -519,6 +519,8 @@ def _execution(row: Row, setting: _Setting) -> Execution:
         fused=is_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
         fused_loss=software.fused_loss,
+        logit_bytes=software.logit_bytes,
+        loss_bytes=software.loss_bytes,
         repeat_attention=software.repeat_attention,
         split_backward=setting.schedule in SPLIT_BACKWARD,
         expert_tp=setting.expert_tp,

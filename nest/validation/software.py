@@ -75,6 +75,8 @@ class Software(Struct, frozen=True, kw_only=True):
         Whether ``selective`` computes a fused attention again.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
+    logit_bytes, loss_bytes
+        Memory per logit, see :class:`~nest.models.operators.base.Execution`.
     classic
         Whether GPT models have biases and dropout.
     overlap
@@ -154,6 +156,8 @@ class Software(Struct, frozen=True, kw_only=True):
     attention_share: PositiveReal = 1.0
     hopper_attention: bool = False
     fused_loss: bool = True
+    logit_bytes: Count = 4
+    loss_bytes: Count = 2
     repeat_attention: bool = True
     classic: bool = False
     overlap: tuple[Overlap, ...] = ()
