@@ -532,6 +532,8 @@ def execution_of(
         fused=is_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
         fused_loss=software.fused_loss,
+        logit_bytes=software.logit_bytes,
+        loss_bytes=software.loss_bytes,
         repeat_attention=software.repeat_attention,
         selective_operators=software.selective_operators,
         dispatch_node=dispatch_node(row, site, num_devices, software),

@@ -78,6 +78,8 @@ class Software(Struct, frozen=True, kw_only=True):
         :class:`~nest.models.operators.base.Execution`.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
+    logit_bytes, loss_bytes
+        Memory per logit, see :class:`~nest.models.operators.base.Execution`.
     classic
         Whether GPT models have biases and dropout.
     overlap
@@ -157,6 +159,8 @@ class Software(Struct, frozen=True, kw_only=True):
     attention_share: PositiveReal = 1.0
     hopper_attention: bool = False
     fused_loss: bool = True
+    logit_bytes: Count = 4
+    loss_bytes: Count = 2
     repeat_attention: bool = True
     selective_operators: bool = False
     classic: bool = False
