@@ -189,15 +189,21 @@ def test_plans_are_tried_under_every_schedule_before_bounds(
 def test_the_plan_of_a_schedule_is_tried_under_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two blocks of two layers: 3 · 60 under 1F1B; with W in the gaps 20 + 2 · 60."""
+    """Two blocks of two layers: 3 · 60 under 1F1B; with W in the gaps 20 + 2 · 60.
+
+    The bound of 1F1B is that of its formula, and counts for nothing.
+    """
     plan = make_plan(("a b", Strategy()), ("c d", Strategy()))
     seen = []
 
     def search(task: SearchTask, _: bool) -> SolverOutput:
         seen.append(task.model.problem.job.schedule)
-        if seen[-1] == "zb-h1":
-            return SolverOutput(status=Status.NO_SOLUTION)
-        return SolverOutput(status=Status.FEASIBLE, plan=plan, claimed_quanta=180)
+        return SolverOutput(
+            status=Status.FEASIBLE,
+            plan=plan if seen[-1] == "1f1b" else None,
+            claimed_quanta=180,
+            lower_bound_quanta=130,
+        )
 
     monkeypatch.setattr(orders, "search_schedule", search)
     problem = chain(schedule=("1f1b", "zb-h1"), replicas=(1,))
@@ -205,6 +211,8 @@ def test_the_plan_of_a_schedule_is_tried_under_the_others(
     assert seen == ["1f1b", "zb-h1"]
     assert output.plan is not None
     assert (output.plan.order, output.claimed_quanta) == ("zb-h1", 140)
+    assert output.lower_bound_quanta is not None
+    assert output.lower_bound_quanta < 130
 
 
 # Few passes
