@@ -91,7 +91,7 @@ def _overlap_fractions(value: Any) -> dict[Overlap, float]:
 
 _read_overlap = Reader(
     _overlap_fractions,
-    bool,
+    lambda fractions: True,
     f"some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
     "for example gradients=0.9,tp=0.5",
 )
