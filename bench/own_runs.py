@@ -191,7 +191,11 @@ def devices_text(devices: str) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the table of docs/results/own-runs.md."""
+    """Return the table of docs/results/own-runs.md: a line for each source."""
+    lines: dict[str, dict[str, Any]] = {}
+    for result in results:
+        # The runs of all its devices come first.
+        lines.setdefault(result["source"], result)
     return markdown_table(
         f"source | devices | runs | median error without own runs, % | "
         f"with {OWN} own runs, %",
@@ -202,7 +206,7 @@ def table(results: list[dict[str, Any]]) -> str:
                 result["rows"],
                 *(f"{result[key]:.1f}" for key in ("before", "after")),
             )
-            for result in results
+            for result in lines.values()
         ),
         "llrrr",
     )

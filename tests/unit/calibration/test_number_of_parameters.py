@@ -11,7 +11,9 @@ from typing import Any
 
 from msgspec.structs import FieldInfo, fields
 
+from bench import number_list
 from bench.calibrate_links import NVLINK_STEP_NS
+from bench.result_files import result_path
 from nest.calibration.parameters import EVERY, PARAMETERS, SOFTWARE
 from nest.hardware.calibration import Calibration
 from nest.hardware.calibration import Software as Fractions
@@ -161,6 +163,13 @@ def documented() -> dict[str, int]:
 def test_the_docs_count_every_number():
     counts = counted()
     assert documented() == {**counts, "all": sum(counts.values())}
+
+
+def test_the_list_has_each_of_them():
+    numbers = number_list.all_numbers()
+    assert number_list.counts(numbers) == counted()
+    stored_list = result_path("numbers").with_suffix(".md").read_text("utf-8")
+    assert stored_list == number_list.page(numbers)
 
 
 def test_there_are_few():
