@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Degrees
-from nest.models.graphs import build_graph
+from nest.models.graphs import HALVED_RATE, build_graph, with_halved_rate
 from nest.models.operators.base import DTYPES
 from nest.models.stated import stated_models
 
@@ -34,9 +33,6 @@ KERNELS = {
     "attention": "attention_fraction",
     "memory": "memory_fraction",
 }
-
-#: The rate of which machines have half while problems are built, to tell kernels apart.
-HALVED_RATE: ContextVar[str] = ContextVar("halved_rate", default="")
 
 #: Relative difference up to which costs that are made anew are those of the problem.
 _SAME = 1e-9
@@ -151,25 +147,10 @@ def kernel_times(
     return None
 
 
-def with_halved_rate(parts: Sequence[tuple[Machine, int]]) -> list[tuple[Machine, int]]:
-    """Return machines with half of the rate of :data:`HALVED_RATE`, if any is set."""
-    field = HALVED_RATE.get()
-    if not field:
-        return list(parts)
-    return [(_with_half(site, field), count) for site, count in parts]
-
-
-def _with_half(site: Machine, field: str) -> Machine:
-    rates = site.calibration
-    halved = replace(rates, **{field: getattr(rates, field) / 2})
-    return site.with_calibration(halved)
-
-
 def _machine_costs(
     model: Architecture, site: Machine, choices: Choices
 ) -> dict[_CostKey, LayerCost]:
-    ((slower, _),) = with_halved_rate([(site, 1)])
-    return _costs(build_graph(model, slower, choices))
+    return _costs(build_graph(model, with_halved_rate(site), choices))
 
 
 def _growths(

@@ -36,7 +36,6 @@ from nest.models import builtin
 from nest.models.choices import CHUNKS_OF_ANY_ORDER, choose, read_overlap
 from nest.models.choices import Request as Choice
 from nest.models.graphs import build_on
-from nest.models.kernel_times import with_halved_rate
 from nest.models.named import load_model
 from nest.requests import networks
 from nest.requests import values as read
@@ -263,7 +262,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
             raise InvalidOptionError(f"{option_name(field)}{colon}{rest}") from None
-        problem = build_on(model, with_halved_rate(parts), choices, network)
+        problem = build_on(model, parts, choices, network)
         if calibration is not None:
             problem = resting_on(problem, calibration, parts, calibration_path)
         problem = self._on_network(problem)
