@@ -483,6 +483,7 @@ def main() -> None:
 #: Families without data of their own, and whose parameters they take.
 INHERITS = {
     "xGMI 4": "NVLink 3",
+    "HCCS": "NVLink 3",
     "PCIe 3": "NVLink 3",
     "PCIe 4": "NVLink 3",
     "PCIe 5": "NVLink 3",

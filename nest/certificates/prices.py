@@ -248,7 +248,8 @@ class Problem:
             hidden, later = (gather, near(gather + scatter)), (0, 0)
         f, g = self.passes(kind, key, shapes, overlap, types, *hidden)
         extra = self.extra(kind, key, again, types)
-        if again == "full":
+        if again == "full" and self.kept(self.costs[kind][key],
+                                         again).get("reruns", True):
             extra = self.passes(kind, key, shapes, overlap, types, 0, 0)[0]
         gather, scatter = map(self.quanta, later)
         return f + gather, g + extra + gather + scatter

@@ -225,7 +225,9 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
     length = problem.job.sequence_length
     if steps is not None and length is not None:
         tokens = float(steps * problem.job.global_batch * length)
-    wish = Wish(tokens, frontier.price_usd_per_hour)
+    target = session.restricted.target
+    name = "" if target is None else target.name
+    wish = Wish(tokens, frontier.price_usd_per_hour, name)
     rows = [("fits", text) for text in session.remedy_lines]
     if answer is not None:
         rows += given_rows(problem, answer, wish, session.restricted.text)

@@ -195,7 +195,7 @@ def build_graph(
 ) -> Graph:
     """Return the graph of a model with its cost tables.
 
-    ``execution`` is by default the usual one in the data type chosen.
+    ``execution`` is by default that of the choices.
 
     Kinds are named ``embedding``, after the blocks (``decoder``), as in
     :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of them
@@ -206,8 +206,12 @@ def build_graph(
     InvalidProblemError
         If ``layers_per_node`` does not divide the layers of a tower.
     """
-    execution = execution or Execution(
-        dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
+    execution = (
+        execution
+        or choices.execution
+        or Execution(
+            dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
+        )
     )
     return graph_of(
         model,
@@ -433,6 +437,18 @@ def count_layer(
     ``shape`` is the tower for its embedding, a block, a module, a head, or
     ``None`` for the norm behind the tower.
     """
+    node = _count_layer(shape, tower, split, execution)
+    if isinstance(shape, Block | Module) or execution.checkpointed_ends:
+        return node
+    return node.without_checkpoint()
+
+
+def _count_layer(
+    shape: Tower | Block | Module | Head | None,
+    tower: Tower,
+    split: Split,
+    execution: Execution,
+) -> Node:
     match shape:
         case Tower():
             return embedding_node(shape, split, execution)

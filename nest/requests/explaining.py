@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from nest.cost.space import make_split
 from nest.errors import InvalidPlanError
 from nest.ir.io import read_text
 from nest.ir.job import ANY_ORDER
+from nest.models.named import load_model
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import SILENT, PlanRequest, Talk
 from nest.requests.problems import ScheduleFile, schedule_or_file
@@ -22,7 +24,8 @@ from nest.requests.solving import (
     TimeLimitRequest,
     solver_limits,
 )
-from nest.requests.values import Pairs, both_given, restrictions
+from nest.requests.values import Pairs, both_given, quantity, restrictions
+from nest.util.quantities import TIME
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
@@ -116,6 +119,13 @@ class ExplainRequest(
     time_limit: float | None = redeclared(
         TimeLimitRequest, "time_limit", QUESTION_LIMIT
     )
+    measured: float | str | None = setting(
+        "--measured T",
+        "A measured step time, in seconds or with a unit: which term would have to be "
+        "off to explain it, and which experiment would tell.",
+        quantity(TIME, "s", lowest=1e-12, highest=1e9),
+        unit="s",
+    )
     on_progress: OnProgress | None = record("Called now and then.")
 
     def check(self) -> None:
@@ -138,8 +148,9 @@ def explain_plan(
 ) -> Explanation:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis.explain import explain
+    from nest.analysis.measured_step import explain_measured
 
-    return explain(
+    explanation = explain(
         problem,
         plan,
         prefer=parse(tuple(request.prefer), "--prefer"),
@@ -148,3 +159,15 @@ def explain_plan(
         options=solver_limits(request, request.solver),
         on_progress=on_progress or request.on_progress,
     )
+    if request.measured is None:
+        return explanation
+    model = None if request.model is None else load_model(os.fspath(request.model))
+    measured = explain_measured(
+        problem,
+        plan,
+        1e9 * float(request.measured),
+        neighbors=explanation.neighbours,
+        intervals=explanation.intervals,
+        model=model,
+    )
+    return dataclasses.replace(explanation, measured=measured)

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -108,13 +108,18 @@ class Uniform:
         name = self.terms.model.problem.job.schedule
         return schedule_of(name, virtual)
 
-    @property
+    @cached_property
+    def anywhere(self) -> Table:
+        """Terms of every kind without a device range, in one row."""
+        return self.terms.held.take([self.row])
+
+    @cached_property
     def kinds(self) -> Ints:
         """Kind of every layer, in topological order."""
         shapes = self.terms.shapes
         return np.array(shapes.kind_of)[shapes.order]
 
-    @property
+    @cached_property
     def ends(self) -> Ints:
         """How many layers are in front of every place to cut, ascending."""
         ends: Ints = self.terms.shapes.sets.member.sum(axis=1)
@@ -130,7 +135,7 @@ class Uniform:
         max_blocks = min(
             case.devices // self.strategy.devices, (len(self.ends) - 1) // virtual
         )
-        terms = self.table([None])
+        terms = self.anywhere
         free = self.terms.max_bytes - 1 - int(terms.working_bytes.min())
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
@@ -150,7 +155,7 @@ class Uniform:
         size = self.strategy.devices
         return Block(self.case.replicas, self.case.devices, index * size, size)
 
-    def table(self, blocks: Sequence[Block | None]) -> Table:
+    def table(self, blocks: Sequence[Block]) -> Table:
         """Return the terms of every kind, a row per block."""
         rows = [self.terms.terms(self.strategy, block) for block in blocks]
         return Table.of(rows, pass_components, self.terms.max_bytes)
@@ -362,7 +367,8 @@ class Chunks:
         self.block_of = np.array(
             [self.schedule.block_of(chunk, size) for chunk in range(math.prod(shape))]
         )
-        self._chunks = [np.flatnonzero(self.block_of == block) for block in range(size)]
+        #: ``(S, v)``
+        self._chunks = np.argsort(self.block_of, kind="stable").reshape(size, -1)
         columns = np.moveaxis(table.periods, 2, 0)
         self.forward = sums(columns[PassComponent.FORWARD])
         self.backward = sums(columns[PassComponent.BACKWARD])
@@ -411,11 +417,8 @@ class Chunks:
         block, chunk = self.block_of, np.arange(size * virtual)
 
         def per_block(values: Ints) -> Ints:
-            total = [
-                values[:, chunks_of_block].sum(axis=1)
-                for chunks_of_block in self._chunks
-            ]
-            return np.stack(total, axis=1)
+            total: Ints = values[:, self._chunks].sum(axis=2)
+            return total
 
         def between(sums: Ints) -> Ints:
             inside: Ints = sums[block, end] - sums[block, start]
@@ -474,22 +477,19 @@ class Chunks:
         The rest are taken to last as long as the last of them. Schedules
         that are not interleaved take micro-batches one by one.
         """
-        chunks = [
-            Times(*map(int, values))
-            for values in zip(
-                *(prices.forward[way], prices.backward[way]),
-                *(prices.weights[way], prices.hiding_forward[way]),
-                prices.hiding_backward[way],
-                strict=True,
-            )
-        ]
+        columns = (
+            *(prices.forward[way], prices.backward[way], prices.weights[way]),
+            *(prices.hiding_forward[way], prices.hiding_backward[way]),
+        )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        chunks = tuple(Times(*row) for row in rows)
         num_micro_batches = self.uniform.case.num_micro_batches
         unit, few = self.shape.blocks, MAX_GROUPS
         if self.schedule.name in SPLIT_BACKWARD:
             unit, few = 1, MAX_GROUPS * self.shape.blocks
 
         def path(groups: int) -> int:
-            return self.schedule.pipeline_time(chunks, groups * unit)
+            return _pipeline_time(self.schedule, chunks, groups * unit)
 
         groups = num_micro_batches // unit
         time = path(min(groups, few))
@@ -500,6 +500,14 @@ class Chunks:
     def plan(self, cuts: list[int]) -> Plan:
         """Return the plan of one way to cut."""
         return self.uniform.plan(cuts, self.shape.virtual, self.schedule.placement)
+
+
+@lru_cache(maxsize=512)
+def _pipeline_time(
+    schedule: Schedule, chunks: tuple[Times, ...], num_micro_batches: int
+) -> int:
+    """Return how long the passes take; strategies with the same times share it."""
+    return schedule.pipeline_time(chunks, num_micro_batches)
 
 
 def _proportional(load: Ints, num_chunks: int) -> Ints:
