@@ -445,20 +445,33 @@ def cells(samples: Sequence[Sample], fitted: Mapping[str, float]) -> dict[str, A
     return result
 
 
-def tables(document: Mapping[str, Any]) -> str:
-    """Return the table of the page: ratio and error of devices by class."""
-    devices = document["devices"]
+def of_families(samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    """Return the figures with stored rates by family and class.
 
-    def cell(device: str, kind: str) -> str:
-        entry = devices[device].get(kind)
-        if entry is None:
+    A device that no fit has seen is a family of its own.
+    """
+    pooled: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        known = sample.device != CHECK
+        family = family_of(sample.site) if known else sample.device
+        pooled[family][sample.kind] += sample.logarithms()
+    return {
+        family: {kind: figures(logarithms) for kind, logarithms in kinds.items()}
+        for family, kinds in pooled.items()
+    }
+
+
+def tables(families: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of the page: ratio and error of families by class."""
+
+    def cell(family: str, kind: str) -> str:
+        if kind not in families[family]:
             return "–"
-        stored = entry["stored"]
-        return f"{stored['ratio']:.2f}, {100 * stored['error_after_factor']:.0f} %"
+        entry = families[family][kind]
+        return f"{entry['ratio']:.2f}, {100 * entry['error_after_factor']:.0f} %"
 
-    heads = ["predicted / measured", *(name.partition("-")[0] for name in devices)]
-    rows = ([kind, *(cell(name, kind) for name in devices)] for kind in CLASSES)
-    return table(" | ".join(heads), rows)
+    rows = ([kind, *(cell(name, kind) for name in families)] for kind in CLASSES)
+    return table(" | ".join(["kernels", *families]), rows)
 
 
 def main() -> None:
@@ -479,14 +492,15 @@ def main() -> None:
             if kernels:
                 samples.append(Sample(device, kind, site, kernels))
     fitted = fit_kernels(samples)
-    document = {
+    document: dict[str, Any] = {
         "command": f"python bench/kernels.py WHEEL --shapes {arguments.shapes}",
         "wheel": arguments.wheel.name,
         "fit": fitted,
+        "families": of_families(samples),
         "devices": cells(samples, fitted),
     }
     write_result("kernels", document)
-    text = tables(document)
+    text = tables(document["families"])
     fill(page_path("kernels"), "kernels", text)
     print(text)
 
