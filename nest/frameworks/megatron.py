@@ -84,6 +84,7 @@ _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 _MOMENTS = {name: OPTIMIZERS[name] for name in ("adam", "sgd", "muon")}
 #: Bytes of what ``--use-precision-aware-optimizer`` keeps.
 _TYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_AWARE = "--use-precision-aware-optimizer"
 _STATE_DTYPES = {
     "--main-params-dtype": ("fp32", "fp16"),
     "--exp-avg-dtype": ("fp32", "fp16", "bf16", "fp8"),
@@ -172,6 +173,10 @@ def plan_flags(launch: Launch) -> Flags:
     # Parameters are gathered early only together with gradients.
     for name, option in _OVERLAP.items():
         flag(option, when=name in launch.overlap)
+    half_moments = _has_half_moments(launch)
+    flag(_AWARE, when=half_moments)
+    flag("--exp-avg-dtype", "bf16", when=half_moments)
+    flag("--exp-avg-sq-dtype", "bf16", when=half_moments)
     if launch.optimizer == "sgd":
         flag("--optimizer", "sgd")
         flag("--sgd-momentum", "0.9")
@@ -184,6 +189,18 @@ def plan_flags(launch: Launch) -> Flags:
     return flags
 
 
+def _has_half_moments(launch: Launch) -> bool:
+    """Return whether Adam keeps moments in bf16, which needs a sharded optimizer.
+
+    See ``__post_init__`` of megatron/core/optimizer/optimizer_config.py.
+    """
+    return (
+        launch.optimizer == "adam"
+        and launch.state_bytes == 4 + OPTIMIZERS["adam-bf16"]
+        and bool(launch.zero or launch.distributed_optimizer)
+    )
+
+
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
@@ -193,7 +210,8 @@ def write(
             f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
             f"Megatron-LM keeps other state for matrices than for other weights with it"
         )
-    check_memory(launch, 4 + _MOMENTS[launch.optimizer])
+    if not _has_half_moments(launch):
+        check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
     flags = model_flags(model, length) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
@@ -648,7 +666,7 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
             arguments.text("--sgd-momentum"),
             "plans keep one moment with SGD",
         )
-    aware = arguments.has("--use-precision-aware-optimizer")
+    aware = arguments.has(_AWARE)
     bytes_of = {}
     for option, kinds in _STATE_DTYPES.items():
         kind = arguments.text(option, kinds) or "fp32"

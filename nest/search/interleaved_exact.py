@@ -180,8 +180,7 @@ def bounded(
     """Return a case with its bounds, or ``None`` if nothing fits."""
     model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
-    strategies = {*family.strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in strategies]
+    rows = [terms.row_of[x] for x in family.strategies]
     passes = terms.least_passes[rows]
     paired = schedule.most_paired(family.stage_counts[0], count)
     load = paired_load(passes, count, paired)
@@ -300,6 +299,8 @@ class Enumeration:
         The clock.
     offer
         Told every better plan with its step time.
+    magnitudes
+        In how many ways so many chunks are cut, as far as that was counted before.
     steps
         How many were tried before, of :data:`MAX_STEPS`.
     """
@@ -310,6 +311,7 @@ class Enumeration:
     best: int
     deadline: Deadline
     offer: Callable[[int, Plan], None]
+    magnitudes: dict[int, float]
     steps: int = 0
     _loads: dict[object, _Load | None] = field(default_factory=dict)
 
@@ -322,11 +324,9 @@ class Enumeration:
             If the case has too many plans, or time is up.
         """
         case, sets = self.case, self.sets
-        if case.terms.model.problem.job.granularity == "layer":
+        if self.too_many:
             raise TooManyError
         self._chunks = self.blocks * case.virtual
-        if self.magnitude(self._chunks) > MAX_MAGNITUDE:
-            raise TooManyError
         counts = case.terms.shapes.kind_counts
         rest = counts[-1] - counts
         self._rest = (rest @ case.least).tolist()
@@ -342,13 +342,28 @@ class Enumeration:
     @property
     def few(self) -> bool:
         """Whether they are so few that none needs to be ruled out."""
-        return self.magnitude(self.blocks * self.case.virtual) <= FEW
+        return self._magnitude <= FEW
 
-    def magnitude(self, chunks: int) -> float:
-        """Return how many plans so many chunks make at most, in powers of 10.
+    @property
+    def too_many(self) -> bool:
+        """Whether they are so many that none is tried."""
+        problem = self.case.terms.model.problem
+        return problem.job.granularity == "layer" or self._magnitude > MAX_MAGNITUDE
+
+    @property
+    def _magnitude(self) -> float:
+        """How many plans there are at most, in powers of 10.
 
         Minus infinity for none.
         """
+        chunks = self.blocks * self.case.virtual
+        if chunks not in self.magnitudes:
+            self.magnitudes[chunks] = self._ways_to_cut(chunks)
+        choices = math.log10(len(self.case.family.strategies))
+        return self.magnitudes[chunks] + chunks * choices
+
+    def _ways_to_cut(self, chunks: int) -> float:
+        """Return in how many ways so many chunks are cut, in powers of 10."""
         sets, allowed = self.sets, even_pairs(self.case, chunks, self.sets)
         if not len(allowed):
             return -math.inf
@@ -358,10 +373,7 @@ class Enumeration:
             more = np.zeros(sets.count)
             np.add.at(more, sets.pair_target[allowed], ways[sets.pair_source[allowed]])
             ways = more
-        if not ways[-1]:
-            return -math.inf
-        choices = math.log10(len(self.case.family.strategies))
-        return math.log10(ways[-1]) + chunks * choices
+        return math.log10(ways[-1]) if ways[-1] else -math.inf
 
     def _pairs_of(self, chunks: int) -> list[list[tuple[int, int]]]:
         """Return the chunks that may begin at every set, and where they end.

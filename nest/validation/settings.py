@@ -194,16 +194,27 @@ def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software)
 
 
 def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
-    """Return what is overlapped: what a row switches off is not."""
+    """Return what is overlapped: what a row switches on or off, else by software."""
+    columns = {name: getattr(row, f"{name}_overlap") for name in OVERLAP}
+    names = _overlap_in_words(row, software)
+    return tuple(
+        name
+        for name, is_on in columns.items()
+        if (name in names if is_on is None else is_on)
+    )
+
+
+def _overlap_in_words(row: Row, software: Software) -> set[Overlap]:
+    """Return what is overlapped by the words of a row."""
     stated = (row.overlap or "").lower()
     if stated.startswith("none"):
-        return ()
+        return set()
     names = {*software.overlap}
     if "gradient and parameter overlap off" in stated:
         names -= {"weights", "gradients"}
     if re.search(r"all-to-all\b.*\boverlap", stated):
         names.add("ep")
-    return tuple(name for name in OVERLAP if name in names)
+    return names
 
 
 def sharding_group(row: Row, dp: int) -> int:
@@ -250,4 +261,4 @@ def attention_share(row: Row, software: Software, is_hopper: bool) -> float:
 def is_fused(row: Row, software: Software) -> bool:
     """Return whether norms are one kernel: stated, or by software."""
     text = f"{row.attention_impl} {row.notes}"
-    return software.fused or "RMS" in text
+    return software.fused or (row.fused_kernels is None and "RMS" in text)

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.plan import RECOMPUTE, Overlap, Recompute
@@ -77,13 +78,19 @@ class Software(Struct, frozen=True, kw_only=True):
         :class:`~nest.models.operators.base.Execution`.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
+    logit_bytes, loss_bytes
+        Memory per logit, see :class:`~nest.models.operators.base.Execution`.
     classic
         Whether GPT models have biases and dropout.
     overlap
         Communication that it overlaps with computation.
     gradient_bytes, state_bytes, buffer_bytes
         Per weight: the gradient that is kept and communicated, optimizer
-        state with master weights, and buffers that are not sharded.
+        state with master weights, and below ZeRO 2 buffers that are not sharded.
+    reduce_bucket, live_weights
+        From ZeRO 2 on, gradients in each buffer that they are copied to for their
+        reduction, of which there are two at ZeRO 2 where gradients overlap; at ZeRO 3,
+        gathered weights that are kept for their next use. 0: none.
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
         made when a backward pass is over; 0: none is made.
@@ -152,6 +159,8 @@ class Software(Struct, frozen=True, kw_only=True):
     attention_share: PositiveReal = 1.0
     hopper_attention: bool = False
     fused_loss: bool = True
+    logit_bytes: Count = 4
+    loss_bytes: Count = 2
     repeat_attention: bool = True
     selective_operators: bool = False
     classic: bool = False
@@ -159,6 +168,8 @@ class Software(Struct, frozen=True, kw_only=True):
     gradient_bytes: Count = 2
     state_bytes: Count = 12
     buffer_bytes: int = 0
+    reduce_bucket: int = 0
+    live_weights: int = 0
     gradient_copy_bytes: int = 0
     accumulation_bytes: int = 0
     keeps_outputs: bool = False
@@ -266,8 +277,27 @@ SECOND_FLASH_ON_HOPPER = 0.63
 
 
 def software_of(row: Row) -> Software:
-    """Return what is known of the software of a row."""
-    return _software_of(*(getattr(row, name) for name in _MATCHED))
+    """Return what is known of the software of a row, with the facts that it states."""
+    entry = _software_of(*(getattr(row, name) for name in _MATCHED))
+    facts = {
+        fact: getattr(row, column)
+        for column, fact in FACT_COLUMNS.items()
+        if getattr(row, column) is not None
+    }
+    if row.dispatcher:
+        once = re.search(r"(deep|hybrid)[- ]?ep", row.dispatcher, re.IGNORECASE)
+        facts["dispatch_once"] = once is not None
+    return replace(entry, **facts) if facts else entry
+
+
+#: Columns that state a fact of the table, and the fact. Attention, overlap and CUDA
+#: graphs have rules of their own, see :mod:`nest.validation.settings`.
+FACT_COLUMNS = {
+    "fused_kernels": "fused",
+    "fused_loss": "fused_loss",
+    "gradient_bytes": "gradient_bytes",
+    "optimizer_bytes": "state_bytes",
+}
 
 
 #: Columns that entries match.

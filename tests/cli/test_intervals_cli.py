@@ -72,7 +72,7 @@ def test_score_shows_intervals(cli: Cli, plan: str) -> None:
     assert cli.document(f"score problem.json {plan}")["intervals"] == known(plan)
     assert "; 9 of 10 measured steps take " in cli.err
     assert (
-        "(from device not known, no layer profiled, software not named)"
+        "(from device not known, no layer profiled, software not stated (wider))"
     ) in " ".join(cli.err.split())
     cli.succeeds(f"score problem.json {plan} --verbose")
     assert "by the cost model; 50 %: " in cli.out

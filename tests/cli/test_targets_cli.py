@@ -104,6 +104,7 @@ def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
         ((), (2, 2, 12)),
         (("--gradients", "fp32"), (2, 4, 12)),
         (("--optimizer", "adam-8bit"), (2, 2, 6)),
+        (("--optimizer", "adam-bf16"), (2, 2, 8)),
         (("--optimizer", "muon", "--gradients", "fp32"), (2, 4, 8)),
     ):
         cli.succeeds(
@@ -152,7 +153,8 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     for row in (
         r"fits yes, 99 times in 100: \S+ of \S+ GiB on the fullest device; ",
         r"step time \S+ ms; 9 of 10 measured steps take \S+ – \S+ ms \(from "
-        r"H100 \(\d+ runs of \d+ sources\), no layer profiled, Megatron-LM\)",
+        r"H100 \(\d+ runs of \d+ sources\), no layer profiled, "
+        r"Megatron-LM \(\d+ runs of \d+ sources\)\)",
         r"speed \S+ tokens/s, \S+ per device; MFU \S+ %",
         r"proof optimal among 1F1B plans that overlap tp, cp, weights, gradients "
         r"under --target megatron --headroom \S+%; dp, \S+ s",

@@ -110,6 +110,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_loss
         Whether softmax and gradient of the loss are one kernel each instead
         of one for every step, as in Megatron-LM up to 2023.
+    logit_bytes, loss_bytes
+        Per logit: what is kept until the backward pass, and what else its loss takes
+        while it runs.
     split_backward
         Whether costs say what gradients of weights take.
     expert_tp
@@ -145,6 +148,8 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_softmax: bool = True
     softmax_batches: int = SOFTMAX_BATCHES
     fused_loss: bool = True
+    logit_bytes: int = FP32
+    loss_bytes: int = BF16
     split_backward: bool = False
     expert_tp: bool = True
     repeat_attention: bool = True

@@ -264,11 +264,11 @@ def head_node(
 ) -> Node:
     """Count final norm, output layer and loss.
 
-    The logits are cut over ``tp`` by vocabulary and kept in fp32
-    (Korthikanti et al. 2022, §4.3); the loss all-reduces three fp32 numbers
-    per token. A tied matrix is held here and in the embedding, as in any
-    pipeline that separates them; summing its two gradients is not counted. A
-    pooled head sees one vector per sample and is not cut. Without a final norm
+    The logits are cut over ``tp`` by vocabulary and kept in fp32 (Korthikanti et al.
+    2022, §4.3), several times by software that does not fuse them; the loss all-reduces
+    three fp32 numbers per token. A tied matrix is held here and in the embedding, as in
+    any pipeline that separates them; summing its two gradients is not counted. A pooled
+    head sees one vector per sample and is not cut. Without a final norm
     ``norm_weights`` is ``0``.
     """
     tp = 1 if head.pooled else split.tp
@@ -281,7 +281,7 @@ def head_node(
     logits = tokens * rows
     region = tokens * hidden
     operators = []
-    none = selective = FP32 * logits
+    none = selective = execution.logit_bytes * logits
     if head.transform:
         rows_in = outer // hidden
         operators += [
@@ -319,7 +319,7 @@ def head_node(
         weights=head_weights(head, hidden, rows) + norm_weights,
         kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
         repeated=("final norm",) if norm_weights else (),
-        working_bytes=gathered + BF16 * logits,
+        working_bytes=gathered + execution.loss_bytes * logits,
     )
 
 

@@ -97,7 +97,7 @@ def test_what_training_keeps_per_weight():
     }
     smaller = optimizer_of(target("megatron"), "bf16", "adam-8bit")
     assert (smaller.gradient_bytes, smaller.state_bytes) == (2, 6)
-    for name in ("sgd", "muon"):
+    for name in ("adam-bf16", "sgd", "muon"):
         assert optimizer_of(target("any"), None, name).state_bytes == 8
 
 

@@ -106,6 +106,15 @@ def test_a_bound_counts_devices_and_memory(monkeypatch):
     assert tight.lower_bound_quanta == 520
 
 
+def test_a_case_of_too_many_plans_has_the_bound_of_its_batch(monkeypatch):
+    """Half of all work on each of 2 blocks takes 480, and some of it has to wait."""
+    monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
+    monkeypatch.setattr(interleaved_exact, "FEW", -2.0)
+    output = solve(chain([make_cost(10, 20)] * 8))
+    assert output.status is Status.FEASIBLE
+    assert 480 < output.lower_bound_quanta <= 540
+
+
 def test_layers_that_fit_nowhere_are_no_plan():
     problem = chain([make_cost(10, 20, kept_bytes=2)] * 8, memory_bytes=1)
     assert solve(problem).status is Status.INFEASIBLE

@@ -330,6 +330,35 @@ def test_bytes_per_weight(
     ) == sizes
 
 
+@pytest.mark.parametrize(
+    ("framework", "zero", "size"),
+    [
+        # buckets of 5e8 gradients, two of them where they overlap, 2 bytes each
+        ("DeepSpeed", 1, 0),
+        ("DeepSpeed", 2, 2 * 2 * 500_000_000),
+        # one bucket, and 1e9 weights that are used again
+        ("DeepSpeed", 3, 2 * 500_000_000 + 2 * 1_000_000_000),
+        # sums of all gradients in fp32, which ZeRO 2 and 3 shard instead
+        ("Megatron-DeepSpeed", 2, 0),
+        ("Megatron-DeepSpeed", 3, 0),
+    ],
+)
+def test_buffers_of_deepspeed_by_stage(framework: str, zero: int, size: int) -> None:
+    large = {"layers": 32, "hidden": 4096, "heads": 32, "precision_class": "bf16"}
+    ranks = {"dp": 8, "num_devices": 8, "global_batch": 64}
+    stated = {"framework": framework, "zero_stage": zero, "recompute": "full"}
+    assert prediction(**large, **ranks, **stated).breakdown["buffers"] == size
+
+
+def test_buffers_of_deepspeed_are_no_larger_than_a_model() -> None:
+    """Two tables, positions, 2 layers of 12 h² and their norms, and one more."""
+    h = 1024
+    weights = 2 * 51200 * h + 1024 * h + 2 * (12 * h + 4) * h + 2 * h
+    stated = {"framework": "DeepSpeed", "zero_stage": 3, "precision_class": "bf16"}
+    size = prediction(**stated, dp=2, num_devices=2).breakdown["buffers"]
+    assert size == 2 * weights + 2 * weights
+
+
 def kept_bytes(**changes: Any) -> int:
     return decoder_cost(case(**changes)).activations[0].kept_bytes
 
