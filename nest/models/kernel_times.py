@@ -34,9 +34,6 @@ KERNELS = {
     "memory": "memory_fraction",
 }
 
-#: Relative difference up to which costs that are made anew are those of the problem.
-_SAME = 1e-9
-
 #: A kind of layers and the key of a cost.
 _CostKey = tuple[str, tuple[int, ...]]
 
@@ -201,6 +198,6 @@ def _costs(graph: Graph) -> dict[_CostKey, LayerCost]:
 
 def _is_same(cost: LayerCost, other: LayerCost | None) -> bool:
     return other is not None and all(
-        math.isclose(getattr(cost, name), getattr(other, name), rel_tol=_SAME)
+        math.isclose(getattr(cost, name), getattr(other, name))
         for name in ("forward_ns", "backward_ns")
     )
