@@ -224,17 +224,13 @@ def summary_of_library(rows: list[dict[str, Any]]) -> None:
             sum(row["check_s"] < row["solve_s"] for row in held),
         ),
     ]
-    below = [
-        (f"`{row['problem']}`", f"{row['gap_percent']:.2g} %")
-        for row in held
-        if row["status"] == "feasible"
-    ]
-    heads = "a bound below the plan | gap"
+    gaps = sorted(row["gap_percent"] for row in held if row["status"] == "feasible")
+    below = ", ".join(f"{gap:.2g} %" for gap in gaps)
     reasons = Counter(reason(row) for row in rows if "refused" in row)
     refused = ", ".join(f"`{x}` ({n})" for x, n in reasons.most_common())
     tables = (
         table("|", lines),
-        table(heads, below),
+        f"Gaps of the bounds below a plan: {below}.",
         f"Refused because of (instances): {refused}.",
     )
     fill(page_path("certificates"), "library", "\n\n".join(tables))

@@ -22,7 +22,7 @@ from speed import COMMAND, measure
 LAYERS = ["--granularity", "layer"]
 
 #: Runs that take less are not on the page.
-MIN_WALL_S = 10.0
+MIN_WALL_S = 30.0
 
 #: One cluster each; several clusters; a strategy per layer, in one stage or
 #: in any number, and with a limit.

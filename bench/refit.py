@@ -49,7 +49,7 @@ PASSES = Parameter(
 )
 
 #: Software with fewer rows has no line of its own on the page.
-MIN_ROWS = 20
+MIN_ROWS = 100
 
 
 @dataclass(frozen=True)
