@@ -413,7 +413,7 @@ class Enumeration:
             device_range = chosen[block].place
             fits = device_range.devices == strategy.devices
             return device_range if fits else None
-        offset = sum(chunk.place.devices for chunk in chosen)
+        offset = chosen[-1].place.offset + chosen[-1].place.devices if chosen else 0
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)
