@@ -141,15 +141,17 @@ class Uniform:
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
         min_blocks = ceil_div(int(need[0, kinds].sum()), max(free, 1))
-        sizes = np.arange(max(min(virtual, 2), min_blocks), max_blocks + 1)
+        min_blocks = max(min(virtual, 2), min_blocks)
         runtime = self.terms.model.runtime._replace(virtual_stages=virtual)
         every = families(problem, case, [self.strategy], runtime)
-        allowed = [count for family in every for count in family.stage_counts]
-        sizes = sizes[np.isin(sizes, allowed)]
         count, schedule = case.num_micro_batches, self.schedule(virtual)
-        fits = [schedule.why_not(x, count) is None for x in sizes.tolist()]
-        numbers: Ints = sizes[np.array(fits, dtype=np.bool_)]
-        return numbers
+        numbers = sorted({x for family in every for x in family.stage_counts})
+        runnable = [
+            x
+            for x in numbers
+            if min_blocks <= x <= max_blocks and schedule.why_not(x, count) is None
+        ]
+        return np.array(runnable, dtype=np.int64)
 
     def block(self, index: int) -> Block:
         """Return where a block sits."""
