@@ -12,8 +12,9 @@ software, with numbers fitted to the errors for all others.
 
 The standard deviations are the most probable ones if a deviation has a
 t distribution, under a weak prior; a row of a source of ``n`` weighs
-``n ** -0.35``, so that a large sweep does not drown the others (of 0.2, 0.35 and 0.5
-the largest with which intervals of known software cover at most 95 % of rows). All
+``n ** -0.35``, so that a large sweep does not drown the others. Of 0.2, 0.35 and 0.5
+it is the largest with which intervals of known software covered at most 95 % of rows,
+before they were widened by :data:`HINDSIGHT`; the same rows decided that. All
 software weighs as much where the term between software is fitted. Pairs of plans are
 neighbors among the rows of one source, model, cluster and batch. The odds
 that the predicted order of a pair is right are ``9 ** (ratio / margin)``, in

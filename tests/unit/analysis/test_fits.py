@@ -62,7 +62,7 @@ def test_stages_add_up_and_come_fullest_first(problem: Problem) -> None:
 
 
 def test_the_word_says_how_sure_it_is(problem: Problem) -> None:
-    memory = stored_deviations().memory
+    memory = stored_deviations().memory_of(problem.software)
     device_bytes = problem.cluster.memory_bytes()
 
     def word(upper: float, less: int) -> str:
@@ -77,7 +77,7 @@ def test_the_word_says_how_sure_it_is(problem: Problem) -> None:
 
 
 def test_headroom_is_memory_that_runs_may_use(problem: Problem) -> None:
-    narrow = with_headroom(problem, "20%")
+    narrow = with_headroom(problem, "50%")
     usable_bytes = narrow.cluster.memory_bytes()
     assert fits_word(narrow, usable_bytes) == "yes"
     assert fits_word(narrow, usable_bytes + 1) == "yes"
@@ -200,6 +200,8 @@ def test_pairs_come_where_no_single_change_does() -> None:
 def test_changes_that_need_more_devices_come_last() -> None:
     """Twice the devices cost 0.4 % more device time, ZeRO 2 5.4 %."""
     problem = nest.problem(model="llama3-8b", cluster="h100x16")
+    # Whose memory is known: with any other, a few more devices are not enough.
+    problem = replace(problem, software="Megatron-LM")
     answer = fits(problem, even(problem, 1, 16, dp=16, zero=1))
     names = [change.names for change in answer.changes]
     assert names[0] == ("ZeRO stage",)

@@ -78,7 +78,7 @@ def test_the_fastest_plan_may_not_fit() -> None:
     assert found.has_margin
     assert found.answer.step_time_ns == 40
     assert found.faster is not None
-    chance = stored_deviations().memory.probability_below(math.log(1.01))
+    chance = stored_deviations().memory_of("").probability_below(math.log(1.01))
     document = found.faster.to_json()
     assert document.pop("plan")["stages"][0]["strategy"]["recompute"] == "none"
     assert document == {
