@@ -26,6 +26,7 @@ from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, UnsupportedProblemError
 from nest.hardware import parse_cluster
 from nest.ir import Optimizer, Plan, Problem, Strategy
+from nest.ir.graph import Activations
 from nest.ir.io import decode_problem, encode, problem_hash
 from nest.models import builtin
 from nest.models.choices import Request, choose
@@ -83,6 +84,21 @@ def proves(problem: Problem, plan: Plan, best: int) -> Certificate:
     assert certificate["status"] == "optimal"
     assert refuted(problem, best + 1) == best
     return certificate
+
+
+def test_activations_at_the_host_are_waited_for() -> None:
+    """14 ns there beside 10, and 24 back beside 20, in each of four micro-batches."""
+    offload = Activations(recompute="offload", kept_bytes=5, transfer_ns=14)
+    costs = [make_cost(10, x, activations=(offload,)) for x in (20, 12)]
+    problem = make_problem(
+        {"a": costs[0], "b": costs[1]},
+        devices=1,
+        topology=NCCL,
+        global_batch=4,
+        recompute=("offload",),
+    )
+    plan = make_plan(("a b", Strategy(recompute="offload")))
+    proves(problem, plan, 4 * (14 + 20 + 14 + 14))
 
 
 def second(plan: Plan) -> Plan:
