@@ -13,7 +13,6 @@ import contextlib
 import io
 import json
 import math
-import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -50,9 +49,6 @@ SOLVERS = (
     *(REFERENCE, "alpa", "galvatron", "phaze", "piper", "megatron"),
     *("mcmc", PIPELINED, "uniap", "ft", "aceso", "random"),
 )
-
-#: The columns of the table by problem.
-DETAILED = tuple(x for x in SOLVERS if x not in ("mcmc", "ft", "random"))
 
 Row = Mapping[str, Any]
 
@@ -142,30 +138,8 @@ def fitting_ns(row: Row, *, repaired: bool) -> float | None:
     return row["repaired_step_time_ns"] if repaired else None
 
 
-def _shared(row: Row, best_ns: float) -> str:
-    shared_ns = row["shared_step_time_ns"]
-    if row["solver"] == REFERENCE:
-        proof = "" if row["status"] == "optimal" else f" ({row['status']})"
-        return f"{best_ns / 1e9:.4g} s{proof}"
-    if shared_ns is None:
-        return str(row["kind"])
-    text = f"{shared_ns / best_ns:.2f}"
-    if row["kind"] == "plan":
-        return text
-    repaired_ns = fitting_ns(row, repaired=True)
-    if repaired_ns is None:
-        return "over memory"
-    return f"{repaired_ns / best_ns:.2f} \\*"
-
-
-def is_large(name: str) -> bool:
-    """Return whether a problem has 64 devices or more, by its name."""
-    numbers = re.findall(r"-(\d+)\b", name)
-    return int(numbers[-1]) >= 64
-
-
 def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return two tables: the solvers in summary, and their step times.
+    """Return the table of the solvers.
 
     Parameters
     ----------
@@ -175,29 +149,18 @@ def markdown(names: Sequence[str], rows: Sequence[Row]) -> str:
         Of ``bench/results/every_cell.json``, those of these problems.
     """
     by_key = {(row["instance"], row["solver"]): row for row in rows}
-    times = []
-    for name in filter(is_large, names):
-        best_ns = by_key[name, REFERENCE]["shared_step_time_ns"]
-        problem_rows = (by_key.get((name, solver)) for solver in DETAILED)
-        texts = (_shared(row, best_ns) if row else "" for row in problem_rows)
-        times.append([name, *texts])
     summary = [_summary(by_key, names, solver) for solver in SOLVERS]
     heads = (
         "solver | step time / `dp`, plans that fit | repaired plans too | "
         "own estimate / shared step time | search time, s: median, longest"
     )
-    return "\n\n".join(
-        (
-            table(heads, summary),
-            table(" | ".join(("step time / `dp`", *DETAILED)), times),
-        )
-    )
+    return table(heads, summary)
 
 
 def _summary(
     by_key: Mapping[tuple[str, str], Row], names: Sequence[str], solver: str
 ) -> list[str]:
-    """Return the line of a solver in the first table."""
+    """Return the line of a solver."""
     rows = [by_key[name, solver] for name in names if (name, solver) in by_key]
     ratios = [
         row["own_objective_ns"] / row["shared_step_time_ns"]

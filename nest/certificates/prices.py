@@ -251,7 +251,9 @@ class Problem:
         transfer = self.quanta(entry.get("transfer_ns", 0))
         f, g = max(f, transfer), max(g, transfer)
         extra = self.extra(kind, key, again, types)
-        if again == "full":
+        entries = self.costs[kind][key].get("activations", ())
+        if again == "full" and all(x.get("reruns", True) for x in entries
+                                   if x.get("recompute", "none") == again):
             extra = self.passes(kind, key, shapes, overlap, types, 0, 0)[0]
         gather, scatter = map(self.quanta, later)
         return f + gather, g + extra + gather + scatter

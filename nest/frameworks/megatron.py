@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.constraints.targets import OPTIMIZERS
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
@@ -48,8 +50,6 @@ START = (
     f'pretrain_gpt.py of Megatron-LM with "${{{{ARGS[@]}}}}" and your '
     f"arguments for data, tokenizer, learning rate and checkpoints."
 )
-stated = as_run
-
 #: What runs behind computation, by nest's name for it.
 _OVERLAP: dict[Overlap, str] = {
     "tp": "--tp-comm-overlap",
@@ -91,6 +91,12 @@ _STATE_DTYPES = {
     "--exp-avg-sq-dtype": ("fp32", "fp16", "bf16", "fp8"),
     "--main-grads-dtype": ("fp32", "bf16"),
 }
+
+
+def stated(launch: Launch) -> Launch:
+    """Return a launch as the file states it: no flag overlaps context parallelism."""
+    overlap = tuple(name for name in launch.overlap if name != "cp")
+    return replace(as_run(launch), overlap=overlap)
 
 
 def mesh_of(launch: Launch) -> Mesh:

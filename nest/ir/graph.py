@@ -93,6 +93,9 @@ class Activations(Struct, frozen=True, kw_only=True):
     transfer_ns
         Time that ``offload`` takes to send activations to the host, and as long to get
         them back: neither pass takes less.
+    reruns
+        Whether ``full`` repeats the forward pass; false for a layer that a framework
+        puts no checkpoint around.
     """
 
     recompute: Recompute = "none"
@@ -102,6 +105,7 @@ class Activations(Struct, frozen=True, kw_only=True):
     working_bytes: Size = 0
     static_bytes: Size = 0
     transfer_ns: Real = 0.0
+    reruns: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

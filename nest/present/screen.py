@@ -275,7 +275,7 @@ def fits_text(
         text += f", {over} more than --headroom leaves"
     if intervals is None:
         return f"yes, as predicted: {text}"
-    within_50, _ = memory_interval(full.memory_bytes)
+    within_50, _ = memory_interval(problem, full.memory_bytes)
     return (
         f"{full.fits}, {chance_text(intervals.fit_probability)}: {text}; the "
         f"upper end of the 50 % interval is {format_bytes(within_50.high, 1)}"

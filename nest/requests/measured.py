@@ -231,6 +231,11 @@ class CalibrateRequest(Request, command="nest calibrate"):
         integer(),
         unit="devices",
     )
+    accept: bool = setting(
+        "--accept",
+        "Take a factor above 1.4 that all runs are off by as the cluster's own; "
+        "otherwise the command names its likely cause and stops.",
+    )
 
     def learn(self, tell: Callable[[str], None] | None = None) -> Learned:
         """Fit the parameters to the runs."""
@@ -251,7 +256,7 @@ class CalibrateRequest(Request, command="nest calibrate"):
         )
         if tell is not None:
             tell(f"{len(runs.rows)} runs")
-        return learn(runs, tell=tell)
+        return learn(runs, tell=tell, accept=self.accept)
 
     def propose(
         self, learned: Learned, tell: Callable[[str], None] | None = None

@@ -106,8 +106,7 @@ def layer_choices(
     num_paired
         How many passes may run in pairs.
     """
-    allowed = {*strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in allowed]
+    rows = [terms.row_of[x] for x in strategies]
     count, held = split.num_micro_batches, terms.held
     passes = terms.least_passes[rows]
     inputs = count * passes[..., PassComponent.INPUTS]
@@ -130,6 +129,8 @@ def layer_choices(
     fits = table.static + table.kept_share + table.working <= 1 + ROUNDING
     chosen = np.flatnonzero(~held.missing[rows] & fits)
     flat = LayerChoices._make([x.reshape(-1)[chosen] for x in table])
+    if len(rows) == 1:
+        return flat
     widths = np.unique(flat.devices, return_inverse=True)[1].reshape(-1)
     group = flat.kind * (len(rows) + 1) + widths
     rest = flat.load - flat.forward
@@ -173,8 +174,10 @@ class BatchBound:
         self.choices, self.counts = choices, counts
         self.num_devices, self.ordered = num_devices, ordered
         self.num_micro_batches = num_micro_batches
-        #: The range that a step time was not ruled out for comes first.
+        #: The range that a step time was not ruled out for comes first, and in each
+        #: range such a part.
         self._ranges = [*range(NUM_RANGES)]
+        self._open_parts: dict[int, int] = {}
         self.possible = len({*choices.kind.tolist()}) == len(counts)
         if not self.possible:
             return
@@ -248,15 +251,33 @@ class BatchBound:
             *(max(shortest, 1.0) * growth**i for i in range(1, NUM_RANGES)),
             step,
         ]
+        if not (stop() or self._open_parts) and self._needs_more(step, shortest, step):
+            return True
         for index in self._ranges:
             start, end = ends[index], ends[index + 1]
-            ranges = np.linspace(start, end, NUM_PARTS + 1).tolist()
-            if stop() or not (
-                self._needs_more(step, start, end)
-                or all(self._needs_more(step, *x) for x in pairwise(ranges))
-            ):
+            if stop() or not self._range_needs_more(step, index, start, end):
                 self._ranges.remove(index)
                 self._ranges.insert(0, index)
+                return False
+        return True
+
+    def _range_needs_more(
+        self, step: float, index: int, start: float, end: float
+    ) -> bool:
+        """Whether plans of a range of times need too many devices.
+
+        In parts, where those of the whole range do not. The part for which that was
+        not so the last time comes first.
+        """
+        divided = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
+        last = self._open_parts.get(index)
+        if last is not None and not self._needs_more(step, *divided[last]):
+            return False
+        if self._needs_more(step, start, end):
+            return True
+        for position, times in enumerate(divided):
+            if position != last and not self._needs_more(step, *times):
+                self._open_parts[index] = position
                 return False
         return True
 
@@ -294,10 +315,6 @@ class RisingBound:
         self._plans = plans
         self.bound, self.failed = bound, int(INFINITE)
 
-    def done(self, best: int) -> bool:
-        """Whether it may be raised by little of a step time only."""
-        return (self.failed - self.bound) * PRECISION <= best
-
     def rules_out(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
         """Whether no plan takes so long or less, as far as that is shown."""
         if self.bound <= step_quanta < self.failed:
@@ -307,16 +324,21 @@ class RisingBound:
                 self.failed = step_quanta
         return step_quanta < self.bound
 
-    def climb(self, enough: int, stop: Callable[[], bool]) -> None:
-        """Rule out longer step times, up to ``enough``, by bisection.
+    def climb(self, best: int, enough: int, stop: Callable[[], bool]) -> None:
+        """Rule out all step times below ``enough``, or what bisection does.
 
-        ``stop`` is as for :meth:`BatchBound.rules_out`.
+        It halves what is between the bound and the ``best`` step time. ``stop`` is
+        as for :meth:`BatchBound.rules_out`.
         """
-        while self.bound < enough and not self.done(enough) and not stop():
-            step_quanta = enough - 1
-            if self.failed <= step_quanta:
-                step_quanta = (self.bound + self.failed) // 2
-            self.rules_out(step_quanta, stop)
+        low, high = self.bound, min(best - 1, self.failed)
+        if self.rules_out(enough - 1, stop):
+            return
+        while (high - low) * PRECISION > best and low < enough and not stop():
+            step_quanta = (low + high) // 2
+            if self.rules_out(step_quanta, stop):
+                low = self.bound
+            else:
+                high = step_quanta
 
 
 def least_bound(
@@ -379,6 +401,12 @@ class _Program:
         missing = {*range(len(counts))} - {*kinds[self.fits].tolist()}
         if missing:
             return np.inf
+        if self.num_widths == 1 and len(kinds) == len(counts):
+            # Without a choice, rooms say how many blocks there are.
+            filled = self.limits[0] @ counts[kinds] * (1 - ROUNDING)
+            devices = float(self.bound.widths[0] * filled.max(initial=0.0))
+            if devices > self.bound.num_devices:
+                return devices
         costs = np.zeros(len(self._upper))
         costs[: self.num_widths] = self.bound.widths
         most_devices = self.bound.num_devices

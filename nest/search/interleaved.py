@@ -21,12 +21,11 @@ prices every plan that is handed on.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from nest.cost.model import Block
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import (
@@ -55,6 +54,7 @@ from nest.search.options import (
     Ints,
     PassComponent,
     StageShapes,
+    Table,
     batch_terms,
 )
 from nest.search.task import SearchTask
@@ -172,6 +172,7 @@ def bound_all(
             queue.append((bound, len(queue), blocks, case))
     heapq.heapify(queue)
     opened, steps = int(INFINITE), 0
+    magnitudes: dict[int, float] = {}
     while queue and not task.deadline.passed:
         bound, number, blocks, case = queue[0]
         if bound >= min(best, opened):
@@ -184,17 +185,19 @@ def bound_all(
             best=best,
             deadline=task.deadline,
             offer=offer,
+            magnitudes=magnitudes,
             steps=steps,
         )
         if RAISE and not plans.few:
             if case.batch not in rising:
                 rising[case.batch] = case.rising_bound()
             shared, enough = rising[case.batch], min(best, opened)
-            shared.climb(enough, lambda: task.deadline.passed)
-            if shared.bound > bound:
-                bound = min(enough, shared.bound)
-                heapq.heappush(queue, (bound, number, blocks, case))
+            shared.climb(best, enough, lambda: task.deadline.passed)
+            raised = max(bound, min(enough, shared.bound))
+            if raised > bound and not plans.too_many:
+                heapq.heappush(queue, (raised, number, blocks, case))
                 continue
+            bound = raised
         try:
             plans.run()
         except TooManyError:
@@ -272,23 +275,23 @@ def _choices(terms: BatchTerms, case: BatchSplit) -> Iterator[Candidate]:
     virtual = virtual_stages(terms.model.problem)
     for row in range(len(terms.strategies)):
         uniform = Uniform(terms, row, case)
-        if uniform.table([None]).missing.any():
+        if uniform.anywhere.missing.any():
             continue
         blocks = uniform.blocks(virtual[0])
         if len(blocks):
-            loads, syncs = _times(uniform, [None])
+            loads, syncs = _times(uniform, uniform.anywhere)
             bounds, even = _estimates(uniform, loads, syncs, 0, blocks, virtual[-1])
             yield Candidate(
                 int(even.min()), uniform.number, int(bounds.min()), uniform, None
             )
 
 
-def _times(uniform: Uniform, blocks: Sequence[Block | None]) -> tuple[Ints, Ints]:
-    """Return the least load and sync of every layer over some blocks.
+def _times(uniform: Uniform, terms: Table) -> tuple[Ints, Ints]:
+    """Return the least load and sync of every layer over the rows of a table.
 
     The load is over the step, ``M - S`` passes as short as in pairs.
     """
-    terms, kinds = uniform.table(blocks), uniform.kinds
+    kinds = uniform.kinds
     count = uniform.case.num_micro_batches
     paired = uniform.schedule(1).most_paired(1, count)
     passes = terms.periods
@@ -327,7 +330,7 @@ def shapes(uniform: Uniform) -> Iterator[Candidate]:
     max_blocks = int(uniform.blocks(choices[0]).max())
     blocks = [uniform.block(index) for index in range(max_blocks)]
     distinct = {model.network.alike(block): block for block in blocks}
-    loads, syncs = _times(uniform, list(distinct.values()))
+    loads, syncs = _times(uniform, uniform.table([*distinct.values()]))
     pairs = [(block, block - 1) for block in range(1, max_blocks)]
     routes = {uniform.route(*pair) for pair in pairs}
     routes |= {uniform.route(*pair[::-1]) for pair in pairs}

@@ -5,10 +5,8 @@ all micro-batches through its chunks, so that ``T >= L_r + Y_r`` with its load o
 step and its sync. Weighted with the devices of the blocks, ``P T >= Σ_r n_r (L_r +
 Y_r)``: each layer adds ``n (M τ - h e + Y)`` of its strategy at least, on the place
 that is cheapest for it, ``e`` what hides in a pair of passes and ``h`` how many of them
-there are at most. A block has some passes of all its chunks in flight at once, so the
-layers take ``n (static + kept)`` device-bytes of the ``P · capacity`` there are; the
-bound is the best Lagrangian one. Where all layers share one strategy some block has
-``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
+there are at most. Where all layers share one strategy some block has ``⌈c/S⌉`` of the
+``c`` layers of a kind. Receives are left out.
 
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
 mix. The cases whose bound is least have it raised, for all numbers of blocks
@@ -41,8 +39,8 @@ from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.batch_bounds import BatchBound, RisingBound, layer_choices
 from nest.search.closed_sets import ClosedSets
-from nest.search.layer_options import stage_bounds
 from nest.search.options import (
+    INFINITE,
     BatchTerms,
     Ints,
     PassComponent,
@@ -180,46 +178,37 @@ def bounded(
     """Return a case with its bounds, or ``None`` if nothing fits."""
     model, held = terms.model, terms.held
     problem, count = model.problem, split.num_micro_batches
-    strategies = {*family.strategies}
-    rows = [i for i, x in enumerate(terms.strategies) if x in strategies]
+    rows = [terms.row_of[x] for x in family.strategies]
     passes = terms.least_passes[rows]
     paired = schedule.most_paired(family.stage_counts[0], count)
     load = paired_load(passes, count, paired)
     sync = held.sync[rows] - held.hideable_sync[rows]
-    devices = terms.devices[rows, None]
-    cost = devices * (load + sync)
-    most_bytes = problem.cluster.memory_bytes()
     bytes_held = (held.static_bytes + held.kept_bytes)[rows]
-    memory = devices * bytes_held
+    most_bytes = problem.cluster.memory_bytes()
     missing = held.missing[rows]
     missing = missing | (bytes_held + held.working_bytes[rows] > most_bytes)
     if missing.all(axis=0).any():
         return None
-    kinds = range(cost.shape[1])
-    costs = [cost[~missing[:, kind], kind] for kind in kinds]
-    min_costs = np.array([int(x.min()) for x in costs], dtype=np.int64)
+
+    def least(values: Ints) -> Ints:
+        """Return the least value of every kind over its strategies."""
+        lowest: Ints = np.where(missing, INFINITE, values).min(axis=0)
+        return lowest
+
+    devices = terms.devices[rows, None]
+    min_costs, min_loads = least(devices * (load + sync)), least(load + sync)
+    # Forward and back once, gradients of weights apart where they may wait.
+    once = least(
+        passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
+    )
     counts = terms.shapes.kind_counts[-1]
     stages = np.array(family.stage_counts, dtype=np.int64)
     used = np.minimum(split.devices, stages * int(devices.max()))
-    together = stage_bounds(
-        costs,
-        [memory[~missing[:, kind], kind] for kind in kinds],
-        np.repeat(counts[None, :], len(stages), axis=0),
-        used * most_bytes,
-    )
-    single = cost // devices
-    lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
-    # Forward and back once, gradients of weights apart where they may wait.
-    once = passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
-    through = sum(
-        int(number) * int(once[~missing[:, k], k].min())
-        for k, number in enumerate(counts.tolist())
-    )
-    bounds = np.maximum(-(-together // used), max(*lightest, through))
-    if len(rows) == 1:
-        for kind, number in enumerate(counts.tolist()):
-            max_layers = -(-number // stages) * lightest[kind]
-            np.maximum(bounds, max_layers, out=bounds)
+    bounds = np.maximum(-(-(counts @ min_costs) // used), counts @ once)
+    # Some block has so many layers of a kind, if all have one strategy.
+    together = counts if len(rows) == 1 else np.ones_like(counts)
+    most_layers = -(-together[:, None] // stages)
+    bounds = np.maximum(bounds, (most_layers * min_loads[:, None]).max(axis=0))
     by_stages = tuple(bounds.tolist())
     return BoundedCase(terms, split, schedule, family, by_stages, min_costs)
 
@@ -300,6 +289,8 @@ class Enumeration:
         The clock.
     offer
         Told every better plan with its step time.
+    magnitudes
+        In how many ways so many chunks are cut, as far as that was counted before.
     steps
         How many were tried before, of :data:`MAX_STEPS`.
     """
@@ -310,6 +301,7 @@ class Enumeration:
     best: int
     deadline: Deadline
     offer: Callable[[int, Plan], None]
+    magnitudes: dict[int, float]
     steps: int = 0
     _loads: dict[object, _Load | None] = field(default_factory=dict)
 
@@ -322,11 +314,9 @@ class Enumeration:
             If the case has too many plans, or time is up.
         """
         case, sets = self.case, self.sets
-        if case.terms.model.problem.job.granularity == "layer":
+        if self.too_many:
             raise TooManyError
         self._chunks = self.blocks * case.virtual
-        if self.magnitude(self._chunks) > MAX_MAGNITUDE:
-            raise TooManyError
         counts = case.terms.shapes.kind_counts
         rest = counts[-1] - counts
         self._rest = (rest @ case.least).tolist()
@@ -342,13 +332,28 @@ class Enumeration:
     @property
     def few(self) -> bool:
         """Whether they are so few that none needs to be ruled out."""
-        return self.magnitude(self.blocks * self.case.virtual) <= FEW
+        return self._magnitude <= FEW
 
-    def magnitude(self, chunks: int) -> float:
-        """Return how many plans so many chunks make at most, in powers of 10.
+    @property
+    def too_many(self) -> bool:
+        """Whether they are so many that none is tried."""
+        problem = self.case.terms.model.problem
+        return problem.job.granularity == "layer" or self._magnitude > MAX_MAGNITUDE
+
+    @property
+    def _magnitude(self) -> float:
+        """How many plans there are at most, in powers of 10.
 
         Minus infinity for none.
         """
+        chunks = self.blocks * self.case.virtual
+        if chunks not in self.magnitudes:
+            self.magnitudes[chunks] = self._ways_to_cut(chunks)
+        choices = math.log10(len(self.case.family.strategies))
+        return self.magnitudes[chunks] + chunks * choices
+
+    def _ways_to_cut(self, chunks: int) -> float:
+        """Return in how many ways so many chunks are cut, in powers of 10."""
         sets, allowed = self.sets, even_pairs(self.case, chunks, self.sets)
         if not len(allowed):
             return -math.inf
@@ -358,10 +363,7 @@ class Enumeration:
             more = np.zeros(sets.count)
             np.add.at(more, sets.pair_target[allowed], ways[sets.pair_source[allowed]])
             ways = more
-        if not ways[-1]:
-            return -math.inf
-        choices = math.log10(len(self.case.family.strategies))
-        return math.log10(ways[-1]) + chunks * choices
+        return math.log10(ways[-1]) if ways[-1] else -math.inf
 
     def _pairs_of(self, chunks: int) -> list[list[tuple[int, int]]]:
         """Return the chunks that may begin at every set, and where they end.
@@ -411,7 +413,7 @@ class Enumeration:
             device_range = chosen[block].place
             fits = device_range.devices == strategy.devices
             return device_range if fits else None
-        offset = sum(chunk.place.devices for chunk in chosen)
+        offset = chosen[-1].place.offset + chosen[-1].place.devices if chosen else 0
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)

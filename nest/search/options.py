@@ -212,6 +212,11 @@ class Table:
             missing=np.array([[term is None for term in row] for row in rows]),
         )
 
+    def take(self, rows: Ints | list[int]) -> Table:
+        """Return some of the rows."""
+        columns = {x.name: getattr(self, x.name)[rows] for x in fields(self)}
+        return Table(**columns)
+
 
 class PassComponent(enum.IntEnum):
     """The times that a pass consists of, and those of its components."""
@@ -314,8 +319,13 @@ class BatchTerms:
 
     @cached_property
     def held(self) -> Table:
-        """Terms without communication and without periods."""
-        return Table.of(self._free_rows, lambda _: (), self.max_bytes)
+        """Terms without communication, with the time of each pass component."""
+        return Table.of(self._free_rows, pass_components, self.max_bytes)
+
+    @cached_property
+    def row_of(self) -> dict[Strategy, int]:
+        """The row of every strategy in tables."""
+        return {strategy: row for row, strategy in enumerate(self.strategies)}
 
     def table(self, rows: list[list[LayerTerms | None]]) -> Table:
         """Return the table of some terms."""

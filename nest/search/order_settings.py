@@ -88,11 +88,11 @@ class Settings:
     def plan(self, setting: Setting) -> Plan | None:
         """Return the plan of a setting with even chunks; ``None`` if none."""
         batch = self.batches(setting.runtime).get(setting[:2])
-        if batch is None or setting.strategy not in batch[1].strategies:
+        if batch is None or setting.strategy not in batch[1].row_of:
             return None
         split, terms = batch
-        uniform = Uniform(terms, terms.strategies.index(setting.strategy), split)
-        if uniform.table([None]).missing.any():
+        uniform = Uniform(terms, terms.row_of[setting.strategy], split)
+        if uniform.anywhere.missing.any():
             return None
         virtual = setting.virtual_stages
         if setting.blocks not in uniform.blocks(virtual):

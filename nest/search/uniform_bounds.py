@@ -74,10 +74,9 @@ def bound_families(
     if not counts:
         return
     table = stage_bounds(terms, split, counts)
-    row_of = {strategy: row for row, strategy in enumerate(terms.strategies)}
     for family in every:
         (strategy,) = family.strategies
         columns = np.searchsorted(counts, family.stage_counts)
-        bounds = table[row_of[strategy], columns]
+        bounds = table[terms.row_of[strategy], columns]
         if bounds.min() < INFINITE:
             yield family, bounds

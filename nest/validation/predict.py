@@ -416,6 +416,7 @@ def build(
     overlap = {name: fractions[name] for name in overlap_of(row, software)}
     problem = Problem(
         name=row.row_id or "row",
+        software=software.name,
         graph=graph,
         cluster=site.cluster(stated.num_devices),
         job=_job(setting, choices, recompute, overlap),
@@ -473,7 +474,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
         stated=stated,
         software=software,
         schedule=schedule,
-        site=_calibrated(row, site, software, options),
+        site=reached_by(row, software, site, options),
         ep=ep,
         expert_tp=expert_tp,
         cp=cp,
@@ -513,8 +514,20 @@ def _execution(row: Row, setting: _Setting) -> Execution:
     stated, software = setting.stated, setting.software
     (dtype,) = (name for name in DTYPES if name == _dtype(row))
     count = stated.global_batch // (setting.replicas * setting.micro_batch)
-    return Execution(
+    return replace(
+        execution_of(row, software, setting.site, stated.num_devices),
         dtype=dtype,
+        split_backward=setting.schedule in SPLIT_BACKWARD,
+        expert_tp=setting.expert_tp,
+        accumulation_bytes=_accumulation_bytes(software, setting.zero, count),
+    )
+
+
+def execution_of(
+    row: Row, software: Software, site: Machine, num_devices: int
+) -> Execution:
+    """Return how operators are run: as a row states it, else as its software does."""
+    return Execution(
         flash_attention=is_flash(row, software),
         fused=is_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
@@ -522,12 +535,11 @@ def _execution(row: Row, setting: _Setting) -> Execution:
         logit_bytes=software.logit_bytes,
         loss_bytes=software.loss_bytes,
         repeat_attention=software.repeat_attention,
-        split_backward=setting.schedule in SPLIT_BACKWARD,
-        expert_tp=setting.expert_tp,
-        dispatch_node=dispatch_node(row, setting.site, stated, software),
+        selective_operators=software.selective_operators,
+        dispatch_node=dispatch_node(row, site, num_devices, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
-        accumulation_bytes=_accumulation_bytes(software, setting.zero, count),
+        checkpointed_ends=False,
     )
 
 
@@ -647,8 +659,8 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     return 2 * cublas + engine * (1 + GROUPED_STREAMS * bool(grouped))
 
 
-def _calibrated(
-    row: Row, site: Machine, software: Software, options: PredictOptions
+def reached_by(
+    row: Row, software: Software, site: Machine, options: PredictOptions = STORED
 ) -> Machine:
     """Return the machine with the rates that a row's run reaches.
 

@@ -26,21 +26,16 @@ from nest.validation.software import (
 #: values, which come back from the host, and ``custom`` does not say what.
 RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"none": ("none",),
-    r"selective": ("selective",),
+    r"selective(.*\bper[- ]op.*)?|per[- ]op(erator)? checkpointing": ("selective",),
     r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
     r"full\b.*": ("full",),
     r".*\bqkv_proj_offloaded\)?": ("full",),
     r"custom": USUAL_RECOMPUTE,
 }
 
-#: Patterns of ``recompute`` that mean every so many layers in full, the least
-#: recomputation first. What torchtitan computes again "per op" is every other matrix
-#: product, and all that is cheap: as if every other layer did it. PyTorch FSDP's
+#: Pattern of ``recompute`` that means every so many layers in full. PyTorch FSDP's
 #: wrapper takes every k-th block, where "selective" does not say which k.
-PERIODS: dict[str, tuple[int, ...]] = {
-    r".*\bevery (other|2nd|second) layer\)?": (2,),
-    r".*\bper-op sac\b.*": (2,),
-}
+PERIOD = r".*\bevery (?:other|second|(\d{1,3})(?:st|nd|rd|th)?) layers?\)?"
 FSDP_PERIODS = (8, 4, 3, 2)
 
 #: Names of schedules and those of a job. A schedule that was found by a search within
@@ -100,8 +95,8 @@ def periods(row: Row) -> tuple[int, ...]:
     stated = (row.recompute or "").lower()
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
-    matching = (x for p, x in PERIODS.items() if re.fullmatch(p, stated))
-    return next(matching, (1,))
+    period = re.fullmatch(PERIOD, stated)
+    return (max(1, int(period.group(1) or 2)),) if period else (1,)
 
 
 def schedule_of(row: Row) -> Schedule | None:
@@ -185,7 +180,7 @@ def has_cuda_graphs(row: Row, software: Software) -> bool:
     return software.cuda_graphs or stated is not None
 
 
-def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -> int:
+def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software) -> int:
     """Return the devices of a node that a token is sent to once.
 
     0 where it is sent once for each of its experts: stated, or by software.
@@ -195,7 +190,7 @@ def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -
         software.dispatch_once
         and not re.search(r"\bAll-?to-?All dispatcher\b", text, re.IGNORECASE)
     )
-    return site.shape(stated.num_devices)[1] if once else 0
+    return site.shape(num_devices)[1] if once else 0
 
 
 def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:

@@ -73,6 +73,9 @@ class Software(Struct, frozen=True, kw_only=True):
         them: cuDNN's, or the third FlashAttention.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    selective_operators
+        Whether ``selective`` is torchtitan's per-operator checkpointing, see
+        :class:`~nest.models.operators.base.Execution`.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
     logit_bytes, loss_bytes
@@ -159,6 +162,7 @@ class Software(Struct, frozen=True, kw_only=True):
     logit_bytes: Count = 4
     loss_bytes: Count = 2
     repeat_attention: bool = True
+    selective_operators: bool = False
     classic: bool = False
     overlap: tuple[Overlap, ...] = ()
     gradient_bytes: Count = 2

@@ -48,7 +48,7 @@ def test_any_order_under_a_target_is_what_it_runs(
 ) -> None:
     """The proof names it; so does a problem file with these options."""
     small = SMALL.replace("--zero 0,1", "--zero 0,1,2")
-    model = f"--model {config} --cluster h100x8 {small}"
+    model = f"--model {config} --cluster h100x8 {small} --overlap none"
     cli.succeeds(f"problems {model} -o p.json")
     for problem in (model, "p.json"):
         problem += " --schedule any --pin pp=2,b=2"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.ir import Activations, Job, Problem
@@ -251,6 +252,22 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     # By a slow link 25 + 25; computing all again takes 4 · 40.
     "slow offload": (offloading(25, "full"), 160),
     "slow offload alone": (offloading(25), 4 * (25 + 25)),
+    # The same, but no framework's checkpoint is around it: τ = 10 + 20.
+    "no checkpoint": (
+        make_problem(
+            {
+                "a": layer(
+                    activations=(RECOMPUTE[0], replace(RECOMPUTE[1], reruns=False))
+                )
+            },
+            devices=1,
+            topology=FREE,
+            memory_bytes=30 - 1,
+            global_batch=4,
+            recompute=("none", "full"),
+        ),
+        120,
+    ),
     # ⌈5 / 2⌉ = 3 micro-batches of two samples: 3 · 60.
     "uneven batches": (
         weights(devices=1, global_batch=5, micro_batches=(2,), uneven_batches=True),

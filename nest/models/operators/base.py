@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import fsum
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.ir.base import Struct
 from nest.ir.graph import CollectiveCall
 from nest.ir.plan import Recompute
@@ -121,6 +123,9 @@ class Execution(Struct, frozen=True, kw_only=True):
         ``ep·tp`` ranks; needs sequence parallelism.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    selective_operators
+        Whether ``selective`` keeps what attention and every other matrix product of a
+        block yield, and computes all other operators again, as torchtitan does.
     dispatch_node
         Devices of a node where tokens are dispatched to experts once for
         each device of a node, and between nodes once for each node; 0 where
@@ -130,6 +135,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_experts
         Whether grouped products of experts apply the activation function
         and cast to fp8 as they write.
+    checkpointed_ends
+        Whether recomputation is of embedding and head too, as of any layer of a plan;
+        frameworks put checkpoints around blocks only.
     accumulation_bytes
         Memory traffic per weight that adds a micro-batch's gradients to
         those of earlier ones, in the backward pass; 0 where the product that
@@ -148,9 +156,11 @@ class Execution(Struct, frozen=True, kw_only=True):
     offloads: bool = False
     expert_tp: bool = True
     repeat_attention: bool = True
+    selective_operators: bool = False
     dispatch_node: int = 0
     fused_router: bool = True
     fused_experts: bool = False
+    checkpointed_ends: bool = True
     accumulation_bytes: float = 0.0
 
 
@@ -265,8 +275,12 @@ class Node(Struct, frozen=True, kw_only=True):
         a layer have no ``full``).
     repeated
         Names of the operators that ``selective`` computes again.
+    repeated_shares
+        What of an operator it computes again, where that is not all of it.
     working_bytes
         See the module docstring.
+    is_checkpointed
+        Whether recomputation is of it.
     """
 
     operators: tuple[Operator, ...]
@@ -275,7 +289,18 @@ class Node(Struct, frozen=True, kw_only=True):
     expert_weights: int = 0
     kept_bytes: dict[Recompute, int]
     repeated: tuple[str, ...] = ()
+    repeated_shares: dict[str, float] = {}
     working_bytes: int = 0
+    is_checkpointed: bool = True
+
+    def share_repeated(self, name: str) -> float:
+        """Return what of an operator ``selective`` computes again."""
+        return self.repeated_shares.get(name, 1.0) if name in self.repeated else 0.0
+
+    def without_checkpoint(self) -> Node:
+        """Return a node that no choice recomputes."""
+        kept_bytes = dict.fromkeys(self.kept_bytes, self.kept_bytes["none"])
+        return replace(self, kept_bytes=kept_bytes, repeated=(), is_checkpointed=False)
 
     def flops(self) -> tuple[float, float]:
         """Return the forward and the backward FLOPs."""

@@ -26,6 +26,7 @@ from nest.models.operators.base import (
 from nest.models.operators.collectives import gathered_bytes, gathers, merged, regions
 from nest.models.operators.mixers import mixer_part
 from nest.models.operators.mlp import dense_mlp, expert_mlp
+from nest.models.operators.selective import by_operators
 from nest.models.weights import (
     embedding_weights,
     final_norm_weights,
@@ -179,6 +180,11 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
         none += block.norms * LOOSE_NORM_BYTES * outer
         selective += block.norms * LOOSE_NORM_BYTES * outer
     region = tokens * hidden * max(block.mlp.experts_per_token, 1)
+    shares: dict[str, float] = {}
+    if execution.selective_operators:
+        shares, selective = by_operators(block, split, operators)
+        repeated = list(shares)
+        selective += BF16 * outer
     return Node(
         operators=tuple(operators),
         collectives=merged(call for node in nodes for call in node.collectives),
@@ -191,6 +197,7 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
             "offload": BF16 * outer,
         },
         repeated=tuple(repeated),
+        repeated_shares=shares,
         working_bytes=gathered_bytes(split, region)
         + max(node.working_bytes for node in nodes),
     )
@@ -248,6 +255,7 @@ def module_node(
         expert_weights=inner.expert_weights,
         kept_bytes=kept_bytes,
         repeated=inner.repeated,
+        repeated_shares=inner.repeated_shares,
         working_bytes=max(
             inner.working_bytes,
             table.working_bytes,

@@ -533,7 +533,7 @@ def test_several_modules_of_predictions_run_beside_no_exchange_of_experts():
             continue
         with pytest.raises(
             InvalidPlanError,
-            match=r"^overlap: expected tp or weights or gradients, got ep "
+            match=r"^overlap: expected tp or cp or weights or gradients, got ep "
             r"\(read in megatron-core 0.19.2, TransformerConfig asserts one",
         ):
             export(problem, plan, "megatron", known)
@@ -687,10 +687,10 @@ def test_idle_devices_start_fewer_ranks():
         ("torchtitan", {"dp": 4, "zero": 1}, {}, "expected zero 0 or 2 or 3"),
         ("deepspeed", {"dp": 4, "cp": 2}, {}, "expected cp 1, got cp=2"),
         (
-            "megatron",
-            {"dp": 4},
+            "torchtitan",
+            {"dp": 4, "zero": 3},
             {"overlap": ("cp",)},
-            "overlap: expected tp or ep or weights or gradients, got cp",
+            "overlap: expected tp or weights or gradients, got cp",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from nest.cost.schedules import Times
 from nest.search.batch_bounds import (
+    PRECISION,
     BatchBound,
     LayerChoices,
     RisingBound,
@@ -198,12 +200,51 @@ def test_nothing_is_ruled_out_once_it_is_told_to_stop() -> None:
 def test_a_bound_rises_until_it_is_known_or_enough() -> None:
     bound = BatchBound(choices({"weights": 1000.0}, count=4), np.array([4]), 2, 4)
     rising = RisingBound(bound, 10)
-    rising.climb(5000, lambda: False)
+    rising.climb(100_000, 5000, lambda: False)
     assert rising.bound == 5000
-    rising.climb(100_000, lambda: False)
+    rising.climb(100_000, 100_000, lambda: False)
     assert rising.bound <= 8000 <= rising.failed
-    assert rising.done(100_000)
-    assert rising.failed - rising.bound <= 1000
+    assert rising.failed - rising.bound <= 100_000 // PRECISION
+
+
+def test_a_bound_that_is_not_enough_halves_what_is_below_the_best() -> None:
+    """Four layers of 4,000 on two devices."""
+    bound = BatchBound(choices({"weights": 1000.0}, count=4), np.array([4]), 2, 4)
+    asked: list[int] = []
+
+    class Asked(RisingBound):
+        def rules_out(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
+            asked.append(step_quanta)
+            return super().rules_out(step_quanta, stop)
+
+    rising = Asked(bound, 5000)
+    rising.climb(16_001, 8901, lambda: False)
+    assert asked[:4] == [8900, 10_500, 7750, 9125]
+    assert rising.bound <= 8000 <= rising.failed
+
+
+def test_a_trip_of_any_time_is_in_some_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of one trip are open. Where it was the last time is asked about first."""
+    asked: list[tuple[float, float]] = []
+    open_trips: list[float] = []
+
+    def ask(_: BatchBound, step: float, start: float, end: float) -> bool:
+        asked.append((start, end))
+        return not any(start <= trip <= end for trip in open_trips)
+
+    monkeypatch.setattr(BatchBound, "_needs_more", ask)
+    one = choices({"forward": 10.0, "inputs": 20.0}, count=4)
+    bound = BatchBound(one, np.array([4]), 2, 4)
+    assert bound.rules_out(400)
+    assert len(asked) == 1
+    for trip in (120.0, 45.0, 45.0, 79.0, 388.0, 41.0, 390.0):
+        open_trips[:] = [trip]
+        assert not bound.rules_out(400), trip
+        asked.clear()
+        assert not bound.rules_out(400)
+        assert len(asked) == 1
+    open_trips.clear()
+    assert bound.rules_out(400)
 
 
 def test_the_least_bound_of_several_batches() -> None:

@@ -189,7 +189,7 @@ def test_names_of_software_are_distinct_and_known() -> None:
 @pytest.mark.parametrize(
     ("cells", "name"),
     [
-        ({}, "all others"),
+        ({}, "unknown software"),
         ({"framework": "megatron-lm"}, "Megatron-LM"),
         ({"framework": "Megatron-LM", "source": "a page of 2024"}, "Megatron-LM"),
         ({"framework": "Megatron-LM core_v0.13"}, "Megatron-LM"),
@@ -231,7 +231,7 @@ def test_names_of_software_are_distinct_and_known() -> None:
         ({"framework": "FSDP"}, "PyTorch, eager"),
         ({"framework": "PyTorch 2.4"}, "PyTorch, eager"),
         ({"framework": "PyTorch FSDP + torch.compile"}, "PyTorch, compiled"),
-        ({"framework": "FSDPlike"}, "all others"),
+        ({"framework": "FSDPlike"}, "unknown software"),
         ({"framework": "Megatron-LM + ZB-1p"}, "Zero Bubble"),
         ({"framework": "Megatron-LM 1F1B Baseline"}, "Vocabulary Parallelism"),
         ({"source": "Hagemann et al. 2311.05610"}, "Hagemann et al."),
@@ -337,7 +337,9 @@ def test_the_year_of_a_row(
 
 
 def test_only_the_last_entry_is_of_unknown_software() -> None:
-    assert [entry.name for entry in SOFTWARE if not entry.is_known] == ["all others"]
+    assert [entry.name for entry in SOFTWARE if not entry.is_known] == [
+        "unknown software"
+    ]
     assert not software_of(Row(framework="a trainer of our own")).is_known
 
 
