@@ -34,7 +34,7 @@ from tests.half_quanta import half_quanta
 from tests.independent.generate import draw_spread
 from tests.properties.test_mixed_devices import mixed
 from tests.properties.test_solvers_agree import solve, why_wrong
-from tests.strategies import Draw, problems, with_predictions
+from tests.strategies import Draw, problems, with_offload, with_predictions
 
 #: What is held against ``brute``: solver and, of ``milp``, engine.
 SOLVERS = (
@@ -93,6 +93,20 @@ def _predicting(draw: Draw) -> Problem:
         raise
 
 
+@st.composite
+def _offloading(draw: Draw) -> Problem:
+    """Draw problems whose plans may leave activations to the host."""
+    kinds = (
+        *(problems(preset="standard"), problems(granularity="layer"), mixed()),
+        *(problems(overlapping=True), problems(graphs=True)),
+    )
+    try:
+        return with_offload(draw, draw(st.one_of(*kinds)))
+    except ValueError:
+        assume(False)  # passes that a schedule splits keep their activations
+        raise
+
+
 KINDS: dict[str, Callable[[], Kind]] = {
     "plain": lambda: problems(preset="standard"),
     "layer": lambda: problems(granularity="layer"),
@@ -110,6 +124,7 @@ KINDS: dict[str, Callable[[], Kind]] = {
         problems(granularity="layer", hosts=True),
         mixed(hosts=True),
     ),
+    "offload": _offloading,
     "mtp": _predicting,
     "distributed": lambda: problems(overlapping=True).map(_sharded),
     # Times that differ by six orders, with overlap and without.

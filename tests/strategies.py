@@ -172,6 +172,28 @@ def _draw_activations(
     return tuple(chosen)
 
 
+def with_offload(draw: Draw, problem: Problem) -> Problem:
+    """Let plans leave activations to the host, by links that are slow or fast."""
+
+    def offered(cost: LayerCost) -> LayerCost:
+        kept_bytes = max(x.kept_bytes for x in cost.activations)
+        passes_ns = cost.forward_ns + cost.backward_ns
+        offload = Activations(
+            recompute="offload",
+            kept_bytes=kept_bytes // 6,
+            working_bytes=pick(draw, (0, kept_bytes)),
+            transfer_ns=passes_ns * pick(draw, (0.1, 0.5, 1.7)),
+        )
+        return replace(cost, activations=(*cost.activations, offload))
+
+    kinds = tuple(
+        replace(kind, costs=tuple(map(offered, kind.costs)))
+        for kind in problem.graph.kinds
+    )
+    job = replace(problem.job, recompute=(*problem.job.recompute, "offload"))
+    return replace(problem, graph=replace(problem.graph, kinds=kinds), job=job)
+
+
 def _draw_kinds(
     draw: Draw,
     num_kinds: int,

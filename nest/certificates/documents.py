@@ -28,8 +28,9 @@ KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
 problem: schema name* source* preset graph= cluster= job= quantum_ps
 time_unit* software*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
-extra_host_ns static_bytes reruns; layers: id kind; kinds: name costs#; cluster: name*
-num_devices device= topology= others#; others: first count device=;
+extra_host_ns static_bytes transfer_ns reruns; layers: id kind;
+kinds: name costs#; cluster: name* num_devices device= topology= others#;
+others: first count device=;
 costs: tp cp ep sequence_parallel samples activations# collectives# forward_ns
 backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes
 expert_weight_bytes working_bytes measured* by_device#; by_device: device

@@ -235,8 +235,8 @@ class Problem:
     def extra(self, kind, key, again, types):
         """Return what selective recomputation takes."""
         cost = self.costs[kind][key]
-        kept = self.kept(cost, again)
-        times = (self.longest(cost, x, types, kept.get(x, 0))
+        entry = self.kept(cost, again)
+        times = (self.longest(cost, x, types, entry.get(x, 0))
                  for x in ("extra_ns", "extra_host_ns"))
         return self.quanta(max(times)) if again == "selective" else 0
 
@@ -247,6 +247,9 @@ class Problem:
         if "weights" in overlap:
             hidden, later = (gather, near(gather + scatter)), (0, 0)
         f, g = self.passes(kind, key, shapes, overlap, types, *hidden)
+        entry = self.kept(self.costs[kind][key], again)
+        transfer = self.quanta(entry.get("transfer_ns", 0))
+        f, g = max(f, transfer), max(g, transfer)
         extra = self.extra(kind, key, again, types)
         entries = self.costs[kind][key].get("activations", ())
         if again == "full" and all(x.get("reruns", True) for x in entries

@@ -171,6 +171,7 @@ def _layer_ns(
         for call in cost.collectives
     )
     load = 2 * passes + max(max(x.extra_ns, x.extra_host_ns) for x in times)
+    load += 2 * max((x.transfer_ns for x in cost.activations), default=0.0)
     optimizer = job.optimizer
     weights = cost.weight_bytes + cost.expert_weight_bytes
     grown = weights * (

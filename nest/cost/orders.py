@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from nest.cost.schedules import SCHEDULES, Schedule, schedule_of, timed_schedule
 from nest.cost.schedules.ordered import read_order
 from nest.ir.job import ANY_ORDER, FIXED_CHUNKS, SPLIT_BACKWARD, Job
-from nest.ir.plan import Plan
+from nest.ir.plan import NOT_SPLIT, Plan, Stage
 from nest.ir.problem import Problem
 
 
@@ -35,7 +35,7 @@ def named_job(job: Job, name: str) -> Job | None:
     fixed = FIXED_CHUNKS.get(name, 1)
     recompute = job.recompute
     if name in SPLIT_BACKWARD:
-        recompute = tuple(x for x in recompute if x != "full")
+        recompute = tuple(x for x in recompute if x not in NOT_SPLIT)
     if not recompute or (name != "1f1b" and fixed not in job.chunk_counts):
         return None
     chunks = job.virtual_stages if name == "1f1b" else (1,)
@@ -98,6 +98,12 @@ def why_not_order(job: Job, plan: Plan) -> str | None:
     return None
 
 
+def _not_split(stage: Stage) -> str:
+    """Return the first choice of a stage that passes cannot be split with."""
+    used = (x.recompute for x in stage.layer_strategies)
+    return next(choice for choice in used if choice in NOT_SPLIT)
+
+
 def why_not_split_passes(job: Job, plan: Plan, num_micro_batches: int) -> str | None:
     """Return which chunk may not compute gradients of weights apart."""
     if not job.plans_order_passes:
@@ -106,7 +112,7 @@ def why_not_split_passes(job: Job, plan: Plan, num_micro_batches: int) -> str | 
         return None
     schedule = plan_schedule(job, plan, num_micro_batches)
     for index, stage in enumerate(plan.stages):
-        if all(x.recompute != "full" for x in stage.layer_strategies):
+        if all(x.recompute not in NOT_SPLIT for x in stage.layer_strategies):
             continue
         passes = schedule.passes(
             plan.block_of(index), plan.num_blocks, num_micro_batches
@@ -114,6 +120,6 @@ def why_not_split_passes(job: Job, plan: Plan, num_micro_batches: int) -> str | 
         if any(x.chunk == index and x.gradients != "all" for x in passes):
             return (
                 f"stage {index + 1}: expected whole backward passes, as "
-                f"recompute is 'full', got gradients of weights apart"
+                f"recompute is {_not_split(stage)!r}, got gradients of weights apart"
             )
     return None

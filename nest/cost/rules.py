@@ -135,6 +135,12 @@ class CostRules:
                     f"$.job.sequence_parallel: expected true or false under preset "
                     f"{self.name!r}, got a list; decide it or use preset 'standard'"
                 )
+            if "offload" in problem.job.recompute:
+                raise InvalidProblemError(
+                    f"$.job.recompute: expected no 'offload' under preset "
+                    f"{self.name!r}, got {list(problem.job.recompute)}; remove it or "
+                    f"use preset 'standard'"
+                )
             if problem.job.schedule not in SCHEDULES:
                 raise InvalidProblemError(
                     f"$.job.schedule: expected one of {', '.join(SCHEDULES)} under "

@@ -426,9 +426,15 @@ class LayerPrices:
         assert cost is not None
         where = f"kind {self.kinds[layer]!r}"
         times = self._times(layer, cost, block)
-        forward, backward, there, back = self._passes(
-            cost, times, groups, where, overlap
-        )
+        transfer = self._transfer(cost, strategy, where)
+
+        def passes(*traffic_ns: float) -> tuple[int, int, int, int]:
+            forward, backward, there, back = self._passes(
+                cost, times, groups, where, overlap, *traffic_ns
+            )
+            return max(forward, transfer), max(backward, transfer), there, back
+
+        forward, backward, there, back = passes()
         recomputed = 0
         if strategy.recompute == "selective":
             recomputed = self.quanta.round(
@@ -449,9 +455,7 @@ class LayerPrices:
             gather_ns = self.gather_ns(sizes, groups, DATA_GROUPS)
         scatter_ns = self.scatter_ns(sizes, groups, DATA_GROUPS)
         if "weights" in overlap:
-            forward, backward, there, back = self._passes(
-                cost, times, groups, where, overlap, gather_ns, scatter_ns
-            )
+            forward, backward, there, back = passes(gather_ns, scatter_ns)
         else:
             gather = self.quanta.round(gather_ns, where)
             forward += gather
@@ -459,6 +463,11 @@ class LayerPrices:
             backward += gather + scatter
             weights += scatter
         return Passes(forward, backward + recomputed, weights, there, back, recomputed)
+
+    def _transfer(self, cost: LayerCost, strategy: Strategy, where: str) -> int:
+        """Return what activations take to the host, and as long back."""
+        entry = _activations(cost, strategy)
+        return self.quanta.round(entry.transfer_ns, where) if entry is not None else 0
 
     def _held(
         self,

@@ -25,7 +25,7 @@ from nest.hardware.calibration import Software, stored_calibration
 from nest.hardware.machines import Machine
 from nest.ir.cluster import Cluster
 from nest.ir.job import Optimizer
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Plan, Stage
+from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Plan, Stage
 from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
@@ -213,7 +213,7 @@ def _choices(
         sequence_length=launch.sequence_length,
         dtype=_dtype(launch),
         layers_per_node=layers_per_node,
-        recompute=RECOMPUTE,
+        recompute=USUAL_RECOMPUTE,
         virtual_stages=_with({1}, launch.virtual_stages),
     )
     usual = choose(model, machine, site.num_devices, request)

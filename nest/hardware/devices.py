@@ -46,6 +46,8 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     link: str
     link_bytes_per_s: PositiveReal
     link_source: str
+    #: Link to the host, a name of ``links.json``; empty if it is not known.
+    host_link: str = ""
     #: Name of an entry of the file's ``reserves``.
     reserve: str
     #: Power that the device may take, in W; ``None`` if it is not known.

@@ -52,6 +52,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     power_w: PositiveReal | None = None
     #: Exponentials that a device computes; ``None`` if it is not known.
     exponentials_per_s: PositiveReal | None = None
+    #: Bytes/s between a device and its host in one direction; ``None`` if not known.
+    host_bytes_per_s: PositiveReal | None = None
 
     @property
     def calibration(self) -> Calibration:
@@ -186,6 +188,9 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
         even=spec.even,
         power_w=device.power_w if device.power_sets_clock else None,
         exponentials_per_s=device.exponentials_per_s,
+        host_bytes_per_s=(
+            link_spec(device.host_link).bytes_per_s if device.host_link else None
+        ),
     )
 
 

@@ -90,6 +90,9 @@ class Activations(Struct, frozen=True, kw_only=True):
     static_bytes
         Memory that this choice holds all the time, whatever is in flight,
         beyond weights, gradients and optimizer state.
+    transfer_ns
+        Time that ``offload`` takes to send activations to the host, and as long to get
+        them back: neither pass takes less.
     reruns
         Whether ``full`` repeats the forward pass; false for a layer that a framework
         puts no checkpoint around.
@@ -101,10 +104,16 @@ class Activations(Struct, frozen=True, kw_only=True):
     extra_host_ns: Real = NO_HOST_NS
     working_bytes: Size = 0
     static_bytes: Size = 0
+    transfer_ns: Real = 0.0
     reruns: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transfer_ns and self.recompute != "offload":
+            raise ValueError(
+                f"transfer_ns: expected 0 for recompute {self.recompute!r}, got "
+                f"{self.transfer_ns}; only 'offload' takes it"
+            )
         if self.recompute == "selective":
             return
         for name in ("extra_ns", "extra_host_ns"):

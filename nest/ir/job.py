@@ -17,7 +17,7 @@ from nest.ir.base import (
     each,
     entries,
 )
-from nest.ir.plan import Overlap, Recompute, Strategy, check_zero_stage
+from nest.ir.plan import NOT_SPLIT, Overlap, Recompute, Strategy, check_zero_stage
 
 Schedule = Literal["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -264,11 +264,11 @@ class Job(Struct, frozen=True, kw_only=True):
                 f"false; add 'devices' to uniform, which is {list(self.uniform)}"
             )
         split = SPLIT_BACKWARD.issuperset(self.schedules)
-        if split and "full" in self.recompute:
+        for choice in NOT_SPLIT.intersection(self.recompute) if split else ():
             raise ValueError(
                 f"recompute: expected 'none' or 'selective' with schedule "
                 f"{self.schedule_text!r}, got {[str(x) for x in self.recompute]}; what "
-                f"'full' computes again is needed until weights have their gradients"
+                f"{choice!r} does not keep is needed until weights have their gradients"
             )
 
     @property

@@ -10,8 +10,17 @@ from msgspec import field
 from nest.ir.base import Count, Distinct, FileStruct, LayerId, Struct, check_distinct
 from nest.ir.views import Row, Tabular
 
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+#: What becomes of activations until the backward pass: they are kept, a part or all of
+#: them is computed again, or they go to the memory of the host and come back.
+Recompute = Literal["none", "selective", "full", "offload"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full", "offload")
+
+#: Those that are offered unless somebody names others.
+USUAL_RECOMPUTE = RECOMPUTE[:3]
+
+#: Those whose activations are gone before weights have their gradients, where a
+#: backward pass is split.
+NOT_SPLIT = frozenset({"full", "offload"})
 
 #: Communication that can run behind computation: the collectives of an axis
 #: inside a pass, the per micro-batch ZeRO traffic, the gradient sync.

@@ -22,7 +22,7 @@ from nest.ir.job import (
     Schedules,
     named_schedules,
 )
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
+from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
@@ -157,7 +157,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     micro_batches: tuple[int, ...]
     degrees: tuple[Degrees, ...]
     zero: tuple[int, ...] = (0, 1, 2, 3)
-    recompute: tuple[Recompute, ...] = RECOMPUTE
+    recompute: tuple[Recompute, ...] = USUAL_RECOMPUTE
     layers_per_node: int = 1
     sequence_parallel: bool | tuple[bool, ...] = True
     dtype: Dtype = "bf16"
@@ -293,7 +293,7 @@ def _schedule(
     recompute = request.recompute
     if not recompute:
         splits = SPLIT_BACKWARD.issuperset(named_schedules(schedule))
-        recompute = tuple(x for x in RECOMPUTE if not (splits and x == "full"))
+        recompute = tuple(x for x in USUAL_RECOMPUTE if not (splits and x == "full"))
     virtual_stages = request.virtual_stages
     if virtual_stages is None:
         more: Collection[int] = ()

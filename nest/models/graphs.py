@@ -194,7 +194,13 @@ def _with_times(graph: Graph, other: Graph, device: str) -> Graph:
     def priced(cost: LayerCost, there: LayerCost) -> LayerCost:
         assert cost.key == there.key
         times = DeviceTimes(device=device, **there.on(device)._asdict())
-        return replace(cost, by_device=(*cost.by_device, times))
+        activations = tuple(
+            replace(x, transfer_ns=max(x.transfer_ns, y.transfer_ns))
+            for x, y in zip(cost.activations, there.activations, strict=True)
+        )
+        return replace(
+            cost, by_device=(*cost.by_device, times), activations=activations
+        )
 
     kinds = tuple(
         replace(kind, costs=tuple(map(priced, kind.costs, there.costs)))
@@ -229,6 +235,8 @@ def build_graph(
             dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
         )
     )
+    if "offload" in choices.recompute:
+        execution = replace(execution, offloads=True)
     return graph_of(
         model,
         choices,

@@ -30,7 +30,7 @@ from nest.hardware import find_cluster
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap
+from nest.ir.plan import OVERLAP, RECOMPUTE, USUAL_RECOMPUTE, Overlap
 from nest.ir.problem import Problem
 from nest.models import builtin
 from nest.models.choices import CHUNKS_OF_ANY_ORDER, choose, read_overlap
@@ -157,7 +157,7 @@ class JobRequest(Request, group="Model, cluster and job"):
     )
     recompute: Words | None = setting(
         "--recompute A,…",
-        f"Recompute choices.  [default: {','.join(RECOMPUTE)}]",
+        f"Recompute choices.  [default: {','.join(USUAL_RECOMPUTE)}]",
         read.words(RECOMPUTE),
     )
     sequence_parallel: bool | tuple[bool, ...] | str | None = setting(

@@ -32,7 +32,7 @@ from nest.cost.score import assemble, locate, score
 from nest.cost.space import make_split, runtime_of, undivided
 from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
-from nest.ir.plan import Plan
+from nest.ir.plan import NOT_SPLIT, Plan
 from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
 from nest.search.exact import search_schedule
@@ -507,7 +507,7 @@ def order_scope(
         whole=frozenset(
             chunk
             for chunk, stage in enumerate(plan.stages)
-            if any(x.recompute == "full" for x in stage.layer_strategies)
+            if any(x.recompute in NOT_SPLIT for x in stage.layer_strategies)
         ),
         num_micro_batches=pipeline.split.num_micro_batches,
     )

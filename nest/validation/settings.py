@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nest.hardware import Machine, machine_for
 from nest.ir.job import FIXED_CHUNKS, Schedule
-from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
+from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
 from nest.validation.rows import Row
 from nest.validation.software import (
     FIRST_FLASH,
@@ -30,7 +30,7 @@ RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
     r"full\b.*": ("full",),
     r".*\bqkv_proj_offloaded\)?": ("full",),
-    r"custom": RECOMPUTE,
+    r"custom": USUAL_RECOMPUTE,
 }
 
 #: Pattern of ``recompute`` that means every so many layers in full. PyTorch FSDP's

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
-from nest.ir.plan import RECOMPUTE, Overlap, Recompute
+from nest.ir.plan import USUAL_RECOMPUTE, Overlap, Recompute
 from nest.util.stored import read_stored
 from nest.validation.rows import Row
 
@@ -180,7 +180,7 @@ class Software(Struct, frozen=True, kw_only=True):
     broadcast_tensors: int = 0
     balance: Balance = "either"
     chunk_layers: int = 0
-    recompute: tuple[Recompute, ...] = RECOMPUTE
+    recompute: tuple[Recompute, ...] = USUAL_RECOMPUTE
     num_devices: int = 0
     dispatch_once: bool = False
     fused_router: bool = True

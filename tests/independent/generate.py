@@ -145,6 +145,7 @@ def draw_activations(random: Random, job: Job, piper: bool) -> tuple[Activations
             recompute=choice,
             kept_bytes=random.choice(_SIZES),
             extra_ns=(time_ns(random, 60) if choice == "selective" else 0.0),
+            transfer_ns=(time_ns(random, 300) if choice == "offload" else 0.0),
             working_bytes=0 if piper else random.choice((0, 0, 30, 81)),
             static_bytes=(static_bytes := random.choice((0, 0, 500))),
             # Of no draw of its own, which leaves other draws as they are.
@@ -235,7 +236,7 @@ def draw_network(
 
 
 def draw_job(random: Random, preset: str) -> Job:
-    recompute = some(random, RECOMPUTE)
+    recompute = some(random, RECOMPUTE if preset == "standard" else RECOMPUTE[:3])
     micro_batches = random.choice(((1,), (2,), (4,), (6,), (1, 2), (2, 4)))
     batch = max(micro_batches) * random.choice((1, 2, 3, 4, 6, 8))
     optimizer = Optimizer(
@@ -281,7 +282,7 @@ def draw_job(random: Random, preset: str) -> Job:
         if chance(random, 8):
             fields[degrees] = some(random, (1, 2, 3, 4))
     if preset == "standard":
-        if "full" not in recompute and chance(random, 2):
+        if not {"full", "offload"} & {*recompute} and chance(random, 2):
             fields["schedule"] = random.choice(
                 ("zb-h1", "zb-v", "dualpipe-v", "dualpipe-v")
             )
@@ -808,7 +809,9 @@ def draw_passes(random: Random, plan: Plan, count: int) -> tuple[tuple[str, ...]
     num_chunks, blocks = len(plan.stages), num_blocks(plan)
     whole = [
         chance(random, 3)
-        or any(x.recompute == "full" for x in strategies_of(stage).values())
+        or any(
+            x.recompute in ("full", "offload") for x in strategies_of(stage).values()
+        )
         for stage in plan.stages
     ]
     lists: list[list[str]] = [[] for _ in range(blocks)]

@@ -215,7 +215,7 @@ def _schedule_rules(
     if leaves_order(problem):
         for number, stage in enumerate(plan.stages):
             used_kinds = {x.recompute for x in strategies_of(stage).values()}
-            if "full" in used_kinds:
+            if used_kinds & {"full", "offload"}:
                 rule("whole", not splits(plan, name, number))
 
 

@@ -294,9 +294,15 @@ class LayerOfStage:
         traffic = [self.gather_ns()]
         if phase == "backward":
             traffic.append(self.scatter_ns())
+        # What goes to the host, or comes back, runs beside the pass.
+        entry = activations_of(self.cost, self.strategy.recompute)
+        assert entry is not None
+        transfer = rounded(self.problem, entry.transfer_ns)
         if "weights" in self.plan.overlap:
-            return self.one_pass(phase, sum(traffic))
+            whole, hidden = self.one_pass(phase, sum(traffic))
+            return max(whole, transfer), hidden
         whole, hidden = self.one_pass(phase, None)
+        whole = max(whole, transfer)
         return whole + sum(rounded(self.problem, x) for x in traffic), hidden
 
     def forward(self) -> int:

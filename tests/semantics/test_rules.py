@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.score import score
-from nest.ir import Activations, Problem
+from nest.ir import Activations, Job, Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
@@ -131,6 +131,20 @@ RECOMPUTE = (
     Activations(recompute="full", kept_bytes=5),
 )
 
+
+def offloading(transfer_ns: float, *others: str) -> Problem:
+    """All is kept, computed again, or sent to the host; all but that fits barely."""
+    offload = Activations(recompute="offload", kept_bytes=5, transfer_ns=transfer_ns)
+    return make_problem(
+        {"a": layer(activations=(*RECOMPUTE, offload))},
+        devices=1,
+        topology=FREE,
+        memory_bytes=30 - 1,
+        global_batch=4,
+        recompute=("none", *others, "offload"),
+    )
+
+
 #: name -> (problem, optimum in ns or None if infeasible); the derivation is
 #: beside each.
 CASES: dict[str, tuple[Problem, int | None]] = {
@@ -233,6 +247,11 @@ CASES: dict[str, tuple[Problem, int | None]] = {
         ),
         160,
     ),
+    # 14 ns there beside 10, and 14 back beside 20: 4 · (14 + 20).
+    "offload": (offloading(14, "full"), 136),
+    # By a slow link 25 + 25; computing all again takes 4 · 40.
+    "slow offload": (offloading(25, "full"), 160),
+    "slow offload alone": (offloading(25), 4 * (25 + 25)),
     # The same, but no framework's checkpoint is around it: τ = 10 + 20.
     "no checkpoint": (
         make_problem(
@@ -257,6 +276,19 @@ CASES: dict[str, tuple[Problem, int | None]] = {
     # 2 does not divide 5.
     "even batches": (weights(devices=1, global_batch=5, micro_batches=(2,)), None),
 }
+
+
+def test_split_passes_keep_activations():
+    """Gradients of weights are computed after what came back is gone."""
+    with pytest.raises(ValueError, match="what 'offload' does not keep is needed"):
+        Job(global_batch=4, recompute=("offload",), schedule="zb-h1")
+
+
+def test_only_offload_takes_a_way_to_the_host():
+    with pytest.raises(
+        ValueError, match="transfer_ns: expected 0 for recompute 'full'"
+    ):
+        Activations(recompute="full", kept_bytes=5, transfer_ns=1)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

@@ -115,6 +115,8 @@ class Execution(Struct, frozen=True, kw_only=True):
         while it runs.
     split_backward
         Whether costs say what gradients of weights take.
+    offloads
+        Whether costs say what activations take to the memory of the host.
     expert_tp
         Whether tensor parallelism cuts experts too. Where not, its ranks
         hold other experts, whole, so that experts are spread over
@@ -151,6 +153,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     logit_bytes: int = FP32
     loss_bytes: int = BF16
     split_backward: bool = False
+    offloads: bool = False
     expert_tp: bool = True
     repeat_attention: bool = True
     selective_operators: bool = False

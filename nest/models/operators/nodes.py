@@ -115,7 +115,12 @@ def embedding_node(tower: Tower, split: Split, execution: Execution = FUSED) -> 
         operators=tuple(operators),
         collectives=collectives,
         weights=embedding_weights(tower, vocabulary_rows(tower.vocabulary, split.tp)),
-        kept_bytes={"none": none, "selective": none, "full": kept_bytes},
+        kept_bytes={
+            "none": none,
+            "selective": none,
+            "full": kept_bytes,
+            "offload": none,
+        },
         working_bytes=BF16 * values,
     )
 
@@ -185,7 +190,12 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
         collectives=merged(call for node in nodes for call in node.collectives),
         weights=sum(node.weights for node in nodes) + vector_weights(block),
         expert_weights=sum(node.expert_weights for node in nodes),
-        kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+            "offload": BF16 * outer,
+        },
         repeated=tuple(repeated),
         repeated_shares=shares,
         working_bytes=gathered_bytes(split, region)
@@ -317,7 +327,12 @@ def head_node(
         operators=tuple(operators),
         collectives=collectives,
         weights=head_weights(head, hidden, rows) + norm_weights,
-        kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
+        kept_bytes={
+            "none": none,
+            "selective": selective,
+            "full": BF16 * outer,
+            "offload": none,
+        },
         repeated=("final norm",) if norm_weights else (),
         working_bytes=gathered + execution.loss_bytes * logits,
     )

@@ -11,7 +11,7 @@ from nest.errors import InvalidProblemError
 from nest.hardware import Machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import Activations, ComputeTimes, LayerCost, Phase
-from nest.ir.plan import RECOMPUTE
+from nest.ir.plan import USUAL_RECOMPUTE
 from nest.models.operators.attention import ATTENTION_BACKWARD
 from nest.models.operators.base import (
     ALIGNMENT,
@@ -140,6 +140,8 @@ def layer_cost(
     weights_ns = total_ns(3) if execution.split_backward else None
     times = ComputeTimes(total_ns(0), total_ns(1), total_ns(2), weights_ns)
     cost = timed_cost(layers, split, times)
+    if execution.offloads:
+        cost = _with_offload(cost, layers, machine)
     if not machine.calibration.host_ns:
         return cost
     return _with_hosts(cost, layers, machine.calibration)
@@ -175,7 +177,7 @@ def timed_cost(
                 reruns=choice != "full"
                 or any(node.is_checkpointed for node, _ in layers),
             )
-            for choice in RECOMPUTE
+            for choice in USUAL_RECOMPUTE
         ),
         collectives=merged(
             replace(call, count=count * call.count)
@@ -183,6 +185,38 @@ def timed_cost(
             for call in node.collectives
         ),
     )
+
+
+def _with_offload(
+    cost: LayerCost, layers: Sequence[tuple[Node, int]], machine: Machine
+) -> LayerCost:
+    """Return a cost that may leave activations to the memory of the host.
+
+    What is kept at full recomputation stays. Two buffers hold what the other layers
+    than the one that runs send or get.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the machine's link to the host is not known.
+    """
+    if machine.host_bytes_per_s is None:
+        raise InvalidProblemError(
+            f"recompute: expected a device whose link to the host is known, for "
+            f"'offload', got {machine.device.name}; leave it out"
+        )
+
+    def moved(node: Node) -> int:
+        return node.kept_bytes["none"] - node.kept_bytes["offload"]
+
+    size_bytes = sum(count * moved(node) for node, count in layers)
+    offload = Activations(
+        recompute="offload",
+        kept_bytes=sum(n * node.kept_bytes["offload"] for node, n in layers),
+        working_bytes=2 * max(moved(node) for node, _ in layers),
+        transfer_ns=size_bytes / machine.host_bytes_per_s * 1e9,
+    )
+    return replace(cost, activations=(*cost.activations, offload))
 
 
 def _with_hosts(

@@ -85,6 +85,21 @@ def proves(problem: Problem, plan: Plan, best: int) -> Certificate:
     return certificate
 
 
+def test_activations_at_the_host_are_waited_for() -> None:
+    """14 ns there beside 10, and 24 back beside 20, in each of four micro-batches."""
+    offload = Activations(recompute="offload", kept_bytes=5, transfer_ns=14)
+    costs = [make_cost(10, x, activations=(offload,)) for x in (20, 12)]
+    problem = make_problem(
+        {"a": costs[0], "b": costs[1]},
+        devices=1,
+        topology=NCCL,
+        global_batch=4,
+        recompute=("offload",),
+    )
+    plan = make_plan(("a b", Strategy(recompute="offload")))
+    proves(problem, plan, 4 * (14 + 20 + 14 + 14))
+
+
 def second(plan: Plan) -> Plan:
     return replace(plan, problem_hash=None, solver=None)
 

@@ -125,7 +125,7 @@ def test_the_same_pin_may_come_twice():
         (["tp=1||2"], "--pin tp: expected an integer >= 1, got ''; correct"),
         (["zero=4"], "--pin zero: expected 0, 1, 2 or 3, got '4'; correct"),
         (["recompute=some"], "--pin recompute: expected one of none, "
-         "selective, full, got 'some'; correct"),
+         "selective, full, offload, got 'some'; correct"),
         (["tp=8,tp=4"], r"--pin: expected tp once, got tp=8 and tp=4, which "
          r"contradict each other; keep one, or write tp=8\|4 for either"),
         (["replicas=2", "r=4"], r"--pin: expected r once, got r=2 and r=4, "

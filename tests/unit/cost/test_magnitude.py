@@ -15,6 +15,7 @@ from nest.cost.magnitude import coarsened, in_range, longest, with_quantum
 from nest.cost.model import CostModel
 from nest.errors import InvalidProblemError
 from nest.ir import Problem, encode
+from nest.ir.graph import Activations
 from nest.models import builtin
 from nest.units import MAX_TERM, MAX_TOTAL
 from tests.builders import make_cost, make_problem
@@ -39,6 +40,15 @@ LARGE: dict[str, dict[str, Any]] = {
         "global_batch": 65536,
     },
 }
+
+
+def test_the_way_to_the_host_counts() -> None:
+    """Of one layer there and back, in place of passes of 10 and 20 ns at most."""
+    offload = Activations(recompute="offload", kept_bytes=0, transfer_ns=1000)
+    jobs = {"devices": 1, "global_batch": 1, "recompute": ("offload",)}
+    far = make_problem({"a": make_cost(10, 20, activations=(offload,))}, **jobs)
+    near = make_problem({"a": make_cost(10, 20)}, devices=1, global_batch=1)
+    assert longest(far).step_ns >= longest(near).step_ns + 2 * 1000
 
 
 @pytest.mark.parametrize("words", LARGE.values(), ids=LARGE)

@@ -675,7 +675,7 @@ def test_split_backward_passes_do_not_recompute_fully(schedule):
     with pytest.raises(
         ValueError,
         match=rf"recompute: expected 'none' or 'selective' with schedule "
-        rf"'{schedule}', got \['none', 'full'\]; what 'full' computes again "
+        rf"'{schedule}', got \['none', 'full'\]; what 'full' does not keep "
         r"is needed until weights have their gradients",
     ):
         Job(global_batch=1, schedule=schedule, recompute=("none", "full"))

@@ -239,6 +239,7 @@ def test_unfused_attention() -> None:
         "none": 34 * part + 5 * scores,
         "selective": 34 * part,
         "full": 2 * part,
+        "offload": 2 * part,
     }
     named = operators(node)
     for name in ("scores", "context"):
@@ -384,6 +385,7 @@ def test_embedding_of_tokens() -> None:
         "none": 8 * 256 + mask,
         "selective": 8 * 256 + mask,
         "full": 8 * 256,
+        "offload": 8 * 256 + mask,
     }
     assert [(c.kind, c.phase, c.size_bytes) for c in node.collectives] == [
         ("reduce-scatter", "forward", 2 * 256 * 1024),
@@ -438,6 +440,7 @@ def test_head_of_a_language_model() -> None:
         "none": 4 * logits + 4 * outer,
         "selective": 4 * logits + 2 * outer,
         "full": 2 * outer,
+        "offload": 4 * logits + 4 * outer,
     }
     assert node.working_bytes == 2 * 256 * 1024 + 2 * logits
     assert operators(node)["loss"].forward_bytes == 14 * logits

@@ -197,6 +197,7 @@ def test_gpt3_layer_activations(gpt3_layer: Node) -> None:
         "none": 34 * part + row_sums,
         "selective": 20 * part,
         "full": 2 * part,
+        "offload": 2 * part,
     }
 
 
@@ -411,6 +412,7 @@ def test_head() -> None:
         "none": 4 * outer + 4 * tokens * rows,
         "selective": 2 * outer + 4 * tokens * rows,
         "full": 2 * outer,
+        "offload": 4 * outer + 4 * tokens * rows,
     }
     size = 2 * tokens * h
     assert calls(node, "tp", "forward") == {

@@ -1021,6 +1021,48 @@ def test_equal_layers_of_a_graph_are_priced_once(
     assert len(priced) == 3 * len(choices.degrees)
 
 
+def test_activations_go_to_the_host_where_asked() -> None:
+    """By PCIe 5 with 63 GB/s: of blocks what full recomputation does not keep."""
+    request = Request(recompute=("none", "full", "offload"), tp=(1,))
+    model = architecture("llama2-7b")
+    graph = build_graph(model, H100, choose(model, H100, 8, request))
+    for kind in graph.kinds:
+        for cost in kind.costs:
+            entries = {x.recompute: x for x in cost.activations}
+            moved = entries["none"].kept_bytes - entries["offload"].kept_bytes
+            assert entries["offload"].transfer_ns == pytest.approx(moved / 63)
+            assert entries["offload"].working_bytes == 2 * moved
+            whole = entries["full" if kind.name == "decoder" else "none"].kept_bytes
+            assert entries["offload"].kept_bytes == whole
+    plain = build_graph(model, H100, choose(model, H100, 8, Request(tp=(1,))))
+    assert "offload" not in {
+        x.recompute for kind in plain.kinds for x in kind.costs[0].activations
+    }
+
+
+def test_a_slow_link_of_several_machines_counts() -> None:
+    request = Request(recompute=("offload",), tp=(1,))
+    model, other = architecture("llama2-7b"), machine("a100")
+    choices = choose(model, H100, 16, request)
+    both = build_on(model, [(H100, 8), (other, 8)], choices).graph.kinds
+    slow = build_graph(model, other, choices).kinds
+    for mixed, alone in zip(both, slow, strict=True):
+        for cost, there in zip(mixed.costs, alone.costs, strict=True):
+            assert cost.activations[-1] == there.activations[-1]
+
+
+def test_links_to_hosts_have_to_be_known() -> None:
+    site = machine("tpu-v4")
+    model = architecture("llama2-7b")
+    choices = choose(model, site, 8, Request(recompute=("offload",)))
+    with pytest.raises(
+        InvalidProblemError,
+        match=r"^recompute: expected a device whose link to the host is known, for "
+        r"'offload', got TPU v4; leave it out$",
+    ):
+        build_graph(model, site, choices)
+
+
 # Documentation
 
 
