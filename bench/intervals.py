@@ -670,10 +670,9 @@ MEMORY_DEVIATION = 0.3
 def memory_kinds(rows: Sequence[tuple[Row, float]]) -> dict[str, Array]:
     """Return quantiles of the errors of memory by kind of software.
 
-    For software with figures those of :func:`counted_memory`. For other recipes those
-    of recipes, where a software of ``n`` figures weighs ``√n``. For all others those of
-    everything, where every software weighs as much, beside :data:`MEMORY_STRANGERS`
-    with a normal error of :data:`MEMORY_DEVIATION`.
+    For recipes those of recipes, where a software of ``n`` figures weighs ``√n``. For
+    all others those of everything, where every software weighs as much, beside
+    :data:`MEMORY_STRANGERS` with a normal error of :data:`MEMORY_DEVIATION`.
     """
     recipes = [(row, e) for row, e in rows if software_of(row).kind == "recipe"]
     normal = MEMORY_DEVIATION * np.array(
@@ -686,9 +685,8 @@ def memory_kinds(rows: Sequence[tuple[Row, float]]) -> dict[str, Array]:
     )
     errors = np.array([error for _, error in recipes])
     return {
-        COUNTED: counted_memory(rows),
         "recipe": quantiles(errors, stack_weights(recipes, -0.5), ENDS),
-        **dict.fromkeys(("compiled", "eager", UNKNOWN), others),
+        UNKNOWN: others,
     }
 
 
@@ -701,6 +699,11 @@ def counted_memory(rows: Sequence[tuple[Row, float]]) -> Array:
     counted = [x for x in rows if x[0].mem_class in MEMORY]
     errors = np.array([error for _, error in counted])
     return quantiles(errors, memory_weights(counted), ENDS)
+
+
+def memory_kind(entry: Software) -> str:
+    """Return which quantiles the memory of a software has that has no figures."""
+    return entry.kind if entry.kind == "recipe" else UNKNOWN
 
 
 def stack_weights(rows: Sequence[tuple[Row, float]], power: float) -> Array:
@@ -717,7 +720,7 @@ def hold_out_memory(
     for stack in sorted({stack_of(row) for row, _ in rows}):
         kinds = memory_kinds([x for x in rows if stack_of(x[0]) != stack])
         mine = [x for x in rows if stack_of(x[0]) == stack]
-        bounds = np.array([kinds[software_of(row).kind] for row, _ in mine])
+        bounds = np.array([kinds[memory_kind(software_of(row))] for row, _ in mine])
         coverage = covered(np.array([error for _, error in mine]), bounds)
         tables[stack] = coverage.figures(np.ones(len(mine), bool))
     return tables
@@ -755,8 +758,9 @@ def memory_tables(
     return tables
 
 
-#: Rows that a class needs to be on the page.
+#: Rows that a class, and a software, needs to be on the page.
 SHOWN = 20
+FEW = 5
 
 #: By what coverage is told apart.
 CLASSES: dict[str, Callable[[Case], str]] = {
@@ -845,7 +849,9 @@ def page(document: dict[str, Any]) -> str:
         shown |= {name: x for name, x in figures[key].items() if x["rows"] >= SHOWN}
     left_out = document["held_out_software"]
     shown["all held-out software"] = left_out["all"]
-    shown |= left_out["by_software"]
+    shown |= {
+        name: x for name, x in left_out["by_software"].items() if x["rows"] >= FEW
+    }
     sources = [
         (name, row)
         for name, row in figures["by_source"].items()
@@ -933,7 +939,7 @@ def stored_of(
     counted = {x for row, _ in comparable for x in entries_of(software_of(row))}
     programs = {
         entry.name: Program(
-            kind=COUNTED if entry.name in counted else entry.kind,
+            kind=COUNTED if entry.name in counted else memory_kind(entry),
             families={
                 family: Measured(runs=sources.total(), sources=len(sources))
                 for family, sources in sorted(runs[entry.name].items())

@@ -32,7 +32,6 @@ from nest.errors import NestError
 from nest.ir.graph import Edge, LayerCost
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
-from nest.models.architectures import Architecture
 from nest.models.kernel_times import KernelTimes, kernel_times
 from nest.uncertainty.intervals import (
     Intervals,
@@ -303,16 +302,16 @@ def explain_measured(
     *,
     neighbors: Sequence[Neighbor] = (),
     intervals: Intervals | None = None,
-    model: Architecture | None = None,
+    build: Callable[[], Problem] | None = None,
 ) -> MeasuredStep:
     """Return what would explain a measured step of a plan.
 
-    ``neighbors`` are plans that may be run as experiments; ``model`` is the problem's,
-    by default the one of the zoo that it names.
+    ``neighbors`` are plans that may be run as experiments; ``build`` makes the problem
+    anew, see :func:`~nest.models.kernel_times.kernel_times`.
     """
     run = RunVariant(problem, plan)
     experiments = list(_experiments(run, neighbors))
-    kernels = kernel_times(problem, [plan, *(x.plan for x in experiments)], model)
+    kernels = kernel_times(problem, [plan, *(x.plan for x in experiments)], build)
     predicted_ns = float(run.verdict.step_time_ns)
     measured = measured_ns / predicted_ns * run.verdict.step_quanta
     hypotheses = [_hypothesis(run, term, measured) for term in _terms(run, kernels)]

@@ -183,11 +183,13 @@ def _show(
 def _write_json(session: _Session, files: Files, steps: int | None) -> None:
     from nest.present.frontier import to_document
 
+    target = session.restricted.target
     document = to_document(
         session.frontier,
         steps=steps,
         prover=session.request.prove,
         proofs=session.proofs,
+        target=None if target is None else target.name,
     )
     if session.remedies is not None:
         document["infeasible"] = session.remedies.to_json()

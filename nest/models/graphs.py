@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import groupby
 from typing import NamedTuple
 
@@ -46,6 +47,10 @@ from nest.models.weights import final_norm_weights
 MTP_KINDS = ("mtp", "mtp-next")
 
 
+#: The rate of which machines have half while problems are built, to tell kernels apart.
+HALVED_RATE: ContextVar[str] = ContextVar("halved_rate", default="")
+
+
 def build_on(
     model: Architecture,
     parts: Sequence[tuple[Machine, int]],
@@ -63,15 +68,26 @@ def build_on(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
-    if len(parts) > 1:
-        problem = _mixed_problem(model, parts, choices)
+    machines = [(with_halved_rate(site), count) for site, count in parts]
+    if len(machines) > 1:
+        problem = _mixed_problem(model, machines, choices)
     else:
-        problem = build_problem(model, *parts[0], choices)
+        problem = build_problem(model, *machines[0], choices)
     if cluster is not None:
         problem = replace(problem, cluster=cluster)
     if name is not None:
         problem = replace(problem, name=name)
     return with_quantum(problem)
+
+
+def with_halved_rate(site: Machine) -> Machine:
+    """Return a machine with half of the rate of :data:`HALVED_RATE`, if it is set."""
+    field = HALVED_RATE.get()
+    if not field:
+        return site
+    rates = site.calibration
+    halved = replace(rates, **{field: getattr(rates, field) / 2})
+    return site.with_calibration(halved)
 
 
 def build_problem(

@@ -1,16 +1,17 @@
 """Which kernels the computation of layers consists of: products, attention, others.
 
-A problem has one time per pass of a layer. Where it names a model of the zoo and a
-machine, its costs are made anew with one rate of the calibration halved: what a pass
-then takes longer is the time of these kernels.
+A problem has one time per pass of a layer. Where it can be built anew, or names a model
+of the zoo and a machine, its costs are made with one rate of the calibration halved:
+what a pass then takes longer is the time of these kernels.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Degrees
-from nest.models.graphs import build_graph
+from nest.models.graphs import HALVED_RATE, build_graph, with_halved_rate
 from nest.models.operators.base import DTYPES
 from nest.models.stated import stated_models
 
@@ -32,9 +33,6 @@ KERNELS = {
     "attention": "attention_fraction",
     "memory": "memory_fraction",
 }
-
-#: Relative difference up to which costs that are made anew are those of the problem.
-_SAME = 1e-9
 
 #: A kind of layers and the key of a cost.
 _CostKey = tuple[str, tuple[int, ...]]
@@ -111,55 +109,64 @@ def _with_growth(cost: LayerCost, growth: _Times, times: float) -> LayerCost:
 
 
 def kernel_times(
-    problem: Problem, plans: Iterable[Plan], model: Architecture | None = None
+    problem: Problem, plans: Iterable[Plan], build: Callable[[], Problem] | None = None
 ) -> KernelTimes | None:
     """Return the times of kernels in the costs that plans need.
 
-    ``model`` is by default the one of the zoo that the problem names. ``None`` where
-    model or machine are not known, or their costs are not those of the problem, as with
-    profiles, calibrations of a user, and several types of devices.
+    ``build`` makes the problem of a model and a cluster anew. Without it model and
+    machine are those that the problem names: ``None`` where these are not known, or
+    their costs are not those of the problem, as with a calibration of the
+    user's. ``None`` also where devices of several types take other times.
     """
-    model = model or next(stated_models(problem), None)
+    plain = _costs(problem.graph)
+    if any(cost.by_device for cost in plain.values()):
+        return None
+    if build is not None:
+        return _growths(plain, lambda: _costs(build().graph))
     job = problem.job
+    model = next(stated_models(problem), None)
     if model is None or job.sequence_length is None or job.dtype not in DTYPES:
         return None
     choices = _choices(problem, plans)
-    stated = _costs(problem.graph)
     for site in machines():
         if f"machine: {site.source};" not in problem.source:
             continue
         if site.device.name != problem.cluster.device.name:
             continue
+        price = partial(_machine_costs, model, site, choices)
         try:
-            plain = _costs(build_graph(model, site, choices))
+            anew = price()
         except (NestError, ValueError):  # layers that the graph has otherwise
             continue
-        common = {key: cost for key, cost in plain.items() if key in stated}
-        if common and all(map(_is_same, common.values(), map(stated.get, common))):
-            return KernelTimes(
-                {
-                    name: _growth(model, site, choices, field, common)
-                    for name, field in KERNELS.items()
-                }
-            )
+        common = {key: cost for key, cost in anew.items() if key in plain}
+        if common and all(map(_is_same, common.values(), map(plain.get, common))):
+            return _growths(common, price)
     return None
 
 
-def _growth(
-    model: Architecture,
-    site: Machine,
-    choices: Choices,
-    field: str,
-    plain: Mapping[_CostKey, LayerCost],
-) -> dict[_CostKey, _Times]:
-    """Return what costs grow by where a rate is half of what it is."""
-    rates = site.calibration
-    halved = replace(rates, **{field: getattr(rates, field) / 2})
-    slow = _costs(build_graph(model, site.with_calibration(halved), choices))
-    return {
-        cost_key: _Times.of(slow[cost_key]).longer_than(_Times.of(cost))
-        for cost_key, cost in plain.items()
-    }
+def _machine_costs(
+    model: Architecture, site: Machine, choices: Choices
+) -> dict[_CostKey, LayerCost]:
+    return _costs(build_graph(model, with_halved_rate(site), choices))
+
+
+def _growths(
+    plain: Mapping[_CostKey, LayerCost], price: Callable[[], dict[_CostKey, LayerCost]]
+) -> KernelTimes:
+    """Return what costs grow by where a rate is half of what it is, for each rate."""
+    growths = {}
+    for name, field in KERNELS.items():
+        token = HALVED_RATE.set(field)
+        try:
+            slow = price()
+        finally:
+            HALVED_RATE.reset(token)
+        growths[name] = {
+            key: _Times.of(slow[key]).longer_than(_Times.of(cost))
+            for key, cost in plain.items()
+            if key in slow
+        }
+    return KernelTimes(growths)
 
 
 def _choices(problem: Problem, plans: Iterable[Plan]) -> Choices:
@@ -191,6 +198,6 @@ def _costs(graph: Graph) -> dict[_CostKey, LayerCost]:
 
 def _is_same(cost: LayerCost, other: LayerCost | None) -> bool:
     return other is not None and all(
-        math.isclose(getattr(cost, name), getattr(other, name), rel_tol=_SAME)
+        math.isclose(getattr(cost, name), getattr(other, name))
         for name in ("forward_ns", "backward_ns")
     )

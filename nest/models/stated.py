@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nest.ir.problem import Problem
 from nest.models import builtin, zoo
@@ -10,9 +10,14 @@ from nest.models.architectures import Architecture
 from nest.util.stored import find
 
 
-def stated_models(problem: Problem) -> Iterator[Architecture]:
-    """Yield the models of the zoo that a problem may name, with the job's FLOPs."""
-    for model in zoo.ARCHITECTURES:
+def stated_models(
+    problem: Problem, others: Iterable[Architecture] = ()
+) -> Iterator[Architecture]:
+    """Yield the models that a problem may name, with the job's FLOPs.
+
+    They are those of the zoo, and ``others``.
+    """
+    for model in (*zoo.ARCHITECTURES, *others):
         if _is_named(problem, model) and not other_flops(problem, model):
             yield model
 

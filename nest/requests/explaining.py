@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from nest.cost.space import make_split
 from nest.errors import InvalidPlanError
 from nest.ir.io import read_text
 from nest.ir.job import ANY_ORDER
-from nest.models.named import load_model
 from nest.requests.fitting import QUESTION_LIMIT
 from nest.requests.plans import SILENT, PlanRequest, Talk
 from nest.requests.problems import ScheduleFile, schedule_or_file
@@ -161,13 +159,12 @@ def explain_plan(
     )
     if request.measured is None:
         return explanation
-    model = None if request.model is None else load_model(os.fspath(request.model))
     measured = explain_measured(
         problem,
         plan,
         1e9 * float(request.measured),
         neighbors=explanation.neighbours,
         intervals=explanation.intervals,
-        model=model,
+        build=None if request.model is None else request.find_problem,
     )
     return dataclasses.replace(explanation, measured=measured)

@@ -163,6 +163,7 @@ class LaunchFileRequest(Request, command="nest import"):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
+        from nest.validation.planned import planned
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
@@ -174,8 +175,16 @@ class LaunchFileRequest(Request, command="nest import"):
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
-        plan = replace(made.plan, problem_hash=problem_hash(made.problem))
-        return made._replace(plan=plan, notes=(*reading.notes, *made.notes))
+        problem = made.problem
+        software = planned(
+            *(None, self.FRAMEWORK, made.model.name),
+            *(problem.cluster.device.name, problem.job.dtype),
+        )
+        if software is not None:
+            problem = replace(problem, software=software.facts.name)
+        plan = replace(made.plan, problem_hash=problem_hash(problem))
+        notes = (*reading.notes, *made.notes)
+        return made._replace(problem=problem, plan=plan, notes=notes)
 
 
 def read_text(path: str) -> str:

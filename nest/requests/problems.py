@@ -92,7 +92,7 @@ def _overlap_fractions(value: Any) -> dict[Overlap, float]:
 _read_overlap = Reader(
     _overlap_fractions,
     lambda fractions: True,
-    f"some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
+    f"'none', or some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
     "for example gradients=0.9,tp=0.5",
 )
 
@@ -255,38 +255,38 @@ class JobRequest(Request, group="Model, cluster and job"):
         calibration_path: Any = self.calibration
         try:
             try:
-                parts, network = find_cluster(cluster)
+                machines, network = find_cluster(cluster)
             except UnknownNameError as error:
                 error.args = (f"--cluster: {error}",)
                 raise
-            parts, calibration = with_calibration(parts, calibration_path)
+            machines, calibration = with_calibration(machines, calibration_path)
             choices = choose(
                 model,
-                parts[0][0],
-                sum(count for _, count in parts),
+                machines[0][0],
+                sum(count for _, count in machines),
                 Choice(**chosen, target=target),
                 named,
             )
             software = planned(
                 *(self.software, target, model.name),
-                *(parts[0][0].device.name, choices.dtype),
+                *(machines[0][0].device.name, choices.dtype),
             )
             if software is not None:
                 choices = software.choices(
                     choices,
-                    parts,
+                    machines,
                     self._stated_facts(target),
                     calibration.software.overlap if calibration else None,
                 )
-                parts = software.on(parts)
+                machines = software.on(machines)
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
             raise InvalidOptionError(f"{option_name(field)}{colon}{rest}") from None
-        problem = build_on(model, parts, choices, network)
+        problem = build_on(model, machines, choices, network)
         if software is not None:
             problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
-            problem = resting_on(problem, calibration, parts, calibration_path)
+            problem = resting_on(problem, calibration, machines, calibration_path)
         problem = self._on_network(problem)
         if self.profile is None:
             return problem

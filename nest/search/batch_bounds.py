@@ -269,15 +269,15 @@ class BatchBound:
         In parts, where those of the whole range do not. The part for which that was
         not so the last time comes first.
         """
-        parts = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
+        divided = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
         last = self._open_parts.get(index)
-        if last is not None and not self._needs_more(step, *parts[last]):
+        if last is not None and not self._needs_more(step, *divided[last]):
             return False
         if self._needs_more(step, start, end):
             return True
-        for number, part in enumerate(parts):
-            if number != last and not self._needs_more(step, *part):
-                self._open_parts[index] = number
+        for position, times in enumerate(divided):
+            if position != last and not self._needs_more(step, *times):
+                self._open_parts[index] = position
                 return False
         return True
 

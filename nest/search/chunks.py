@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from nest.search.options import (
     Table,
     pass_components,
 )
+from nest.search.timelines import critical_paths
 from nest.solvers.base import Deadline
 from nest.topology import Block, Route
 from nest.units import ceil_div
@@ -140,15 +141,17 @@ class Uniform:
         need = terms.static_bytes + terms.kept_bytes
         # A device-byte less than nothing is as good as one.
         min_blocks = ceil_div(int(need[0, kinds].sum()), max(free, 1))
-        sizes = np.arange(max(min(virtual, 2), min_blocks), max_blocks + 1)
+        min_blocks = max(min(virtual, 2), min_blocks)
         runtime = self.terms.model.runtime._replace(virtual_stages=virtual)
         every = families(problem, case, [self.strategy], runtime)
-        allowed = [count for family in every for count in family.stage_counts]
-        sizes = sizes[np.isin(sizes, allowed)]
         count, schedule = case.num_micro_batches, self.schedule(virtual)
-        fits = [schedule.why_not(x, count) is None for x in sizes.tolist()]
-        numbers: Ints = sizes[np.array(fits, dtype=np.bool_)]
-        return numbers
+        numbers = sorted({x for family in every for x in family.stage_counts})
+        runnable = [
+            x
+            for x in numbers
+            if min_blocks <= x <= max_blocks and schedule.why_not(x, count) is None
+        ]
+        return np.array(runnable, dtype=np.int64)
 
     def block(self, index: int) -> Block:
         """Return where a block sits."""
@@ -471,43 +474,35 @@ class Chunks:
             step=step,
         )
 
-    def step_time(self, prices: Prices, way: int) -> int:
-        """Return the step time of a way, by the passes of the first groups.
+    def step_times(self, prices: Prices) -> Ints:
+        """Return the step times of some ways, by the passes of the first groups.
 
         The rest are taken to last as long as the last of them. Schedules
         that are not interleaved take micro-batches one by one.
         """
         columns = (
-            *(prices.forward[way], prices.backward[way], prices.weights[way]),
-            *(prices.hiding_forward[way], prices.hiding_backward[way]),
+            *(prices.forward.T, prices.backward.T, prices.weights.T),
+            *(prices.hiding_forward.T, prices.hiding_backward.T),
         )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        chunks = tuple(Times(*row) for row in rows)
+        chunks = [Times(*x) for x in zip(*columns, strict=True)]
         num_micro_batches = self.uniform.case.num_micro_batches
         unit, few = self.shape.blocks, MAX_GROUPS
         if self.schedule.name in SPLIT_BACKWARD:
             unit, few = 1, MAX_GROUPS * self.shape.blocks
 
-        def path(groups: int) -> int:
-            return _pipeline_time(self.schedule, chunks, groups * unit)
+        def paths(groups: int) -> Ints:
+            return critical_paths(self.schedule, chunks, groups * unit)
 
         groups = num_micro_batches // unit
-        time = path(min(groups, few))
+        times = paths(min(groups, few))
         if groups > few:
-            time += (groups - few) * (time - path(few - 1))
-        return time + int(prices.sync[way].max())
+            times = times + (groups - few) * (times - paths(few - 1))
+        slowest: Ints = times + prices.sync.max(axis=1)
+        return slowest
 
     def plan(self, cuts: list[int]) -> Plan:
         """Return the plan of one way to cut."""
         return self.uniform.plan(cuts, self.shape.virtual, self.schedule.placement)
-
-
-@lru_cache(maxsize=512)
-def _pipeline_time(
-    schedule: Schedule, chunks: tuple[Times, ...], num_micro_batches: int
-) -> int:
-    """Return how long the passes take; strategies with the same times share it."""
-    return schedule.pipeline_time(chunks, num_micro_batches)
 
 
 def _proportional(load: Ints, num_chunks: int) -> Ints:
@@ -627,7 +622,7 @@ class Cutter:
         if cuts is None:
             return None
         prices = self.chunks.price(np.array([cuts]))
-        if prices.excess.any() or self.chunks.step_time(prices, 0) >= self.best:
+        if prices.excess.any() or self.chunks.step_times(prices)[0] >= self.best:
             return None
         return self.chunks.plan(cuts)
 
@@ -661,20 +656,21 @@ class Cutter:
     def _timed(self, cuts: Ints) -> tuple[int, list[int]]:
         """Move cuts for as long as that shortens the critical path."""
         prices = self.chunks.price(cuts[None])
-        step = self.chunks.step_time(prices, 0)
+        step = int(self.chunks.step_times(prices)[0])
         while not self.deadline.passed:
             moved, further = self._further(cuts, prices)
             if not len(moved):
                 break
             bounds = further.busy.max(axis=1) + further.sync.max(axis=1)
             useful = (bounds < step) & ~further.excess.any(axis=1)
-            times = [
-                (self.chunks.step_time(further, way), way)
-                for way in np.flatnonzero(useful)[:MAX_TIMED].tolist()
-            ]
-            best_step, way = min(times, default=(step, 0))
-            if best_step >= step:
+            ways = np.flatnonzero(useful)[:MAX_TIMED]
+            if not len(ways):
                 break
-            step, cuts = best_step, moved[way]
+            further = further.take(ways)
+            times = self.chunks.step_times(further)
+            way = int(times.argmin())
+            if times[way] >= step:
+                break
+            step, cuts = int(times[way]), moved[ways[way]]
             prices = further.take([way])
         return step, cuts.tolist()

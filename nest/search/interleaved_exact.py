@@ -5,10 +5,8 @@ all micro-batches through its chunks, so that ``T >= L_r + Y_r`` with its load o
 step and its sync. Weighted with the devices of the blocks, ``P T >= Σ_r n_r (L_r +
 Y_r)``: each layer adds ``n (M τ - h e + Y)`` of its strategy at least, on the place
 that is cheapest for it, ``e`` what hides in a pair of passes and ``h`` how many of them
-there are at most. A block has some passes of all its chunks in flight at once, so the
-layers take ``n (static + kept)`` device-bytes of the ``P · capacity`` there are; the
-bound is the best Lagrangian one. Where all layers share one strategy some block has
-``⌈c/S⌉`` of the ``c`` layers of a kind. Receives are left out.
+there are at most. Where all layers share one strategy some block has ``⌈c/S⌉`` of the
+``c`` layers of a kind. Receives are left out.
 
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
 mix. The cases whose bound is least have it raised, for all numbers of blocks
@@ -41,8 +39,8 @@ from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.search.batch_bounds import BatchBound, RisingBound, layer_choices
 from nest.search.closed_sets import ClosedSets
-from nest.search.layer_options import stage_bounds
 from nest.search.options import (
+    INFINITE,
     BatchTerms,
     Ints,
     PassComponent,
@@ -185,40 +183,32 @@ def bounded(
     paired = schedule.most_paired(family.stage_counts[0], count)
     load = paired_load(passes, count, paired)
     sync = held.sync[rows] - held.hideable_sync[rows]
-    devices = terms.devices[rows, None]
-    cost = devices * (load + sync)
-    most_bytes = problem.cluster.memory_bytes()
     bytes_held = (held.static_bytes + held.kept_bytes)[rows]
-    memory = devices * bytes_held
+    most_bytes = problem.cluster.memory_bytes()
     missing = held.missing[rows]
     missing = missing | (bytes_held + held.working_bytes[rows] > most_bytes)
     if missing.all(axis=0).any():
         return None
-    kinds = range(cost.shape[1])
-    costs = [cost[~missing[:, kind], kind] for kind in kinds]
-    min_costs = np.array([int(x.min()) for x in costs], dtype=np.int64)
+
+    def least(values: Ints) -> Ints:
+        """Return the least value of every kind over its strategies."""
+        lowest: Ints = np.where(missing, INFINITE, values).min(axis=0)
+        return lowest
+
+    devices = terms.devices[rows, None]
+    min_costs, min_loads = least(devices * (load + sync)), least(load + sync)
+    # Forward and back once, gradients of weights apart where they may wait.
+    once = least(
+        passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
+    )
     counts = terms.shapes.kind_counts[-1]
     stages = np.array(family.stage_counts, dtype=np.int64)
     used = np.minimum(split.devices, stages * int(devices.max()))
-    together = stage_bounds(
-        costs,
-        [memory[~missing[:, kind], kind] for kind in kinds],
-        np.repeat(counts[None, :], len(stages), axis=0),
-        used * most_bytes,
-    )
-    single = cost // devices
-    lightest = [int(single[~missing[:, k], k].min()) for k in kinds]
-    # Forward and back once, gradients of weights apart where they may wait.
-    once = passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
-    through = sum(
-        int(number) * int(once[~missing[:, k], k].min())
-        for k, number in enumerate(counts.tolist())
-    )
-    bounds = np.maximum(-(-together // used), max(*lightest, through))
-    if len(rows) == 1:
-        for kind, number in enumerate(counts.tolist()):
-            max_layers = -(-number // stages) * lightest[kind]
-            np.maximum(bounds, max_layers, out=bounds)
+    bounds = np.maximum(-(-(counts @ min_costs) // used), counts @ once)
+    # Some block has so many layers of a kind, if all have one strategy.
+    together = counts if len(rows) == 1 else np.ones_like(counts)
+    most_layers = -(-together[:, None] // stages)
+    bounds = np.maximum(bounds, (most_layers * min_loads[:, None]).max(axis=0))
     by_stages = tuple(bounds.tolist())
     return BoundedCase(terms, split, schedule, family, by_stages, min_costs)
 
@@ -423,7 +413,7 @@ class Enumeration:
             device_range = chosen[block].place
             fits = device_range.devices == strategy.devices
             return device_range if fits else None
-        offset = sum(chunk.place.devices for chunk in chosen)
+        offset = chosen[-1].place.offset + chosen[-1].place.devices if chosen else 0
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)

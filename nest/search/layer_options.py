@@ -185,21 +185,6 @@ class StageBounds:
         return best
 
 
-def stage_bounds(
-    costs: Sequence[Ints], memory: Sequence[Ints], counts: Ints, free: Ints
-) -> Ints:
-    """Return the best Lagrangian bound of every stage's cost.
-
-    Parameters
-    ----------
-    costs, memory
-        Of the options of every kind of layer.
-    counts, free
-        Layers of each kind in every stage, and the memory it has for them.
-    """
-    return StageBounds(costs, memory).of(counts, free)
-
-
 def best_slopes(
     costs: Sequence[Ints], memory: Sequence[Ints], counts: Ints, free: int
 ) -> Floats:

@@ -261,7 +261,8 @@ class Simulation(Tabular):
     def pair_time(self, first: Pass, second: Pass) -> int:
         """Return how long two passes take that run together."""
         stages = self.score.stages
-        return pair_time(stages[first.chunk], stages[second.chunk])
+        time: int = pair_time(stages[first.chunk], stages[second.chunk])
+        return time
 
     def cost_of(self, run: Pass) -> tuple[int, int]:
         """Return how long a pass takes, and how long of it it receives."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from nest.cost.score import Score
 from nest.ir.problem import Problem
+from nest.models.named import MODELS_OF_FILES
 from nest.models.stated import stated_models
 from nest.validation.flops import HALVED, IN_FULL, logged_count
 
@@ -38,14 +39,14 @@ def flop_rates(problem: Problem, verdict: Score) -> tuple[FlopRate, ...]:
     """Return what a plan reaches: with attention in full, then halved.
 
     Empty where the score has no MFU. The second count needs the model, which a problem
-    names if it is one of the zoo.
+    names if it is one of the zoo, or of a file that this process has read.
     """
     peak = problem.cluster.peak_flops(problem.job.dtype)
     if verdict.mfu is None or peak is None:
         return ()
     device_peak = peak / problem.cluster.num_devices / 1e12
     rates = [FlopRate(IN_FULL, verdict.mfu, verdict.mfu * device_peak)]
-    model = next(stated_models(problem), None)
+    model = next(stated_models(problem, MODELS_OF_FILES.values()), None)
     length = problem.job.sequence_length
     if model is not None and length is not None:
         counts = [model.model_flops(length, causal) for causal in (True, False)]

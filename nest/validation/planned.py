@@ -41,16 +41,16 @@ class Planned(NamedTuple):
     row: Row
     facts: Software
 
-    def on(self, parts: Sequence[MachineRun]) -> list[MachineRun]:
+    def on(self, machines: Sequence[MachineRun]) -> list[MachineRun]:
         """Return machines with the rates that the software reaches there."""
         return [
-            (reached_by(self.row, self.facts, site), count) for site, count in parts
+            (reached_by(self.row, self.facts, site), count) for site, count in machines
         ]
 
     def choices(
         self,
         choices: Choices,
-        parts: Sequence[MachineRun],
+        machines: Sequence[MachineRun],
         stated: frozenset[str],
         fractions: Mapping[Overlap, float] | None = None,
     ) -> Choices:
@@ -58,15 +58,15 @@ class Planned(NamedTuple):
 
         Parameters
         ----------
-        choices, parts
+        choices, machines
             Those of the problem, and its machines.
         stated
             Of ``overlap`` and ``optimizer`` what stays as it is.
         fractions
             What overlap hides; by default as the stored calibration has it.
         """
-        facts, (site, _) = self.facts, parts[0]
-        num_devices = sum(count for _, count in parts)
+        facts, (site, _) = self.facts, machines[0]
+        num_devices = sum(count for _, count in machines)
         execution = replace(
             execution_of(self.row, facts, site, num_devices),
             dtype=choices.dtype,

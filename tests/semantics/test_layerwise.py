@@ -17,7 +17,7 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
 from nest.ir.io import problem_hash, read_plan, write
-from nest.search.layer_options import hull_slopes, stage_bounds, unbeaten
+from nest.search.layer_options import StageBounds, hull_slopes, unbeaten
 from nest.search.options import INFINITE
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
@@ -614,5 +614,6 @@ def test_single_layers_are_as_before():
 def test_bounds_of_stages_that_do_not_fit_stay_in_64_bits():
     """A byte is worth 2**40 quanta, and 2**40 bytes are missing."""
     costs, memory = [np.array([0, 2**40])], [np.array([1, 0])]
-    found = stage_bounds(costs, memory, np.array([[1]]), np.array([-(2**40)]))
+    bounds = StageBounds(costs, memory)
+    found = bounds.of(np.array([[1]]), np.array([-(2**40)]))
     assert found.tolist() == [int(INFINITE)]

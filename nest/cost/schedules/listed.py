@@ -23,7 +23,7 @@ class ListedSchedule(Schedule):
 
         Raises ``InvalidProblemError`` if there are more than :data:`MOST_PASSES`.
         """
-        self._check(len(chunks), num_micro_batches)
+        self.check_passes(len(chunks), num_micro_batches)
         return critical_path(self, chunks, num_micro_batches)
 
     def kept(
@@ -37,10 +37,11 @@ class ListedSchedule(Schedule):
 
         Raises ``InvalidProblemError`` if a step has more than :data:`MOST_PASSES`.
         """
-        self._check(num_blocks * self.virtual_stages, num_micro_batches)
+        self.check_passes(num_blocks * self.virtual_stages, num_micro_batches)
         return peak(self, kept_bytes, block, num_blocks, num_micro_batches)
 
-    def _check(self, num_chunks: int, num_micro_batches: int) -> None:
+    def check_passes(self, num_chunks: int, num_micro_batches: int) -> None:
+        """Raise ``InvalidProblemError`` if a step has too many passes to run them."""
         count = 2 * num_chunks * num_micro_batches
         if count > MOST_PASSES:
             raise InvalidProblemError(

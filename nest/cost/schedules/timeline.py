@@ -8,9 +8,9 @@ on the same block. Two paired passes start when both can, and end together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nest.cost.schedules.base import ChunkTimes, Pass, Schedule
 
@@ -47,7 +47,7 @@ class Timeline(NamedTuple):
         return [ends[-1] for ends in self.ends]
 
 
-class _Lists(NamedTuple):
+class PassLists(NamedTuple):
     """The passes of all blocks, with numbers in place of names."""
 
     #: Four times the chunk, and which of its times the pass takes; behind those of all
@@ -73,8 +73,19 @@ def run(
     Raises ``ValueError`` if passes of the schedule wait for each other.
     """
     num_blocks = len(chunks) // schedule.virtual_stages
-    lists = _lists(schedule, num_blocks, num_micro_batches)
-    times = _times(lists, chunks)
+    lists = pass_lists(schedule, num_blocks, num_micro_batches)
+    ends = end_times(schedule, lists, _times(lists, chunks))
+    return Timeline(schedule, num_micro_batches, ends)
+
+
+def end_times(
+    schedule: Schedule, lists: PassLists, times: Sequence[int]
+) -> tuple[list[int], ...]:
+    """Return when the passes of every block end, given the times of all kinds.
+
+    Raises ``ValueError`` if passes of the schedule wait for each other.
+    """
+    num_blocks = len(lists.kinds)
     ended: list[int | None] = [None] * lists.num_slots
     ended[-2] = 0
     ends: tuple[list[int], ...] = tuple([] for _ in range(num_blocks))
@@ -100,7 +111,7 @@ def run(
             f"schedule {schedule.name!r}: expected passes that can all run, "
             f"got some that wait for each other"
         )
-    return Timeline(schedule, num_micro_batches, ends)
+    return ends
 
 
 def critical_path(
@@ -110,14 +121,14 @@ def critical_path(
     return max(run(schedule, chunks, num_micro_batches).block_ends)
 
 
-def _times(lists: _Lists, chunks: Sequence[ChunkTimes]) -> list[int]:
+def _times(lists: PassLists, chunks: Sequence[ChunkTimes]) -> list[int]:
     """Return how long every kind of pass takes."""
     times = [time for chunk in chunks for time in pass_times(chunk)]
     return [*times, 0, *(pair_time(chunks[i], chunks[j]) for i, j in lists.pairs)]
 
 
-def pass_times(chunk: ChunkTimes) -> tuple[int, int, int, int]:
-    """Return how long the passes of a chunk take.
+def pass_times(chunk: ChunkTimes) -> tuple[Any, Any, Any, Any]:
+    """Return how long the passes of a chunk take: integers, or arrays of them.
 
     Forward, backward, and the backward pass in two parts: gradients of
     inputs, with what is received for them, and of weights.
@@ -127,19 +138,23 @@ def pass_times(chunk: ChunkTimes) -> tuple[int, int, int, int]:
     return chunk.forward, backward, backward - weights, weights
 
 
-def pair_time(there: ChunkTimes, back: ChunkTimes) -> int:
+def pair_time(
+    there: ChunkTimes, back: ChunkTimes, longer: Callable[[Any, Any], Any] = max
+) -> Any:
     """Return how long a forward and a backward pass take together.
 
-    What can hide of each runs behind what cannot of the other.
+    What can hide of each runs behind what cannot of the other. ``longer`` returns the
+    longer of two times, or of each two of two arrays.
     """
     hideable, other = there.pairable_forward, back.pairable_backward
-    forward: int = max(there.forward - hideable, other)
-    backward: int = max(back.backward - other, hideable)
-    return forward + backward
+    forward = longer(there.forward - hideable, other)
+    return forward + longer(back.backward - other, hideable)
 
 
 @lru_cache(maxsize=8)
-def _lists(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> _Lists:
+def pass_lists(
+    schedule: Schedule, num_blocks: int, num_micro_batches: int
+) -> PassLists:
     """Return the lists of a schedule; plans that are compared share them."""
     last = num_blocks * schedule.virtual_stages - 1
     count = num_micro_batches
@@ -182,4 +197,6 @@ def _lists(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> _List
             outputs[-1].append(gives)
     if instead:
         needed = [[instead.get(x, x) for x in own] for own in needed]
-    return _Lists(tuple(kinds), tuple(pairs), tuple(needed), tuple(outputs), unread + 1)
+    return PassLists(
+        tuple(kinds), tuple(pairs), tuple(needed), tuple(outputs), unread + 1
+    )

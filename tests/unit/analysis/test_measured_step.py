@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import nest
 from nest.analysis.measured_step import (
     CAUSES,
     LEAST_FACTOR,
@@ -145,6 +146,27 @@ def test_costs_that_are_not_those_of_the_machine_are_not_split() -> None:
     assert kernel_times(other, [plan_of(other)]) is None
     plain = make_problem({"a": make_cost(40, 70)})
     assert kernel_times(plain, [make_plan(("a", SINGLE))]) is None
+
+
+def test_a_problem_that_is_built_anew_is_split_whatever_its_rates() -> None:
+    """That of a target, from Python; without devices of another type."""
+    settings: dict[str, Any] = {
+        "model": "gpt2",
+        "global_batch": 8,
+        "sequence_length": 512,
+        "micro_batches": 2,
+        "tp": (1, 2),
+        "plan": "tp=2",
+        "search": False,
+        "measured": "200 ms",
+    }
+    explained = nest.explain(cluster="a100x2", target="megatron", **settings)
+    assert explained.measured is not None
+    assert explained.measured.measured_ns == 200e6
+    assert explained.measured.split
+    mixed = nest.explain(cluster="a100x2+h100x2", **settings | {"plan": "tp=2,pp=2"})
+    assert mixed.measured is not None
+    assert not mixed.measured.split
 
 
 # Experiments

@@ -311,7 +311,11 @@ def test_prices_are_those_of_the_score(way):
     found = chunks.Chunks(uniform, shape)
     prices = found.price(np.array([cuts]))
     verdict = score(problem, found.plan(cuts))
-    assert found.step_time(prices, 0) == verdict.step_quanta
+    (step,) = found.step_times(prices).tolist()
+    # The bubble of further groups may still grow.
+    groups = uniform.case.num_micro_batches // shape.blocks
+    near = verdict.step_quanta // 20 if groups > chunks.MAX_GROUPS else 0
+    assert abs(step - verdict.step_quanta) <= near
     stages = verdict.stages
     assert prices.forward[0].tolist() == [s.forward for s in stages]
     assert prices.backward[0].tolist() == [s.backward for s in stages]
@@ -337,7 +341,7 @@ def test_even_chunks_take_the_step_time_that_orders_ways():
     found = chunks.Chunks(uniform, chunks.Shape(2, 2))
     prices = found.price(np.arange(5)[None])
     assert prices.step.tolist() == [4 * 60 + 60 // 2 + 2 * 150]
-    assert found.step_time(prices, 0) == prices.step[0]
+    assert found.step_times(prices) == prices.step
 
 
 def test_a_later_chunk_may_hold_the_most_of_a_block():

@@ -85,13 +85,15 @@ def test_chunks_of_a_block_have_as_many_devices():
 def test_a_bound_counts_devices_and_memory(monkeypatch):
     """Nothing is enumerated. 8 layers of 30 ns, 4 micro-batches, 2 blocks.
 
-    Half of all work is on each block at least: 4 · 120 = 480. Where the layers keep 10
-    bytes without and none with full recomputation, which takes 10 ns more, 2 · 30 bytes
-    hold 6 layers without: 6 · 30 + 2 · 40 = 260, and 4 · 130 = 520.
+    First without the bound of a batch, then with it. Half of all work is on each block
+    at least: 4 · 120 = 480. Where the layers keep 10 bytes without and none with full
+    recomputation, which takes 10 ns more, 2 · 30 bytes hold 6 layers without:
+    6 · 30 + 2 · 40 = 260, and 4 · 130 = 520.
     """
     monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
-    monkeypatch.setattr(interleaved, "RAISE", False)
-    plain = solve(chain([make_cost(10, 20)] * 8))
+    with monkeypatch.context() as patch:
+        patch.setattr(interleaved, "RAISE", False)
+        plain = solve(chain([make_cost(10, 20)] * 8))
     assert plain.status is Status.FEASIBLE
     assert plain.lower_bound_quanta == 480
     cost = make_cost(10, 20, kept_bytes=10)
@@ -103,7 +105,7 @@ def test_a_bound_counts_devices_and_memory(monkeypatch):
         ),
     )
     tight = solve(chain([both] * 8, memory_bytes=30, recompute=("none", "full")))
-    assert tight.lower_bound_quanta == 520
+    assert 520 <= tight.lower_bound_quanta <= tight.claimed_quanta
 
 
 def test_a_case_of_too_many_plans_has_the_bound_of_its_batch(monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +103,25 @@ def test_a_problem_that_names_no_model_has_one_count():
     text = "MFU 50.0 % (attention in full)"
     assert flop_rates_text(problem, verdict, "megatron") == text
     assert flop_rates(three_stages(), nest.score(three_stages(), PLAN)) == ()
+
+
+def test_a_model_of_a_file_is_known_where_the_file_was_read(tmp_path: Path) -> None:
+    """A Llama of 2 layers of 256 channels and 4,096 tokens."""
+    config = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "vocab_size": 1024,
+        "max_position_embeddings": 4096,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    problem = nest.problem(model=str(path), cluster="h100x8", sequence_length=4096)
+    full, halved = flop_rates(problem, VERDICT)
+    matrices = 6 * (2 * (4 * 256 * 256 + 3 * 256 * 512) + 256 * 1024)
+    attention = 12 * 2 * 256 * 4096
+    assert halved.mfu / full.mfu == pytest.approx(
+        (matrices + attention / 2) / (matrices + attention)
+    )
