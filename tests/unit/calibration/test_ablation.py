@@ -12,7 +12,7 @@ from bench.calibrate import figures
 from nest.calibration.evidence import Evidence
 from nest.calibration.fit import Fit
 from nest.calibration.parameters import PARAMETERS, Parameter
-from nest.hardware.calibration import Calibration, stored_calibration
+from nest.hardware.calibration import MAX_EXPONENT, Calibration, stored_calibration
 from nest.validation.predict import PredictOptions
 from nest.validation.rows import Row
 
@@ -87,6 +87,20 @@ def test_a_fit_without_a_mechanism_by_hand() -> None:
     assert rows == [0, 1, 2, 3]
     assert fitted == pytest.approx([-0.05, -0.05, 0.05, 0.05], abs=2e-3)
     assert held == pytest.approx([-0.1, -0.1, 0.1, 0.1], abs=2e-3)
+
+
+def test_an_exponent_of_power_stays_within_its_limit() -> None:
+    """A fit may leave it free, a calibration may not have more."""
+    at = Fit((parameter("every.power_exponent"),), np.log([100.0]), np.eye(1))
+    evidence = Evidence((Row(),), ("H100",), ("a",), np.ones(1))
+
+    def predicted(
+        rows: Sequence[Row], options: PredictOptions
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([options.calibration["H100"].power_exponent] * len(rows))
+
+    bench = Bench(evidence, [0], at, np.ones((1, 1)), predicted)
+    assert bench.errors(MECHANISMS[0], at, [0]).tolist() == [MAX_EXPONENT]
 
 
 def test_rows_of_a_family_that_takes_anothers_depend_on_it() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench import kernels, measured_facts, own_runs, refit, validation
+from bench import ablation, kernels, measured_facts, own_runs, refit, validation
 from bench.result_files import ROOT, page_path, read_rows, result_path
 
 
@@ -45,6 +45,7 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ("accuracy", "validation", accuracy),
     ("bundled-runs", "facts", facts),
     ("kernels", "kernels", lambda: kernels.tables(stored("kernels")["families"])),
+    ("ablation", "ablation", lambda: ablation.tables(stored("ablation"))),
     ("kernels", "refit", lambda: refit.tables(stored("refit"))),
     ("own-runs", "own runs", lambda: own_runs.table(stored("own_runs")["sources"])),
     (
