@@ -9,8 +9,8 @@ collectives count alike, and so do the cells (group, octave of the size) of each
 Predicted are the times that the planner itself would use. The search is a pattern
 search from one starting point, so the result depends on the data only. It is written to
 ``nest/hardware/data/link_calibration.json``. Then families that were measured at many
-sizes are fitted to every other size, and tested on the rest from 1 MB on: the table of
-docs/results/links.md.
+sizes are fitted to every other size, and tested on the rest from 1 MB on, which
+is printed.
 
 Data (see ../shared/data/measured/README.md and ../shared/data/ORIGINS.md):
 vTrain's all-reduce tables (A100, one node of 8), Aceso's primitives (V100,
@@ -483,6 +483,7 @@ def main() -> None:
 #: Families without data of their own, and whose parameters they take.
 INHERITS = {
     "xGMI 4": "NVLink 3",
+    "HCCS": "NVLink 3",
     "PCIe 3": "NVLink 3",
     "PCIe 4": "NVLink 3",
     "PCIe 5": "NVLink 3",

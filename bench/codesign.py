@@ -181,23 +181,6 @@ def fewest_devices(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return [each for each in rows if each["devices"] == fewest]
 
 
-def attention_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the best points within the base's TDP per area."""
-    lines = []
-    for each in fewest_devices(rows):
-        cells = [each["model"]]
-        for best in each["limits"][::2]:
-            cells.append(f"{best['chip']}: {relative_of(best):.2f}")
-        lines.append(cells)
-    heads = "model | best, unfused: × base | best, fused: × base"
-    return table(heads, lines, "l" * 3)
-
-
-def relative_of(row: Mapping[str, Any]) -> float:
-    """Return the throughput of the best point relative to the base's."""
-    return float(row["base_step_ps"] / row["step_ps"])
-
-
 def regret_text(ends: Sequence[float | None]) -> str:
     """Return a regret in per cent, or from where to where it is."""
     low, high = ("–" if x is None else f"{100 * x:.2f}" for x in ends)
@@ -225,7 +208,6 @@ def main() -> None:
             measured = [rows[key] for key in sorted(rows, key=_place)]
             write_rows(NAME, measured)
             fill(page, "regret", markdown(measured))
-            fill(page, "attention", attention_markdown(measured))
 
 
 def _place(key: tuple[int, str]) -> tuple[int, int]:

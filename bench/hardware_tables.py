@@ -8,54 +8,51 @@ python bench/hardware_tables.py
 from __future__ import annotations
 
 from bench.result_files import table
-from nest.hardware.devices import device_specs
+from nest.hardware.devices import DeviceSpec, device_specs
 from nest.hardware.links import link_specs, stored_link_calibration
-from nest.hardware.machines import machine_specs
+from nest.hardware.machines import MachineSpec, machine_specs
 from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.units import GIB
 
 
 def devices_table() -> str:
-    """Return one row per device: peaks, memory, bandwidths."""
-    rows = [
-        (
+    """Return a row per device and machine: peaks, memory, bandwidths, network.
+
+    The first machine of a device is its default; further ones have rows of their own.
+    """
+    rows = []
+    for spec in device_specs():
+        cells: tuple[str, ...] = (
             spec.name,
-            " / ".join(
-                f"{spec.peak_flops[dtype] / 1e12:g}"
-                if dtype in spec.peak_flops
-                else "–"
-                for dtype in ("bf16", "fp16", "fp8")
-            ),
-            f"{spec.memory_bytes / GIB:.2f}",
+            f"{_peak(spec, 'bf16', 'fp16')} / {_peak(spec, 'fp8')}",
+            f"{round(spec.memory_bytes / GIB, 2):g}",
             f"{spec.hbm_bytes_per_s / 1e9:g}",
             f"{spec.link} {spec.link_bytes_per_s / 1e9:g}",
             f"{spec.power_w:g}" if spec.power_w else "–",
         )
-        for spec in device_specs()
-    ]
+        for site in machine_specs():
+            if site.device == spec.name:
+                rows.append((*cells, *_machine(site)))
+                cells = ("",) * len(cells)
     return table(
-        "device | bf16 / fp16 / fp8, TFLOP/s | memory, GiB | HBM, GB/s | "
-        "link in a node, GB/s | power, W",
+        "device | 16 bits / fp8, TFLOP/s | memory, GiB | HBM, GB/s | link in a node, "
+        "GB/s | power, W | machine, aliases | devices per node | network, GB/s",
         rows,
-        "l" * 6,
+        "l" * 9,
     )
 
 
-def machines_table() -> str:
-    """Return one row per machine: node and network, data-sheet rates."""
-    rows = [
-        (
-            ", ".join((spec.name, *spec.aliases)),
-            spec.device,
-            str(spec.node_size),
-            f"{spec.network} {spec.network_bytes_per_s / 1e9:g}",
-        )
-        for spec in machine_specs()
-    ]
-    return table(
-        "machine, aliases | device | devices per node | network, GB/s per device",
-        rows,
-        "l" * 4,
+def _peak(spec: DeviceSpec, *dtypes: str) -> str:
+    """Return the peak of the first of some data types that a device has."""
+    peaks = (spec.peak_flops[dtype] for dtype in dtypes if dtype in spec.peak_flops)
+    return next((f"{flops / 1e12:g}" for flops in peaks), "–")
+
+
+def _machine(spec: MachineSpec) -> tuple[str, str, str]:
+    return (
+        ", ".join((spec.name, *spec.aliases)),
+        str(spec.node_size),
+        f"{spec.network} {spec.network_bytes_per_s / 1e9:g}",
     )
 
 
@@ -88,25 +85,17 @@ def links_table() -> str:
 
 
 def models_table() -> str:
-    """Return a row per type of model: names, parameters, those per token."""
+    """Return a row per type of model: names."""
     rows: dict[str, list[str]] = {}
     for model in ARCHITECTURES:
-        size = in_billions(model.parameters)
-        if model.active_parameters != model.parameters:
-            size += f" ({in_billions(model.active_parameters)})"
-        rows.setdefault(kind_of(model), []).append(f"`{model.name}` {size}")
+        rows.setdefault(kind_of(model), []).append(model.name)
     return table(
-        "type | models with their parameters, in 10⁹ (active per token)",
-        ((kind, ", ".join(models)) for kind, models in rows.items()),
+        "type | models",
+        ((kind, ", ".join(names)) for kind, names in rows.items()),
         "ll",
     )
 
 
-def in_billions(count: int) -> str:
-    """Return a number of parameters in 1e9, with three digits at least."""
-    return f"{count / 1e9:.{max(3 - len(str(count // 10**9)), 0)}f}"
-
-
 if __name__ == "__main__":
-    for text in (devices_table, machines_table, links_table, models_table):
+    for text in (devices_table, links_table, models_table):
         print(text(), end="\n\n")

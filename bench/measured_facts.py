@@ -169,6 +169,8 @@ WORDS = (
     r"\bfine-tuning \(SFT\)",
     r"\bRMS\w*",
     r"grouped[-_ ]?gemm",
+    r"torch\.compile\b",
+    r"\b(?:Deep|Hybrid)EP\b",
 )
 
 #: Asides that nothing asks for, by column; numbers of links are kept.

@@ -184,27 +184,23 @@ def main() -> None:
     fill(page_path("own-runs"), "own runs", table(results))
 
 
-def devices_text(devices: str) -> str:
-    """Return the device of some runs, or the number of several devices."""
-    number = len(devices.split(", "))
-    return devices if number == 1 else f"all {number}"
-
-
 def table(results: list[dict[str, Any]]) -> str:
-    """Return the table of docs/results/own-runs.md."""
+    """Return the table of docs/results/own-runs.md: a line for each source."""
+    lines: dict[str, dict[str, Any]] = {}
+    for result in results:
+        # The runs of all its devices come first.
+        lines.setdefault(result["source"], result)
     return markdown_table(
-        f"source | devices | runs | median error without own runs, % | "
-        f"with {OWN} own runs, %",
+        f"source | runs | median error without own runs, % | with {OWN} own runs, %",
         (
             (
                 short_source(result["source"]),
-                devices_text(result["devices"]),
                 result["rows"],
                 *(f"{result[key]:.1f}" for key in ("before", "after")),
             )
-            for result in results
+            for result in lines.values()
         ),
-        "llrrr",
+        "lrrr",
     )
 
 

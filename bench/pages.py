@@ -1,8 +1,8 @@
 """Pages: how long writing and opening them takes, how large they are.
 
 Writes the page of ``make report`` and others and opens each from its file in
-a headless Chromium: ``bench/results/pages.json`` and the table of
-docs/results/pages.md. Needs what ``make test-browser`` installs:
+a headless Chromium: ``bench/results/pages.json``, and a table that is
+printed. Needs what ``make test-browser`` installs:
 
     PYTHONPATH=.browser:. python bench/pages.py
 """
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from result_files import ROOT, fill, table, write_rows
+from result_files import ROOT, table, write_rows
 
 from tests.browser.driver import browser, show, why_not
 
@@ -67,7 +67,7 @@ def opened_ms(driver: Any, path: Path) -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/results/pages.md."""
+    """Return the rows as a table."""
     return table(
         "page | written | size | opened",
         (
@@ -102,7 +102,7 @@ def main() -> None:
             )
             print(rows[-1])
     write_rows("pages", rows)
-    fill(ROOT / "docs" / "results" / "pages.md", "pages", markdown(rows))
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,14 @@ from typing import Any, NamedTuple
 
 from formulations.orders import prove_order
 from nest.cost.schedules import Times
+from nest.ir import Plan, Problem
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.order_bounds import order_bound
 from nest.solvers.base import Deadline
+from tests.independent.enumerator import plans
+from tests.independent.rules import batches, block_of, strategies_of
+from tests.independent.scorer import score
+from tests.independent.standard import capacity_bytes
 
 #: Orders that a search gets.
 NUM_ORDERS = 400
@@ -26,6 +31,9 @@ NUM_ORDERS = 400
 #: Passes of a step, three per chunk and micro-batch, whose orders are all
 #: searched; more are modeled.
 FEW_PASSES = 18
+
+#: Passes of a plan, two per chunk and micro-batch, whose orders are all searched.
+MOST_PASSES = 16
 
 #: Deterministic time of CP-SAT per problem, about as many seconds.
 MAX_TIME = 8.0
@@ -302,6 +310,58 @@ def _flat(label: Any) -> list[int]:
         *(x for ends in forward_ends for x in ends),
         *(x for ends in inputs_ends for x in ends),
     ]
+
+
+# The best of all plans
+
+
+def scope_of_plan(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
+    """Return what orders of a plan depend on, and its sync."""
+    record = score(problem, plan)
+    blocks = range(len(record.blocks))
+    scope = OrderScope(
+        times=[Times(x.forward, x.backward, x.weight_backward) for x in record.stages],
+        kept_bytes=tuple(x.memory["kept_bytes"] // x.inflight for x in record.stages),
+        free_bytes=tuple(
+            capacity_bytes(problem, plan, block)
+            - record.blocks[block].memory_bytes
+            + record.blocks[block].memory["kept_bytes"]
+            for block in blocks
+        ),
+        block_of=tuple(block_of(plan, chunk) for chunk in range(len(plan.stages))),
+        whole=frozenset(
+            chunk
+            for chunk, stage in enumerate(plan.stages)
+            if any(x.recompute == "full" for x in strategies_of(stage).values())
+        ),
+        num_micro_batches=batches(problem, plan),
+    )
+    return scope, max(block.sync for block in record.blocks)
+
+
+def best_of_all(problem: Problem) -> tuple[int | None, bool]:
+    """Return the best step of all plans in all orders, and if it is known.
+
+    Plans with many passes count with the order that runs one micro-batch at
+    a time; then it is one that can be had.
+    """
+    best: int | None = None
+    known = True
+    scopes: dict[str, tuple[OrderScope, int]] = {}
+    for plan in plans(problem, listed=True):
+        scope, sync = scope_of_plan(problem, plan)
+        scopes.setdefault(f"{scope} {sync}", (scope, sync))
+    for scope, sync in scopes.values():
+        if min(scope.free_bytes) < 0:
+            continue
+        num_passes = 2 * len(scope.times) * scope.num_micro_batches
+        if num_passes > MOST_PASSES:
+            known = False
+            continue
+        end = least_end(scope)
+        if end is not None and (best is None or end + sync < best):
+            best = end + sync
+    return best, known
 
 
 # The best order, by CP-SAT

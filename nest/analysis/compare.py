@@ -283,6 +283,17 @@ def _intervals(problem: Problem, result: SolveResult) -> Intervals | None:
     return intervals_of(problem, result.plan, result.score)
 
 
+def proof_scope(problem: Problem, target: str | None = None) -> dict[str, Any]:
+    """Return which plans proofs cover: those of a framework, if there is one."""
+    job = problem.job
+    return {
+        "schedules": job.schedule_text.split(","),
+        "virtual_stages": list(job.virtual_stages),
+        "overlap": dict(job.overlap),
+        "target": target,
+    }
+
+
 def to_document(
     problem: Problem,
     cells: Mapping[str, SolveOptions],
@@ -310,12 +321,7 @@ def to_document(
         "workers": workers.pop() if len(workers) == 1 else None,
         "seed": first.seed,
         "solvers": list(cells),
-        "proof": {
-            "schedules": problem.job.schedule_text.split(","),
-            "virtual_stages": list(problem.job.virtual_stages),
-            "overlap": dict(problem.job.overlap),
-            "target": target,
-        },
+        "proof": proof_scope(problem, target),
         **provenance(),
         "cells": [
             result.to_json() | beside.to_json()

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from nest.analysis.fit import most_memory_bytes, with_memory
+from nest.analysis.measured_step import MeasuredStep
 from nest.analysis.neighbors import Neighbor, neighbors
 from nest.constraints.pins import Restrictions, describe, restrict
 from nest.cost.breakdown import STEP_TERMS, Breakdown, breakdown, with_fast_network
@@ -107,6 +108,8 @@ class Explanation(Tabular):
     equal
         Of every neighbor, whether its step time and the plan's differ by
         less than the noise; ``None`` where nothing is known of it.
+    measured
+        What would explain a measured step, if one was given.
     """
 
     problem: Problem
@@ -119,6 +122,7 @@ class Explanation(Tabular):
     relaxed: tuple[Relaxed, ...] = ()
     preferred: Preferred | None = None
     intervals: Intervals | None = None
+    measured: MeasuredStep | None = None
 
     def __repr__(self) -> str:
         """Return what it is in a line."""
@@ -264,7 +268,7 @@ def explain(
     """
     options = options or SolveOptions()
     model = CostModel(problem)
-    found = score(problem, plan, model)
+    plan_score = score(problem, plan, model)
     pinned = restrict(problem, prefer, option="--prefer")
     optimum, relaxed, preferred = None, [], None
     stopped: CellInterrupted | None = None
@@ -305,19 +309,19 @@ def explain(
         stopped = interrupt
         if search and optimum is None:
             optimum = interrupt.result
-    known = intervals_of(problem, plan, found)
+    known = intervals_of(problem, plan, plan_score)
     near = tuple(neighbors(problem, plan, model))
     explanation = Explanation(
         problem=problem,
         plan=plan,
-        score=found,
-        terms=breakdown(problem, plan, found),
+        score=plan_score,
+        terms=breakdown(problem, plan, plan_score),
         neighbours=near,
         optimum=optimum,
         relaxed=tuple(relaxed),
         preferred=preferred,
         intervals=known,
-        equal=_equal(problem, found, known, near),
+        equal=_equal(problem, plan_score, known, near),
     )
     if stopped is not None:
         raise Interrupted(explanation) from stopped
@@ -386,6 +390,7 @@ def to_document(found: Explanation, solver: str) -> dict[str, Any]:
         "score": found.score.to_json(),
         "intervals": found.intervals and found.intervals.to_json(),
         "equal_to_best": found.equal_to_best,
+        "measured": found.measured and found.measured.to_json(),
         "terms_ns": all_ns(found.terms.step),
         "blocks": [
             {

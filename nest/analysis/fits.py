@@ -359,7 +359,7 @@ def _stages(
         ranks = tuple(device_ranges[index].ranges())
         intervals: tuple[Interval | None, Interval | None] = (None, None)
         if is_known:
-            intervals = memory_interval(block.memory_bytes)
+            intervals = memory_interval(problem, block.memory_bytes)
         stages.append(
             StageMemory(
                 index + 1,

@@ -50,13 +50,15 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user states about the training run: its tokens, and a price.
+    """What a user states about the training run: its tokens, a price, and a target.
 
     The price is that of a device and hour; ``None`` stands for what the problem says.
+    ``target`` is the framework that is to run it.
     """
 
     tokens: float | None = None
     price_usd_per_hour: float | None = None
+    target: str = ""
 
 
 @dataclass(frozen=True)

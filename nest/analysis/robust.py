@@ -41,6 +41,7 @@ from nest.uncertainty.intervals import (
     covariance_of,
     deviation,
     intervals_of,
+    median_of,
     noise_of,
     stored_deviations,
 )
@@ -193,6 +194,7 @@ def robust_of(
     bound_ns = None
     if fastest.lower_bound_ns is not None:
         high = numbers.step.high_90 * noise_of(problem, numbers)
+        high += median_of(problem, numbers)
         bound_ns = float(fastest.lower_bound_ns) * math.exp(high)
     return Robust(
         fastest,

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from nest.calibration.causes import causes
 from nest.calibration.evidence import Array, Evidence, evidence_of
 from nest.calibration.fit import FREEDOM, NOISE, Fit, Linear, fit, refit, solve
 from nest.calibration.parameters import SOFTWARE, options_of
@@ -31,10 +32,11 @@ from nest.errors import NestError, UnknownNameError
 from nest.hardware import Machine
 from nest.hardware.calibration import CalibrationFile, calibrated_family
 from nest.ir.problem import OwnRuns
-from nest.validation.predict import Skip, predict, predicted_run
+from nest.validation.predict import PredictOptions, Skip, predict, predicted_run
 from nest.validation.reading import read_rows
 from nest.validation.rows import Row, measured_step_time_s, ran_out_of_memory
 from nest.validation.settings import machine_of
+from nest.validation.software import software_of
 from nest.validation.usable import impossible, why_unusable
 
 #: Runs that a calibration needs at least.
@@ -62,6 +64,13 @@ TWO_OF_THREE = 1.32
 #: Step times that are off by more than this factor, on the same side in the
 #: median, are not those of the runs: a slower cluster is not.
 UNLIKE = 10.0
+
+#: A common factor beyond this, either way, is not that of the cluster unless the user
+#: says so: a fact that rows do not state, or state falsely, is more likely.
+ACCEPTED = 1.4
+
+#: Causes of a factor that a message names.
+MOST_CAUSES = 3
 
 #: So many runs or more that are off by more than this factor, and among themselves by
 #: no more than a third of it (in logarithms), are off by one factor: the cluster's own.
@@ -365,21 +374,27 @@ class Learned:
         )
 
 
-def learn(runs: Runs, tell: Callable[[str], None] | None = None) -> Learned:
+def learn(
+    runs: Runs, tell: Callable[[str], None] | None = None, accept: bool = False
+) -> Learned:
     """Update the parameters with runs of one cluster.
 
     Without them :func:`prior_of` their device family is known. ``tell`` is called now
-    and then with what is being done.
+    and then with what is being done. With ``accept`` a common factor beyond
+    :data:`ACCEPTED` is the cluster's own.
 
     Raises
     ------
     InvalidRunsError
-        If step times are off by a factor that no parameter explains.
+        If step times are off by a factor that no parameter explains; the message has
+        what would explain it.
     """
     evidence = runs.evidence
     before = prior_of(set(evidence.families))
     errors_before = evidence.errors(before.x, before.parameters)
     _check_unit(runs, errors_before)
+    if not accept:
+        _check_factor(runs, errors_before, options_of(before.values, before.parameters))
     factor = common_factor(errors_before)
     center = _slower(before, factor)
     after, linear = fit(center, evidence)
@@ -464,19 +479,47 @@ def _check_unit(runs: Runs, errors: Array) -> None:
     middle = float(np.median(errors))
     if abs(middle) < math.log(UNLIKE):
         return
-    index = int(np.argmin(np.abs(errors - middle)))
-    row = runs.rows[index]
-    measured_s = measured_step_time_s(row)
-    assert measured_s is not None
     factor = math.exp(abs(middle))
     remedy = "check what was timed, and the shape and batch of the runs"
     for unit, seconds in (("milliseconds", 1000), ("minutes", 60)):
         towards = middle < 0 if unit == "milliseconds" else middle > 0
         if towards and 1 / 3 < factor / seconds < 3:
             remedy = f"are these {unit}? iter_time_s is in seconds"
-    raise InvalidRunsError(
+    raise InvalidRunsError(f"{_off(runs, errors)}; {remedy}")
+
+
+def _off(runs: Runs, errors: Array) -> str:
+    """Say by how much step times are off in the median, and name such a run."""
+    middle = float(np.median(errors))
+    index = int(np.argmin(np.abs(errors - middle)))
+    row = runs.rows[index]
+    measured_s = measured_step_time_s(row)
+    assert measured_s is not None
+    return (
         f"{runs.where}: expected step times near the predicted ones, got "
-        f"{factor:.3g} times as {'long' if middle < 0 else 'short'} in the "
-        f"median (line {row.line}: {measured_s:.4g} s, predicted "
-        f"{measured_s * math.exp(float(errors[index])):.4g} s); {remedy}"
+        f"{math.exp(abs(middle)):.3g} times as {'long' if middle < 0 else 'short'} in "
+        f"the median (line {row.line}: {measured_s:.4g} s, predicted "
+        f"{measured_s * math.exp(float(errors[index])):.4g} s)"
+    )
+
+
+def _check_factor(runs: Runs, errors: Array, options: PredictOptions) -> None:
+    """Refuse a common factor that is too large for a cluster's own."""
+    if abs(float(np.median(errors))) <= math.log(ACCEPTED):
+        return
+    likely = causes(runs.rows, options)
+    why = "no fact of these rows is known to explain it"
+    if likely:
+        texts = ", ".join(cause.text for cause in likely[:MOST_CAUSES])
+        why = f"likely cause: {texts}"
+        if not likely[0].explains:
+            why = f"no single fact explains it; nearest: {texts}"
+    names = dict.fromkeys(
+        f"framework {row.framework or 'not stated'!r} is taken as "
+        f"{software_of(row).name!r}"
+        for row in runs.rows
+    )
+    raise InvalidRunsError(
+        f"{_off(runs, errors)}; {why}; {'; '.join(names)}; correct the rows, or pass "
+        f"--accept to take the factor as the cluster's own"
     )

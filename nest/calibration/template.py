@@ -51,5 +51,5 @@ def cells_of(row: Row) -> dict[str, str]:
 
 
 _NO_CELLS = frozenset(
-    {"iter_time_s", "status", "kind", "time_tier", "mem_tier", "source"}
+    {"iter_time_s", "status", "kind", "time_tier", "mem_tier", "source", "collected"}
 )

@@ -11,12 +11,12 @@ from stat import S_ISREG
 
 MOST_BYTES = 2**26  # of a file
 FLAGS = ("sequence_parallel", "uneven_batches", "even_layers", "idle_devices",
-         "distributed_optimizer", "directed", "forward")
+         "distributed_optimizer", "directed", "forward", "reruns")
 REAL = ("_ns", "_per_s", "fraction", "sync_overlap", "buffer_bytes",
         "overlap.tp", "overlap.cp", "overlap.ep", "overlap.weights",
         "overlap.gradients")
 TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
-        "axis", "recompute", "schedule", "algorithms", "layers", "_hash",
+        "axis", "recompute", "schedule", "algorithms", "layers", "_hash", "software",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
         "needs.weights", "needs.gradients", "granularity", "order", "units",
@@ -26,9 +26,9 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
 KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
         for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps
-time_unit*; graph: kinds# layers# edges#; edges: source target
+time_unit* software*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
-extra_host_ns static_bytes; layers: id kind; kinds: name costs#; cluster: name*
+extra_host_ns static_bytes reruns; layers: id kind; kinds: name costs#; cluster: name*
 num_devices device= topology= others#; others: first count device=;
 costs: tp cp ep sequence_parallel samples activations# collectives# forward_ns
 backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes

@@ -248,7 +248,9 @@ class Problem:
             hidden, later = (gather, near(gather + scatter)), (0, 0)
         f, g = self.passes(kind, key, shapes, overlap, types, *hidden)
         extra = self.extra(kind, key, again, types)
-        if again == "full":
+        entries = self.costs[kind][key].get("activations", ())
+        if again == "full" and all(x.get("reruns", True) for x in entries
+                                   if x.get("recompute", "none") == again):
             extra = self.passes(kind, key, shapes, overlap, types, 0, 0)[0]
         gather, scatter = map(self.quanta, later)
         return f + gather, g + extra + gather + scatter

@@ -48,12 +48,16 @@ def score_command(request: ScoreRequest, files: Files) -> int:
     from nest.cost.score import score
     from nest.present.screen import plan_rows, screen, stage_parts
     from nest.uncertainty.intervals import intervals_of
+    from nest.validation.flop_rates import flop_rates
 
     files.check(request)
     problem, plan = request.find_problem_and_plan(TALK)
     plan_score = score(problem, plan)
     intervals = intervals_of(problem, plan, plan_score)
-    document = plan_score.to_json() | {"intervals": intervals and intervals.to_json()}
+    document = plan_score.to_json() | {
+        "intervals": intervals and intervals.to_json(),
+        "flop_rates": [rate._asdict() for rate in flop_rates(problem, plan_score)],
+    }
     files.show(
         *screen(problem, plan_rows(problem, plan, plan_score)),
         *stage_parts(problem, plan, plan_score),

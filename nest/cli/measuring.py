@@ -179,6 +179,7 @@ def _print_template(
         "--hardware": request.hardware,
         "--interconnect": request.interconnect,
         "--devices-per-node": request.devices_per_node,
+        "--accept": request.accept or None,
         "--next": next_path,
         "--json": files.json_path,
     }

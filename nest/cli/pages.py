@@ -28,6 +28,7 @@ from nest.requests.values import token_count
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
     from nest.benchmarks.execute import Recorder
+    from nest.constraints.targets import Framework
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.present.screen import Rows
@@ -71,12 +72,13 @@ class Paging:
             return "--tokens"
         return "--price" * (self.prices is not None)
 
-    def wish(self, problem: Problem) -> Wish:
-        """Return what is known of the training run."""
+    def wish(self, problem: Problem, target: Framework | None) -> Wish:
+        """Return what is known of the training run, and of what is to run it."""
         from nest.analysis.page_facts import Wish
 
         tokens = None if self.tokens is None else float(self.tokens)
-        return Wish(tokens, mean_price(problem, self.prices))
+        name = "" if target is None else target.name
+        return Wish(tokens, mean_price(problem, self.prices), name)
 
     def write(self, document: Document) -> None:
         """Write a page."""
@@ -124,7 +126,7 @@ class Paging:
             launch=launch,
             solvers=solvers,
             context=context_of(request, restricted, cells),
-            wish=self.wish(problem),
+            wish=self.wish(problem, restricted.target),
             unfinished=unfinished,
         )
         self.write(document)

@@ -183,11 +183,13 @@ def _show(
 def _write_json(session: _Session, files: Files, steps: int | None) -> None:
     from nest.present.frontier import to_document
 
+    target = session.restricted.target
     document = to_document(
         session.frontier,
         steps=steps,
         prover=session.request.prove,
         proofs=session.proofs,
+        target=None if target is None else target.name,
     )
     if session.remedies is not None:
         document["infeasible"] = session.remedies.to_json()
@@ -225,7 +227,9 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
     length = problem.job.sequence_length
     if steps is not None and length is not None:
         tokens = float(steps * problem.job.global_batch * length)
-    wish = Wish(tokens, frontier.price_usd_per_hour)
+    target = session.restricted.target
+    name = "" if target is None else target.name
+    wish = Wish(tokens, frontier.price_usd_per_hour, name)
     rows = [("fits", text) for text in session.remedy_lines]
     if answer is not None:
         rows += given_rows(problem, answer, wish, session.restricted.text)

@@ -77,7 +77,8 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
     Where the step time goes, what memory is left, which constraint binds (the
     best plan without a memory limit, with a faster network, with other
     batches), what every neighboring plan takes, and how far the plan is from
-    the best one. With --pin and --forbid, among such plans only.
+    the best one. With --pin and --forbid, among such plans only. With
+    --measured, which term would explain a measured step.
 
     Exits with 1 if the plan does not fit memory, or a solver failed.
     """
@@ -96,7 +97,7 @@ def explain_command(request: ExplainRequest, files: Files) -> int:
         )
     has = ", ".join(" ".join(pair) for pair in offered(whole).values())
     notes = [*restricted.notes, f"the problem has {has}"]
-    files.show(*explanation_block(explanation, notes))
+    files.show(*explanation_block(explanation, notes, request.target or ""))
     document = to_document(explanation, request.solver)
     files.write_json(document | restricted.document())
     if stop is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nest.analysis.safe import Faster
     from nest.analysis.target_loss import TargetLoss
     from nest.frameworks.launch import Settings
-    from nest.ir.plan import Plan
     from nest.requests.restricted import Restricted
     from nest.solvers.result import SolveResult
 
@@ -222,11 +221,18 @@ class _Session:
     launch_files: Mapping[str, str] | None = None
     no_launch: str | None = None
     models: Sequence[dict[str, Any]] | None = None
+    other_orders: Sequence[OtherOrder] | None = None
 
     @property
     def is_single(self) -> bool:
         """Whether it is one solver's answer, not a comparison."""
         return isinstance(self.request, solving.SolveRequest)
+
+    @property
+    def shows_others(self) -> bool:
+        """Whether plans near the answer for a model are shown."""
+        is_model = self.is_single and self.request.model is not None
+        return is_model and not self.launches
 
     @property
     def is_robust(self) -> bool:
@@ -261,6 +267,8 @@ class _Session:
             document["launch"] = {"files": dict(self.launch_files)}
         if self.models is not None:
             document["models"] = [*self.models]
+        if self.other_orders is not None:
+            document["other_orders"] = [asdict(x) for x in self.other_orders]
         return document | restricted.document()
 
     def write(self) -> None:
@@ -362,7 +370,7 @@ def _answer(
         )
         return session.results
 
-    restricted = session.restricted
+    restricted, request = session.restricted, session.request
     if session.is_robust:  # which keeps more memory free than the default
         run(restricted.free or restricted, cells)
     elif session.is_single:
@@ -378,10 +386,11 @@ def _answer(
     session.write()
     steps = {
         _remedy: any(x.status is Status.INFEASIBLE for x in session.results),
-        _lose: session.request.target_loss,
+        _lose: request.target_loss,
         _make_robust: session.is_robust,
         _launch: session.launches,
         _write_models: session.engine.writes,
+        _look_at_orders: session.shows_others and request.schedule is None,
     }
     for step in (step for step, is_asked in steps.items() if is_asked):
         step(session, cells, progress)
@@ -463,6 +472,19 @@ def _write_models(session: _Session, *_: Any) -> None:
     )
 
 
+def _look_at_orders(session: _Session, *_: Any) -> None:
+    """Look at what other schedules gain, as none was asked for."""
+    from nest.analysis.others import other_orders
+    from nest.constraints.targets import ANY, target
+
+    (result,), restricted = session.results, session.restricted
+    if result.plan is not None and result.step_quanta is not None:
+        framework = restricted.target or target(ANY)
+        session.other_orders = other_orders(
+            restricted.problem, result.plan, result.wall_s, framework
+        )
+
+
 def _write_all(
     session: _Session, show: Callable[[_Session], None], traces: Traces | None
 ) -> None:
@@ -516,7 +538,7 @@ def _show_table(session: _Session) -> None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
         launch = launch_text(free.problem, plan, session.restricted.target)
-        wish = session.page.wish(problem)
+        wish = session.page.wish(problem, session.restricted.target)
         run = run_text(problem, best.plan, best.score, wish)
         more += [("launch: ", launch), ("run: ", run)]
         commands = commands_text(session.request, session.restricted, plan)
@@ -534,7 +556,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
 
     restricted, problem = session.restricted, session.restricted.problem
     result = fastest(session.results) or session.results[0]
-    wish = session.page.wish(problem)
+    wish = session.page.wish(problem, restricted.target)
     rows = answered_rows(session.request, restricted, result, wish)
     remedies = session.remedies.lines if session.remedies else []
     guaranteed: list[str] = []
@@ -550,30 +572,17 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
     ]
     if session.launches:
         rows = [row for row in rows if row[0] != "launch"]
-    elif session.is_single and session.request.model is not None:
+    elif session.shows_others:
         plan, step_quanta = result.plan, result.step_quanta
         if plan is not None and step_quanta is not None:
             from nest.analysis.others import others_of
             from nest.present.screen import orders_text, others_text
 
-            rows.append(("else", orders_text(_orders(session, plan))))
+            rows.append(("else", orders_text(session.other_orders or ())))
             others = others_of(problem, plan, result.wall_s)
             text = others_text(problem, step_quanta, others)
             rows.append(("else", text))
     return [(label, text) for label, text in rows if text]
-
-
-def _orders(session: _Session, plan: Plan) -> Sequence[OtherOrder]:
-    """Return what other schedules gain, if none was asked for."""
-    from nest.analysis.others import other_orders
-    from nest.constraints.targets import ANY, target
-
-    if session.request.schedule is not None:
-        return ()
-    restricted = session.restricted
-    framework = restricted.target or target(ANY)
-    (result,) = session.results
-    return other_orders(restricted.problem, plan, result.wall_s, framework)
 
 
 def _show_answer(session: _Session) -> None:

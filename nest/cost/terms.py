@@ -434,7 +434,7 @@ class LayerPrices:
             recomputed = self.quanta.round(
                 max(times.extra_ns, times.extra_host_ns), where
             )
-        elif strategy.recompute == "full":
+        elif strategy.recompute == "full" and _reruns(cost):
             recomputed = self.rules.recomputation(forward, backward)
         fraction = self.problem.job.weight_backward_fraction
         weights = self.quanta.round(times.weights_ns(fraction), where)
@@ -689,6 +689,11 @@ class LayerPrices:
 
 def _ranges(block: Block | None) -> Iterator[tuple[int, int]] | None:
     return None if block is None else block.ranges()
+
+
+def _reruns(cost: LayerCost) -> bool:
+    """Return whether full recomputation repeats the forward pass of a layer."""
+    return all(x.reruns for x in cost.activations if x.recompute == "full")
 
 
 def _activations(cost: LayerCost, strategy: Strategy) -> Activations | None:

@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.constraints.targets import OPTIMIZERS
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
@@ -48,8 +50,6 @@ START = (
     f'pretrain_gpt.py of Megatron-LM with "${{{{ARGS[@]}}}}" and your '
     f"arguments for data, tokenizer, learning rate and checkpoints."
 )
-stated = as_run
-
 #: What runs behind computation, by nest's name for it.
 _OVERLAP: dict[Overlap, str] = {
     "tp": "--tp-comm-overlap",
@@ -84,12 +84,19 @@ _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 _MOMENTS = {name: OPTIMIZERS[name] for name in ("adam", "sgd", "muon")}
 #: Bytes of what ``--use-precision-aware-optimizer`` keeps.
 _TYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_AWARE = "--use-precision-aware-optimizer"
 _STATE_DTYPES = {
     "--main-params-dtype": ("fp32", "fp16"),
     "--exp-avg-dtype": ("fp32", "fp16", "bf16", "fp8"),
     "--exp-avg-sq-dtype": ("fp32", "fp16", "bf16", "fp8"),
     "--main-grads-dtype": ("fp32", "bf16"),
 }
+
+
+def stated(launch: Launch) -> Launch:
+    """Return a launch as the file states it: no flag overlaps context parallelism."""
+    overlap = tuple(name for name in launch.overlap if name != "cp")
+    return replace(as_run(launch), overlap=overlap)
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -166,6 +173,10 @@ def plan_flags(launch: Launch) -> Flags:
     # Parameters are gathered early only together with gradients.
     for name, option in _OVERLAP.items():
         flag(option, when=name in launch.overlap)
+    half_moments = _has_half_moments(launch)
+    flag(_AWARE, when=half_moments)
+    flag("--exp-avg-dtype", "bf16", when=half_moments)
+    flag("--exp-avg-sq-dtype", "bf16", when=half_moments)
     if launch.optimizer == "sgd":
         flag("--optimizer", "sgd")
         flag("--sgd-momentum", "0.9")
@@ -178,6 +189,18 @@ def plan_flags(launch: Launch) -> Flags:
     return flags
 
 
+def _has_half_moments(launch: Launch) -> bool:
+    """Return whether Adam keeps moments in bf16, which needs a sharded optimizer.
+
+    See ``__post_init__`` of megatron/core/optimizer/optimizer_config.py.
+    """
+    return (
+        launch.optimizer == "adam"
+        and launch.state_bytes == 4 + OPTIMIZERS["adam-bf16"]
+        and bool(launch.zero or launch.distributed_optimizer)
+    )
+
+
 def write(
     launch: Launch, model: Architecture, _settings: Settings, heading: str
 ) -> dict[str, str]:
@@ -187,7 +210,8 @@ def write(
             f"optimizer.name: expected adam or sgd, got {launch.optimizer}; "
             f"Megatron-LM keeps other state for matrices than for other weights with it"
         )
-    check_memory(launch, 4 + _MOMENTS[launch.optimizer])
+    if not _has_half_moments(launch):
+        check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
     flags = model_flags(model, length) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
@@ -642,7 +666,7 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
             arguments.text("--sgd-momentum"),
             "plans keep one moment with SGD",
         )
-    aware = arguments.has("--use-precision-aware-optimizer")
+    aware = arguments.has(_AWARE)
     bytes_of = {}
     for option, kinds in _STATE_DTYPES.items():
         kind = arguments.text(option, kinds) or "fp32"

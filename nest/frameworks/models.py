@@ -5,9 +5,8 @@ from __future__ import annotations
 from nest.errors import InvalidOptionError
 from nest.frameworks.layers import Placement
 from nest.ir.problem import Problem
-from nest.models import builtin, zoo
 from nest.models.architectures import Architecture
-from nest.util.stored import find
+from nest.models.stated import other_flops, stated_models
 
 
 def model_of(
@@ -31,23 +30,13 @@ def model_of(
                 f"--model: {reason}; name the model of the problem"
             )
         return named
-    for model in zoo.ARCHITECTURES:
-        if _is_named(problem, model) and not _why_not(problem, placement, model):
+    for model in stated_models(problem):
+        if not _why_not(problem, placement, model):
             return model
     raise InvalidOptionError(
         f"--model: expected the model of {problem.name}, got none, and the "
         f"problem does not say; pass its name or its config.json"
     )
-
-
-def _is_named(problem: Problem, model: Architecture) -> bool:
-    """Whether the problem says that it is about a model."""
-    if not problem.source.startswith(f"model: {model.source};"):
-        return False
-    if problem.name in builtin.names():
-        recipe = find("built-in problem", problem.name, builtin.RECIPES)
-        return recipe.model == model.name
-    return problem.name.startswith(f"{model.name}-")
 
 
 def _why_not(problem: Problem, placement: Placement, model: Architecture) -> str | None:
@@ -63,14 +52,4 @@ def _why_not(problem: Problem, placement: Placement, model: Architecture) -> str
             f"expected a model with as many modules for multi-token prediction as the "
             f"graph, {placement.mtp}, got {model.name} with {modules}"
         )
-    job = problem.job
-    flops, length = job.model_flops_per_sample, job.sequence_length
-    if flops is None or length is None:
-        return None
-    counted = float(model.model_flops(length))
-    if counted != flops:
-        return (
-            f"expected a model of {flops:g} FLOPs per sample, as the job "
-            f"says, got {model.name} with {counted:g}"
-        )
-    return None
+    return other_flops(problem, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from nest.errors import UnknownNameError
@@ -50,6 +51,9 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     #: Power that the device may take, in W; ``None`` if it is not known.
     power_w: PositiveReal | None = None
     power_source: str = ""
+    #: Whether the power tells how fast it runs beside the devices that its family's
+    #: rates were measured on: not where those are of another generation.
+    power_sets_clock: bool = True
     #: Exponentials that its special function units compute in a second; ``None`` if it
     #: is not known.
     exponentials_per_s: PositiveReal | None = None
@@ -99,40 +103,112 @@ def device_specs() -> tuple[DeviceSpec, ...]:
 
 
 def known_device(name: str) -> DeviceSpec | None:
-    """Return the device of that name or alias, ``None`` if there is none."""
-    name = name.strip().casefold()
-    for spec in device_specs():
-        if name in map(str.casefold, (spec.name, *spec.aliases)):
-            return spec
-    return None
+    """Return the device of that name or alias, ``None`` if there is none.
+
+    Letter case and punctuation do not count, and neither does the vendor:
+    ``NVIDIA H100-NVL``, ``RTX4090``, ``Gaudi 3``.
+    """
+    return _by_name().get("".join(_tokens(name)))
+
+
+@cache
+def _by_name() -> dict[str, DeviceSpec]:
+    return {
+        "".join(_tokens(name)): spec
+        for spec in device_specs()
+        for name in _all_names(spec)
+    }
 
 
 def device_spec(name: str) -> DeviceSpec:
     """Return the device that goes by ``name``.
 
-    Names and aliases match without regard to case; failing that, a longer
-    text matches the device whose family it names as a word, the first one
-    whose memory size it names too ("NVIDIA A100-SXM4-40GB, PCIe").
+    A longer text ("8 x NVIDIA A100 80 GB") matches the devices whose name it has,
+    memory size and form (SXM4, PCIe, NVL, Laptop, …) left out. Of them it means the
+    one whose size and form the text has; where that leaves several, the one that the
+    bare name is an alias of.
 
-    Raises ``UnknownNameError`` if no device matches; the text lists all names.
+    Raises ``UnknownNameError`` if no device matches, or several do: the text lists the
+    devices of that name, or all.
     """
     exact = known_device(name)
     if exact is not None:
         return exact
-    tokens = _words(name)
-    matching = [
-        spec for spec in device_specs() if f" {_words(spec.family).strip()} " in tokens
-    ]
-    if not matching:
-        raise UnknownNameError("hardware", name, [spec.name for spec in device_specs()])
-    sizes = re.findall(r" (\d+) ?gi?b ", tokens)
-    for spec in matching:
-        if any(f" {size}gb " in _words(spec.name) for size in sizes):
-            return spec
-    return matching[0]
+    matching = [spec for spec in device_specs() if any(_named(spec, name))]
+    candidates = _of_form(_of_size(matching, name), name)
+    if len(candidates) > 1:
+        candidates = [
+            spec
+            for spec in candidates
+            if any(known_device(bare) is spec for bare in _named(spec, name))
+        ] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    listed = candidates or matching or device_specs()
+    raise UnknownNameError("hardware", name, [spec.name for spec in listed])
 
 
-def _words(text: str) -> str:
-    """Return lower-case words, each between two blanks."""
+#: Words that do not tell devices apart.
+_VENDORS = frozenset(
+    {"amd", "aws", "geforce", "google", "habana", "huawei", "instinct", "intel"}
+    | {"nvidia", "tesla"}
+)
+
+#: A memory size, not a rate; and words that make another device of a name.
+_SIZE = r"(\d{1,4})(?:[\W_]*gi?b|g)\b(?!/)"
+_FORM = r"sxm\d*|pcie\d*|nvl|ada|laptop|mobile|d|ti|super"
+
+#: By how much the size in a text may differ from what the driver reports.
+_SIZE_TOLERANCE = 0.07
+
+
+def _all_names(spec: DeviceSpec) -> tuple[str, ...]:
+    return spec.name, *spec.aliases
+
+
+def _tokens(text: str) -> list[str]:
+    """Return the words of a text in lower case, without vendors."""
     tokens = re.findall(r"[a-z0-9]+", text.casefold())
-    return f" {' '.join(tokens)} "
+    return [token for token in tokens if token not in _VENDORS]
+
+
+def _named(spec: DeviceSpec, text: str) -> Iterator[str]:
+    """Yield the bare names of a device that a text has as whole words."""
+    for name in _all_names(spec):
+        tokens = _tokens(re.sub(_SIZE, " ", name.casefold()))
+        bare = " ".join(token for token in tokens if not re.fullmatch(_FORM, token))
+        # Long words may be apart from their number: Gaudi 3.
+        apart = re.sub(r"(?<=[a-z]{3})(?=\d)| ", r"[\\W_]*", bare)
+        # A count may come before: 8xH100.
+        start = r"(?:(?<![a-z0-9])|(?<=\dx))"
+        if re.search(rf"{start}{apart}(?![a-z0-9])", text.casefold()):
+            yield bare
+
+
+def _of_size(specs: list[DeviceSpec], text: str) -> list[DeviceSpec]:
+    """Return the devices with a memory size that a text has, all if it has none."""
+    sizes = {int(size) for size in re.findall(_SIZE, text.casefold())}
+    if not sizes:
+        return specs
+    named = [
+        spec
+        for spec in specs
+        if any(f"{size}gb" in _tokens(" ".join(_all_names(spec))) for size in sizes)
+    ]
+    return named or [
+        spec
+        for spec in specs
+        if any(
+            abs(size * 1e9 / spec.memory_bytes - 1) <= _SIZE_TOLERANCE for size in sizes
+        )
+    ]
+
+
+def _of_form(specs: list[DeviceSpec], text: str) -> list[DeviceSpec]:
+    """Return the devices with a form that a text has, all if it has none."""
+    forms = {token for token in _tokens(text) if re.fullmatch(_FORM, token)}
+    return [
+        spec
+        for spec in specs
+        if not forms or forms & {*_tokens(" ".join(_all_names(spec)))}
+    ]

@@ -74,7 +74,10 @@ class Machine(Struct, frozen=True, kw_only=True):
             return 1.0
         watts_per_tflops = self.power_w / (peak / 1e12)
         ratio = watts_per_tflops / calibration.watts_per_tflops
-        return float(ratio**calibration.power_exponent)
+        # No power takes a product beyond the peak.
+        return min(
+            float(ratio**calibration.power_exponent), 1 / calibration.matmul_fraction
+        )
 
     @property
     def exponential_size(self) -> float:
@@ -181,7 +184,7 @@ def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:
         ),
         calibration_family=device.family,
         even=spec.even,
-        power_w=device.power_w,
+        power_w=device.power_w if device.power_sets_clock else None,
         exponentials_per_s=device.exponentials_per_s,
     )
 
@@ -197,16 +200,23 @@ def machines() -> tuple[Machine, ...]:
 def machine(name: str) -> Machine:
     """Return the machine that goes by ``name``.
 
+    Letter case and punctuation do not count.
+
     Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
-    by_name = {
-        name: record
+    names = [name for spec in machine_specs() for name in (spec.name, *spec.aliases)]
+    by_letters = {
+        _letters(name): record
         for spec, record in zip(machine_specs(), machines(), strict=True)
         for name in (spec.name, *spec.aliases)
     }
-    if name.casefold() not in by_name:
-        raise UnknownNameError("machine", name, by_name)
-    return by_name[name.casefold()]
+    if _letters(name) not in by_letters:
+        raise UnknownNameError("machine", name, names)
+    return by_letters[_letters(name)]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
 
 
 _CLUSTER = re.compile(

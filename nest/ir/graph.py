@@ -90,6 +90,9 @@ class Activations(Struct, frozen=True, kw_only=True):
     static_bytes
         Memory that this choice holds all the time, whatever is in flight,
         beyond weights, gradients and optimizer state.
+    reruns
+        Whether ``full`` repeats the forward pass; false for a layer that a framework
+        puts no checkpoint around.
     """
 
     recompute: Recompute = "none"
@@ -98,6 +101,7 @@ class Activations(Struct, frozen=True, kw_only=True):
     extra_host_ns: Real = NO_HOST_NS
     working_bytes: Size = 0
     static_bytes: Size = 0
+    reruns: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

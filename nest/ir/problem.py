@@ -79,6 +79,9 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     own_runs
         What is known of its times from a user's own runs; ``None`` where
         they are those of the stored calibration. For intervals only.
+    software
+        Entry of the table of software whose facts its costs have; empty where none
+        was named. For intervals only.
     """
 
     name: str = "problem"
@@ -90,6 +93,7 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     quantum_ps: Count = DEFAULT_QUANTUM_PS
     time_unit: str = "s"
     own_runs: OwnRuns | None = None
+    software: str = ""
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

@@ -34,6 +34,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     ----------
     name, source
         Keyword, and the publication that gives the shape.
+    aliases
+        Names of other checkpoints of this very shape.
     note
         Where the shape departs from the source, what ``left_out`` counts.
     towers, head
@@ -49,6 +51,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
     source: str = ""
     note: str = ""
     towers: tuple[Tower, ...]
@@ -100,15 +103,15 @@ class Architecture(Struct, frozen=True, kw_only=True):
             for name, fixed in lengths.items()
         }
 
-    def model_flops(self, sequence_length: int) -> int:
+    def model_flops(self, sequence_length: int, causal: bool = False) -> int:
         """Return forward and backward FLOPs of one sample, for MFU.
 
         Three times :meth:`forward_flops`: the backward pass takes twice the
         forward pass.
         """
-        return 3 * self.forward_flops(sequence_length)
+        return 3 * self.forward_flops(sequence_length, causal)
 
-    def forward_flops(self, sequence_length: int) -> int:
+    def forward_flops(self, sequence_length: int, causal: bool = False) -> int:
         """Return the FLOPs of the matrix products of one sample, forward.
 
         A product with a matrix of ``n`` weights takes ``2 n`` FLOPs per token, the
@@ -118,7 +121,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         V/12hL)``, appendix A of Korthikanti et al. 2022 (arXiv 2205.05198);
         Megatron-LM, PaLM and most reports quote MFU this way. A mixer counts its linear
         layers, its convolution and the products of its recurrence. ``sequence_length``
-        are the tokens of towers without a length of their own.
+        are the tokens of towers without a length of their own. If ``causal``, of a
+        product with a causal mask only the half below the diagonal counts.
         """
         lengths = self.lengths(sequence_length)
         forward = 0
@@ -127,9 +131,9 @@ class Architecture(Struct, frozen=True, kw_only=True):
             source = lengths.get(tower.reads or "", 0) if tower.reads else 0
             forward += tokens * embedding_flops(tower)
             for block in tower.blocks():
-                forward += _block_flops(block, tokens, source)
+                forward += _block_flops(block, tokens, source, causal)
             if tower.modules:
-                module = _block_flops(tower.last, tokens, source)
+                module = _block_flops(tower.last, tokens, source, causal)
                 module += 2 * tokens * join_weights(tower.hidden)
                 forward += tower.modules * module
         for tower in head_towers(self):
@@ -240,7 +244,7 @@ def head_towers(model: Architecture) -> tuple[Tower, ...]:
 _MAX_CHOICES = 7
 
 
-def _block_flops(block: Block, tokens: int, source: int) -> int:
+def _block_flops(block: Block, tokens: int, source: int, causal: bool) -> int:
     """Return the forward FLOPs of a block on one sample."""
     flops = 0
     for attention in (block.attention, block.cross_attention):
@@ -256,7 +260,10 @@ def _block_flops(block: Block, tokens: int, source: int) -> int:
             seen = min(seen, attention.window)
         value_size = attention.value_size or attention.head_size
         width = attention.heads * (attention.head_size + value_size)
-        flops += 2 * tokens * seen * width
+        pairs = 2 * tokens * seen
+        if causal and attention.causal and not attention.cross:
+            pairs -= seen * seen  # twice the positions that come later
+        flops += pairs * width
     if block.mixer is not None:
         flops += tokens * mixer_flops(block.mixer)
     mlp, hidden = block.mlp, block.hidden

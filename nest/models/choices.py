@@ -24,7 +24,7 @@ from nest.ir.job import (
 )
 from nest.ir.plan import OVERLAP, RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
-from nest.models.operators.base import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
 
 #: Mixed-precision Adam with 16 bytes per weight: bf16 weight and gradient, fp32 master
@@ -148,7 +148,8 @@ class Choices(Struct, frozen=True, kw_only=True):
 
     As in :class:`Request`, with ``degrees`` the keys of the cost tables, and
     ``sequence_parallel`` as in a job: whether activations between layers are
-    cut over ``tp`` too, or what plans may choose of that.
+    cut over ``tp`` too, or what plans may choose of that. ``execution`` is how
+    operators are run, by default the usual one in the data type.
     """
 
     global_batch: int
@@ -165,6 +166,7 @@ class Choices(Struct, frozen=True, kw_only=True):
     schedule: Schedules = "1f1b"
     overlap: dict[Overlap, float] = {}
     distributed_optimizer: bool = False
+    execution: Execution | None = None
 
     @property
     def of_job(self) -> dict[str, Any]:

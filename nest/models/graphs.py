@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import groupby
 from typing import NamedTuple
 
@@ -46,6 +47,10 @@ from nest.models.weights import final_norm_weights
 MTP_KINDS = ("mtp", "mtp-next")
 
 
+#: The rate of which machines have half while problems are built, to tell kernels apart.
+HALVED_RATE: ContextVar[str] = ContextVar("halved_rate", default="")
+
+
 def build_on(
     model: Architecture,
     parts: Sequence[tuple[Machine, int]],
@@ -63,15 +68,26 @@ def build_on(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
-    if len(parts) > 1:
-        problem = _mixed_problem(model, parts, choices)
+    machines = [(with_halved_rate(site), count) for site, count in parts]
+    if len(machines) > 1:
+        problem = _mixed_problem(model, machines, choices)
     else:
-        problem = build_problem(model, *parts[0], choices)
+        problem = build_problem(model, *machines[0], choices)
     if cluster is not None:
         problem = replace(problem, cluster=cluster)
     if name is not None:
         problem = replace(problem, name=name)
     return with_quantum(problem)
+
+
+def with_halved_rate(site: Machine) -> Machine:
+    """Return a machine with half of the rate of :data:`HALVED_RATE`, if it is set."""
+    field = HALVED_RATE.get()
+    if not field:
+        return site
+    rates = site.calibration
+    halved = replace(rates, **{field: getattr(rates, field) / 2})
+    return site.with_calibration(halved)
 
 
 def build_problem(
@@ -195,7 +211,7 @@ def build_graph(
 ) -> Graph:
     """Return the graph of a model with its cost tables.
 
-    ``execution`` is by default the usual one in the data type chosen.
+    ``execution`` is by default that of the choices.
 
     Kinds are named ``embedding``, after the blocks (``decoder``), as in
     :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of them
@@ -206,8 +222,12 @@ def build_graph(
     InvalidProblemError
         If ``layers_per_node`` does not divide the layers of a tower.
     """
-    execution = execution or Execution(
-        dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
+    execution = (
+        execution
+        or choices.execution
+        or Execution(
+            dtype=choices.dtype, split_backward=splits_backward(choices.schedule)
+        )
     )
     return graph_of(
         model,
@@ -433,6 +453,18 @@ def count_layer(
     ``shape`` is the tower for its embedding, a block, a module, a head, or
     ``None`` for the norm behind the tower.
     """
+    node = _count_layer(shape, tower, split, execution)
+    if isinstance(shape, Block | Module) or execution.checkpointed_ends:
+        return node
+    return node.without_checkpoint()
+
+
+def _count_layer(
+    shape: Tower | Block | Module | Head | None,
+    tower: Tower,
+    split: Split,
+    execution: Execution,
+) -> Node:
     match shape:
         case Tower():
             return embedding_node(shape, split, execution)

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from nest.models.architectures import Architecture
 
 
+#: Models of files that this process has read, by name and source: problems keep both,
+#: and nothing else of the model.
+MODELS_OF_FILES: dict[tuple[str, str], Architecture] = {}
+
+
 def load_model(text: str, mtp: bool = False) -> Architecture:
     """Return the architecture of that name, or of a ``config.json``.
 
@@ -22,7 +27,9 @@ def load_model(text: str, mtp: bool = False) -> Architecture:
     if text.endswith(".json") or os.path.isfile(text):
         from nest.models.hf import read_hf
 
-        return read_hf(text, mtp=mtp)
+        model = read_hf(text, mtp=mtp)
+        MODELS_OF_FILES[model.name, model.source] = model
+        return model
     from nest.models.zoo import architecture
 
     return architecture(text)

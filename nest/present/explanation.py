@@ -24,11 +24,14 @@ from nest.util.time_scale import TimeScale
 
 
 def explanation_block(
-    explained: Explanation, notes: Sequence[str]
+    explained: Explanation, notes: Sequence[str], target: str = ""
 ) -> list[RenderableType]:
-    """Return an explanation, one part after the other."""
+    """Return an explanation, one part after the other.
+
+    FLOPs are counted as ``target`` does in its log.
+    """
     problem, plan = explained.problem, explained.plan
-    rows = plan_rows(problem, plan, explained.score)
+    rows = plan_rows(problem, plan, explained.score, target)
     if explained.optimum is not None:
         rows.append(("proof", _best_text(explained, explained.optimum)))
     rows += [("assumed", text) for text in notes]
@@ -37,6 +40,7 @@ def explanation_block(
         items += stage_parts(problem, plan, explained.score)
     for title, body in (
         ("Where the step time goes", _term_lines(explained)),
+        ("What would explain the measured step", _measured_lines(explained)),
         ("What bounds it", _bound_lines(explained)),
         ("What a neighboring plan takes", _neighbor_lines(explained)),
         ("What the preferred setting costs", _preferred_lines(explained)),
@@ -85,6 +89,60 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
             ]
         ),
     ]
+
+
+def _measured_lines(explained: Explanation) -> list[RenderableType]:
+    """Return which terms would have to be off, and the experiment that tells."""
+    measured = explained.measured
+    if measured is None:
+        return []
+    scale = TimeScale.fitting(measured.predicted_ns, explained.problem.time_unit)
+    rows = [
+        (
+            x.term.text,
+            scale.short(x.exposed_ns),
+            "none" if x.factor is None else f"{x.factor:.2f}",
+            x.plausible,
+            x.cause,
+        )
+        for x in measured.hypotheses
+    ]
+    within = {
+        True: "within the interval of nine in ten: nothing needs to be off",
+        False: "outside the interval of nine in ten",
+        None: "nothing is known of errors here",
+    }
+    ratio = measured.measured_ns / measured.predicted_ns
+    facts = [
+        (
+            "measured",
+            f"{scale.short(measured.measured_ns)}, {ratio:.2f} times the prediction; "
+            f"{within[measured.within_90]}",
+        )
+    ]
+    if measured.near_the_end:
+        facts.append(
+            ("memory", "nearly full: the allocator may free and allocate again")
+        )
+    experiment = measured.experiment
+    if experiment is not None:
+        texts = {x.term.name: x.term.text for x in measured.hypotheses}
+        steps = "; ".join(
+            f"{scale.short(step_ns)} if {texts[name]}"
+            for name, step_ns in sorted(
+                experiment.steps_ns.items(), key=lambda item: item[1]
+            )
+        )
+        detail = f" ({experiment.detail})" if experiment.detail else ""
+        facts.append(("experiment", f"{experiment.name}{detail}: {steps}"))
+    columns = (
+        Column("term", min_width=16),
+        Column("doubled adds", rank=1),
+        Column("factor"),
+        Column("plausible"),
+        Column("likely cause", rank=2, min_width=20),
+    )
+    return [terminal_table(Table(columns, rows)), key_lines(facts)]
 
 
 def _bound_lines(explained: Explanation) -> list[RenderableType]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.padding import Padding
 
+from nest.analysis.compare import proof_scope
 from nest.analysis.pareto import (
     Curve,
     Frontier,
@@ -20,7 +21,7 @@ from nest.analysis.pareto import (
 from nest.analysis.pareto_plot import draw, frontier_ns, frontier_scale
 from nest.analysis.prove import Proof
 from nest.ir.io import plan_to_json, problem_hash
-from nest.present.screen import lines, title
+from nest.present.screen import lines, plans_text, title
 from nest.present.table import count, terminal_table
 from nest.present.verbosity import VERBOSE
 from nest.solvers.result import SolveResult
@@ -200,13 +201,13 @@ def frontier_footer(
 
 
 def proof_lines(frontier: Frontier) -> list[str]:
-    """Return what is proven and what is not, a line each."""
+    """Return what is proven and what is not, a line each, and of which plans."""
+    plans = plans_text(frontier.problem)
     if frontier.proven and not frontier.points:
-        return ["proven: there is none"]
+        return [f"proven of {plans}: there is none"]
     if frontier.proven:
-        total = count(len(frontier.points), "point")
-        return [f"proven: every plan is matched or beaten by one of {total}"]
-    texts = []
+        return [f"proven of {plans}: each is matched or beaten by a point"]
+    texts = [f"searched: {plans}"]
     scale = frontier_scale(frontier)
     for curve in frontier.curves:
         for gap in curve.gaps:
@@ -293,10 +294,12 @@ def to_document(
     steps: int | None = None,
     prover: str | None = None,
     proofs: Sequence[Proof] = (),
+    target: str | None = None,
 ) -> dict[str, Any]:
     """Return the ``nest-pareto/1`` document of a frontier.
 
-    ``steps`` are those of a training run, to price it.
+    ``steps`` are those of a training run, to price it; ``target`` names the
+    framework that the plans are for.
     """
     problem = frontier.problem
 
@@ -356,6 +359,7 @@ def to_document(
         "price_usd_per_device_hour": frontier.price_usd_per_hour,
         "steps": steps,
         "proven": frontier.proven,
+        "proof": proof_scope(problem, target),
         # Until 0.2 fields of the job whose plans were left out.
         "unsearched": [],
         "knee": knee(sizes),

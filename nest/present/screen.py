@@ -49,6 +49,7 @@ from nest.uncertainty.intervals import (
 )
 from nest.units import format_bytes, format_sizes
 from nest.util.time_scale import TimeScale, digits
+from nest.validation.flop_rates import flop_rates_text
 
 if TYPE_CHECKING:
     from nest.analysis.others import OtherOrder, Others
@@ -170,11 +171,15 @@ def figure_rows(
 ) -> Rows:
     """Return the rows of a plan, and of a training run with it."""
     run = run_text(problem, plan, verdict, wish or Wish())
-    return [*plan_rows(problem, plan, verdict), *[("run", run)] * bool(run)]
+    rows = plan_rows(problem, plan, verdict, wish.target if wish else "")
+    return [*rows, *[("run", run)] * bool(run)]
 
 
-def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
-    """Return what is known of a plan: whether it fits, and how fast it is."""
+def plan_rows(problem: Problem, plan: Plan, verdict: Score, target: str = "") -> Rows:
+    """Return what is known of a plan: whether it fits, and how fast it is.
+
+    FLOPs are counted as ``target`` does in its log.
+    """
     intervals = intervals_of(problem, plan, verdict)
     scale = TimeScale.fitting(verdict.step_time_ns, problem.time_unit)
     step = scale(verdict.step_time_ns)
@@ -189,7 +194,7 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score) -> Rows:
     rows = [
         ("fits", fits_text(problem, plan, verdict, intervals)),
         ("step time", step),
-        ("speed", _speed(problem, verdict)),
+        ("speed", _speed(problem, verdict, target)),
         ("plan", degrees(problem, plan, verdict.num_micro_batches)),
     ]
     if VERBOSE.get():
@@ -270,15 +275,15 @@ def fits_text(
         text += f", {over} more than --headroom leaves"
     if intervals is None:
         return f"yes, as predicted: {text}"
-    within_50, _ = memory_interval(full.memory_bytes)
+    within_50, _ = memory_interval(problem, full.memory_bytes)
     return (
         f"{full.fits}, {chance_text(intervals.fit_probability)}: {text}; the "
         f"upper end of the 50 % interval is {format_bytes(within_50.high, 1)}"
     )
 
 
-def _speed(problem: Problem, verdict: Score) -> str:
-    unit, mfu = problem.time_unit, verdict.mfu
+def _speed(problem: Problem, verdict: Score, target: str) -> str:
+    unit = problem.time_unit
     tokens = verdict.throughput_tokens_per_s
     each = verdict.throughput_tokens_per_s_per_device
     samples = verdict.throughput_samples_per_s
@@ -288,7 +293,7 @@ def _speed(problem: Problem, verdict: Score) -> str:
         text = f"{digits(samples, 4)} samples/{unit}"
     else:
         return ""
-    return text if mfu is None else f"{text}; MFU {100 * mfu:.1f} %"
+    return "; ".join(filter(None, (text, flop_rates_text(problem, verdict, target))))
 
 
 def run_text(problem: Problem, plan: Plan, verdict: Score, wish: Wish) -> str:

@@ -22,7 +22,8 @@ from nest.requests.solving import (
     TimeLimitRequest,
     solver_limits,
 )
-from nest.requests.values import Pairs, both_given, restrictions
+from nest.requests.values import Pairs, both_given, quantity, restrictions
+from nest.util.quantities import TIME
 
 if TYPE_CHECKING:
     from nest.analysis.explain import Explanation
@@ -116,6 +117,13 @@ class ExplainRequest(
     time_limit: float | None = redeclared(
         TimeLimitRequest, "time_limit", QUESTION_LIMIT
     )
+    measured: float | str | None = setting(
+        "--measured T",
+        "A measured step time, in seconds or with a unit: which term would have to be "
+        "off to explain it, and which experiment would tell.",
+        quantity(TIME, "s", lowest=1e-12, highest=1e9),
+        unit="s",
+    )
     on_progress: OnProgress | None = record("Called now and then.")
 
     def check(self) -> None:
@@ -138,8 +146,9 @@ def explain_plan(
 ) -> Explanation:
     """Answer a request that is checked, for its restricted problem."""
     from nest.analysis.explain import explain
+    from nest.analysis.measured_step import explain_measured
 
-    return explain(
+    explanation = explain(
         problem,
         plan,
         prefer=parse(tuple(request.prefer), "--prefer"),
@@ -148,3 +157,14 @@ def explain_plan(
         options=solver_limits(request, request.solver),
         on_progress=on_progress or request.on_progress,
     )
+    if request.measured is None:
+        return explanation
+    measured = explain_measured(
+        problem,
+        plan,
+        1e9 * float(request.measured),
+        neighbors=explanation.neighbours,
+        intervals=explanation.intervals,
+        build=None if request.model is None else request.find_problem,
+    )
+    return dataclasses.replace(explanation, measured=measured)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.requests.settings import Request, setting
-from nest.requests.values import PathText, Words, both_given, integer, names
+from nest.requests.values import PathText, Words, both_given, integer, names, read_date
 from nest.tasks.parallel import follow
 from nest.util.interpreters import safe_environment
 from nest.util.versions import num_cpus
@@ -51,6 +51,11 @@ class ValidateRequest(Request, command="nest validate"):
     min_devices: int | None = setting(
         "--min-devices N", "Only rows of N devices or more.", integer(), unit="devices"
     )
+    after: str | None = setting(
+        "--after DATE",
+        "Only rows collected on or after DATE, such as 2026-11-23.",
+        read_date,
+    )
     limit: int | None = setting(
         "--limit N", "Only the first N of these rows.", integer(), unit="rows"
     )
@@ -80,7 +85,7 @@ class ValidateRequest(Request, command="nest validate"):
         """Which rows count."""
         from nest.validation.report import Selection
 
-        names = ("tiers", "precisions", "source", "hardware", "min_devices")
+        names = ("tiers", "precisions", "source", "hardware", "min_devices", "after")
         values = {name: getattr(self, name) for name in names}
         return Selection(**{k: v for k, v in values.items() if v is not None})
 
@@ -226,6 +231,11 @@ class CalibrateRequest(Request, command="nest calibrate"):
         integer(),
         unit="devices",
     )
+    accept: bool = setting(
+        "--accept",
+        "Take a factor above 1.4 that all runs are off by as the cluster's own; "
+        "otherwise the command names its likely cause and stops.",
+    )
 
     def learn(self, tell: Callable[[str], None] | None = None) -> Learned:
         """Fit the parameters to the runs."""
@@ -246,7 +256,7 @@ class CalibrateRequest(Request, command="nest calibrate"):
         )
         if tell is not None:
             tell(f"{len(runs.rows)} runs")
-        return learn(runs, tell=tell)
+        return learn(runs, tell=tell, accept=self.accept)
 
     def propose(
         self, learned: Learned, tell: Callable[[str], None] | None = None

@@ -82,6 +82,8 @@ def _meaning(axis_name: str) -> str:
 
 
 def _overlap_fractions(value: Any) -> dict[Overlap, float]:
+    if value == "none":
+        return {}
     if isinstance(value, Mapping):
         value = [f"{name}={x}" for name, x in value.items()]
     return read_overlap([value] if isinstance(value, str) else value)
@@ -89,8 +91,8 @@ def _overlap_fractions(value: Any) -> dict[Overlap, float]:
 
 _read_overlap = Reader(
     _overlap_fractions,
-    bool,
-    f"some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
+    lambda fractions: True,
+    f"'none', or some of {', '.join(OVERLAP)}, each once, with a fraction from 0 to 1",
     "for example gradients=0.9,tp=0.5",
 )
 
@@ -180,7 +182,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         "--overlap NAME=FRACTION,…",
         f"Communication that plans may overlap with computation, of "
         f"{', '.join(OVERLAP)}, with the overlapped fraction, such as "
-        f"gradients=0.9.  [default: none]",
+        f"gradients=0.9, or 'none'.  [default: that of the software, if any]",
         _read_overlap,
     )
     distributed_optimizer: bool = setting(
@@ -210,6 +212,11 @@ class JobRequest(Request, group="Model, cluster and job"):
         "[default: adam]",
         read.one_of(*OPTIMIZERS),
     )
+    software: str | None = setting(
+        "--software NAME",
+        "Software that trains, with its release, such as 'NeMo 24.07': its kernels, "
+        "overlap and bytes per weight count.  [default: that of the target]",
+    )
     profile: PathText | None = setting(
         "--profile FILE",
         "Measured layers to prefer over analytic costs; see 'nest profile'.",
@@ -238,6 +245,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         that plans are named by, see :func:`nest.models.choices.choose`.
         """
         from nest.hardware.calibration_file import resting_on, with_calibration
+        from nest.validation.planned import planned
 
         chosen = {
             name: getattr(self, name)
@@ -247,24 +255,38 @@ class JobRequest(Request, group="Model, cluster and job"):
         calibration_path: Any = self.calibration
         try:
             try:
-                parts, network = find_cluster(cluster)
+                machines, network = find_cluster(cluster)
             except UnknownNameError as error:
                 error.args = (f"--cluster: {error}",)
                 raise
-            parts, calibration = with_calibration(parts, calibration_path)
+            machines, calibration = with_calibration(machines, calibration_path)
             choices = choose(
                 model,
-                parts[0][0],
-                sum(count for _, count in parts),
+                machines[0][0],
+                sum(count for _, count in machines),
                 Choice(**chosen, target=target),
                 named,
             )
+            software = planned(
+                *(self.software, target, model.name),
+                *(machines[0][0].device.name, choices.dtype),
+            )
+            if software is not None:
+                choices = software.choices(
+                    choices,
+                    machines,
+                    self._stated_facts(target),
+                    calibration.software.overlap if calibration else None,
+                )
+                machines = software.on(machines)
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
             raise InvalidOptionError(f"{option_name(field)}{colon}{rest}") from None
-        problem = build_on(model, parts, choices, network)
+        problem = build_on(model, machines, choices, network)
+        if software is not None:
+            problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
-            problem = resting_on(problem, calibration, parts, calibration_path)
+            problem = resting_on(problem, calibration, machines, calibration_path)
         problem = self._on_network(problem)
         if self.profile is None:
             return problem
@@ -281,6 +303,13 @@ class JobRequest(Request, group="Model, cluster and job"):
                 where=path,
             )
         )
+
+    def _stated_facts(self, target: str | None) -> frozenset[str]:
+        """Return which facts of a software the request or a target states itself."""
+        stated = {"overlap": self.overlap is not None}
+        bytes_stated = self.gradients is not None or self.optimizer is not None
+        stated["optimizer"] = bytes_stated or target not in (None, ANY)
+        return frozenset(name for name, is_stated in stated.items() if is_stated)
 
     def _on_network(self, problem: Problem) -> Problem:
         return problem

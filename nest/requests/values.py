@@ -13,6 +13,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from fractions import Fraction
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -262,6 +263,15 @@ def integer(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[int]:
         f"an integer from {lowest} to {highest}",
         "correct the value",
     )
+
+
+def _date(value: Any) -> str:
+    is_date = isinstance(value, date)
+    return date.fromisoformat(value.isoformat() if is_date else value).isoformat()
+
+
+#: Reader of a day, as text or from ``datetime``, into ISO 8601.
+read_date = Reader(_date, bool, "a date", "for example 2026-11-23")
 
 
 def integers(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[tuple[int, ...]]:

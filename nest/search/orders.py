@@ -13,12 +13,13 @@ rest of the time bounds all plans in all orders (:mod:`nest.search.interleaved` 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 
 from msgspec.structs import replace as with_fields
@@ -51,8 +52,16 @@ from nest.solvers.registry import order_prover
 #: bounds all plans.
 NAMED_SHARE, FIRST_SHARE, BETTER_SHARE, VARIED_SHARE = 0.3, 0.1, 0.1, 0.3
 
-#: The part of it for the first schedule: 1F1B, whose search is exact.
+#: The part of it for 1F1B at least, whose search is exact.
 LEADING_SHARE = 0.7
+
+#: Where plans choose from a list: the part of the time for plans of all schedules, that
+#: of the rest for bounds on each, and the part of the first one for 1F1B at least. What
+#: is left bounds plans in any order.
+TRIED_SHARE, BOUNDED_SHARE, LISTED_LEADING_SHARE = 0.7, 0.7, 0.5
+
+#: Schedules whose formula is no bound on what their passes take.
+CLOSED_FORM = frozenset({"1f1b", "gpipe"})
 
 #: Orders that every candidate gets, and plans that get better ones.
 FEW_ORDERS, FIRST_ORDERS, MAX_IMPROVED = 4, 20, 4
@@ -101,8 +110,8 @@ class _OrdersSearch:
 
     def run(self) -> SolverOutput:
         """Search named schedules, then orders, then bound all of them."""
-        bounds = [bound for bound in self._search_named() if bound is not None]
-        if self.problem.job.schedule == ANY_ORDER:
+        bound, limit = self._search_named(), None
+        if self._is_any:
             remaining = 1 - NAMED_SHARE
             for share, look in (
                 (FIRST_SHARE, self._explore),
@@ -111,18 +120,18 @@ class _OrdersSearch:
             ):
                 look(self._share(share / remaining))
                 remaining -= share
-        bound, limit = 0, None
-        if len(bounds) == len(self.problem.job.schedules) and (
-            self.problem.job.schedule != ANY_ORDER
-        ):
-            bound = min(bounds)
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
             bound = max(bound, everything)
-            if self.problem.job.schedule == ANY_ORDER and bound < self.best:
+            if self._is_any and bound < self.best:
                 self._improve(self.task.deadline)
         detail = f"{OPEN}{self._of_this_plan()}"
         return exact_output(self.plan, self.best, bound, limit, detail)
+
+    @property
+    def _is_any(self) -> bool:
+        """Whether plans may have any order, not only those with a name."""
+        return self.problem.job.schedule == ANY_ORDER
 
     def _of_this_plan(self) -> str:
         """Return how much faster another order of the best plan can be."""
@@ -168,43 +177,72 @@ class _OrdersSearch:
 
     # Schedules with a name
 
-    def _search_named(self) -> Iterator[int | None]:
-        """Search every schedule, and yield what bounds its plans, if known.
+    def _search_named(self) -> int:
+        """Search every schedule; return what bounds the plans of all, or 0.
 
         As they are timed pass by pass: a bound on a step time with a closed
-        form is none.
+        form is none. Where time is limited, plans of a list are tried under each of
+        its schedules before any of them is bounded.
         """
-        problems = list(_named(self.problem))
-        # Bounds of schedules say nothing of other orders, but take time.
-        with_bounds = (
-            self.problem.job.schedule != ANY_ORDER
-            or self.task.deadline.remaining_s is None
-        )
-        share = NAMED_SHARE if self.problem.job.schedule == ANY_ORDER else 0.8
-        deadline = self._share(share)
-        for index, (name, problem) in enumerate(problems):
+        problems = dict(_named(self.problem))
+        is_limited = self.task.deadline.remaining_s is not None
+        share, leading_share = TRIED_SHARE, LISTED_LEADING_SHARE
+        if self._is_any:
+            share, leading_share = NAMED_SHARE, LEADING_SHARE
+        bounds = []
+        for name, deadline in self._in_turn(problems, share, leading_share):
+            output = self._search_one(name, problems[name], deadline, not is_limited)
+            bounds.append(output.lower_bound_quanta or 0)
+        if is_limited and not self._is_any:
+            bounds = []
+            for name, deadline in self._in_turn(problems, BOUNDED_SHARE, 0.0):
+                task = _task_of(self.task, problems[name], deadline)
+                offer = partial(self._offer_named, name)
+                bounds.append(bound_all(task, self.best, offer)[0])
+        if CLOSED_FORM.intersection(self.problem.job.schedules):
+            return 0
+        return min(bounds) if len(problems) == len(self.problem.job.schedules) else 0
+
+    def _in_turn(
+        self, names: Iterable[str], share: float, leading_share: float
+    ) -> Iterator[tuple[str, Deadline]]:
+        """Yield names with deadlines, together a part of the time that is left."""
+        deadline, names = self._share(share), list(names)
+        for index, name in enumerate(names):
             remaining_s = deadline.remaining_s
-            named_deadline = deadline
-            if remaining_s is not None:
-                share_s = remaining_s / (len(problems) - index)
-                if index == 0:
-                    share_s = max(share_s, LEADING_SHARE * remaining_s)
-                named_deadline = deadline.shortened(share_s)
+            if remaining_s is None:
+                yield name, deadline
+                continue
+            share_s = remaining_s / (len(names) - index)
+            if name == "1f1b":
+                share_s = max(share_s, leading_share * remaining_s)
+            yield name, deadline.shortened(share_s)
 
-            def report(progress: Progress, name: str = name) -> None:
-                plan = progress.plan
-                if plan is not None and not self._is_long(plan):
-                    self._try_plan(with_fields(plan, order=name))
+    def _search_one(
+        self, name: str, problem: Problem, deadline: Deadline, with_bounds: bool
+    ) -> SolverOutput:
+        """Search the plans of a schedule, and try the best one under the others."""
 
-            task = _task_of(self.task, problem, named_deadline)
-            output = search_schedule(replace(task, report=report), with_bounds)
-            if output.plan is not None:
-                self._try_plan(with_fields(output.plan, order=name))
-                candidate = self._candidate(output.plan)
-                if candidate and self.problem.job.schedule == ANY_ORDER:
-                    self._order(candidate)
-            by_passes = problem.job.schedule not in ("1f1b", "gpipe")
-            yield output.lower_bound_quanta if by_passes else None
+        def report(progress: Progress) -> None:
+            plan = progress.plan
+            if plan is not None and not self._is_long(plan):
+                self._offer_named(name, 0, plan)
+
+        task = replace(_task_of(self.task, problem, deadline), report=report)
+        output = search_schedule(task, with_bounds)
+        if output.plan is not None:
+            for other in self.problem.job.schedules:
+                # Some run other numbers of chunks, or no full recomputation.
+                with contextlib.suppress(InvalidPlanError):
+                    self._offer_named(other, 0, output.plan)
+            candidate = self._candidate(output.plan)
+            if candidate and self._is_any:
+                self._order(candidate)
+        return output
+
+    def _offer_named(self, name: str, _: int, plan: Plan) -> None:
+        """Take a plan if it is better, as its passes take under a schedule."""
+        self._try_plan(with_fields(plan, order=name))
 
     # Orders of their own
 

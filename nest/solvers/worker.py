@@ -20,19 +20,21 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 import nest.errors
 from nest.cost.orders import planner_job
 from nest.errors import InvalidPlanError, SolverError, UnsupportedProblemError
-from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers import messages
 from nest.solvers.base import Capabilities, Limit, Progress, SolverOutput, Status
 from nest.solvers.descendants import adopt, end_detached
 from nest.solvers.process import REQUEST
 from nest.solvers.registry import load_target
+
+_Answer = TypeVar("_Answer", Progress, SolverOutput)
 
 
 def main(directory: str) -> None:
@@ -118,9 +120,7 @@ def _solve(
     options = replace(request.options, time_limit_s=remaining_s)
 
     def report(progress: Progress) -> None:
-        if order is not None and progress.plan is not None:
-            progress = replace(progress, plan=_ordered(progress.plan, order))
-        send(messages.ProgressMessage(progress))
+        send(messages.ProgressMessage(_ordered(progress, order)))
 
     send(messages.BegunMessage(checked=not options.extra))
     output: object = solver.solve(problem, options, report)
@@ -129,9 +129,7 @@ def _solve(
             f"expected a SolverOutput from {request.target}, "
             f"got {type(output).__name__}"
         )
-    if order is not None and output.plan is not None:
-        output = replace(output, plan=_ordered(output.plan, order))
-    return output
+    return _ordered(output, order)
 
 
 def _planned(
@@ -146,9 +144,16 @@ def _planned(
     return msgspec.structs.replace(problem, job=job), job.schedule_text
 
 
-def _ordered(plan: Plan, order: str) -> Plan:
-    """Return a plan of one schedule as one that names it."""
-    return msgspec.structs.replace(plan, order=order, problem_hash=None)
+def _ordered(answer: _Answer, order: str | None) -> _Answer:
+    """Return an answer whose plan names its schedule, if that is known.
+
+    What the formula of the schedule says is no claim about its passes.
+    """
+    plan = answer.plan
+    if order is None or plan is None:
+        return answer
+    plan = msgspec.structs.replace(plan, order=order, problem_hash=None)
+    return replace(answer, plan=plan, claimed_quanta=None)
 
 
 def failure_of(error: BaseException) -> messages.Failure:

@@ -111,7 +111,7 @@ def fits_word(
         return "no"
     if why_none(problem):
         return "yes"
-    within_50, within_90 = memory_interval(memory_bytes)
+    within_50, within_90 = memory_interval(problem, memory_bytes)
     if within_90.high <= device_bytes:
         return "yes"
     return "likely" if within_50.high <= device_bytes else "doubtful"
@@ -171,7 +171,8 @@ def within_memory(
     head-room included. ``None`` if some device has no room for anything then.
     """
     deviations = deviations or stored_deviations()
-    fraction = math.exp(-max(0.0, deviations.memory.high_90))
+    memory = deviations.memory_of(problem.software)
+    fraction = math.exp(-max(0.0, memory.high_90))
 
     def size_bytes(device: Device) -> int:
         whole_bytes = device.memory_bytes + device.headroom_bytes

@@ -2,7 +2,11 @@
 
 The logarithm of true over predicted step time has the standard deviation
 
-    s² = noise² + (device · D)² + (network · N)² + (host · H)²
+    s² = noise² + software² + (device · D)² + (network · N)² + (host · H)²
+
+``software`` is 0 for software of which two sources have runs on such devices. The steps
+of other software also take ``e^slower`` times as long as predicted, in the median: its
+intervals lie around that, while predictions stay.
 
 ``device``, ``network`` and ``host`` are how the plan's step time grows with the times
 of devices, network and hosts. ``D``, ``N``, ``H`` and the noise are fitted to the
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -49,8 +53,16 @@ Covariance = tuple[Row, Row, Row]
 ENOUGH_SOURCES = 3
 
 
+#: Of how many sources runs of a software must be on a family of devices: with one
+#: source its errors for another one cannot be checked.
+CHECKED_SOURCES = 2
+
 #: Standard normal quantiles of the ends of intervals of 50 % and 90 %.
 _Z_50, _Z_90 = 0.6744897501960817, 1.6448536269514722
+
+
+#: Kind of software that is not stated, or that no entry describes.
+UNKNOWN = "unknown"
 
 
 class Quantiles(Struct, frozen=True, kw_only=True):
@@ -94,6 +106,28 @@ class Measured(Struct, frozen=True, kw_only=True):
     sources: int
 
 
+class Program(Struct, frozen=True, kw_only=True):
+    """What was measured of a training software: one entry of the table of software.
+
+    Attributes
+    ----------
+    kind
+        Key of :attr:`Deviations.memory_kinds`.
+    families
+        Which step times were measured, by the family whose parameters devices take.
+    """
+
+    kind: str = ""
+    families: dict[str, Measured] = {}
+
+    def is_checked(self, families: Iterable[str]) -> bool:
+        """Return whether two sources have runs on each of some families."""
+        return all(
+            family in self.families and self.families[family].sources >= CHECKED_SOURCES
+            for family in families
+        )
+
+
 class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     """What intervals are made of: standard deviations of logarithms.
 
@@ -113,11 +147,22 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     step
         Multiples of a step time's standard deviation.
     memory
-        Of memory.
+        Of memory, of software whose kind ``memory_kinds`` does not have.
     memory_error
         By how much memory is off in the mean, in logarithms.
     families
         Families of devices with measured runs.
+    software, slower
+        Of step times of software of which no two sources have runs: their standard
+        deviation between software, and the logarithm of their median.
+    uneven
+        Of devices' time, too, by family: of those whose rates are those of few
+        sources, which others do not reach.
+    programs
+        Software by the name of its entry.
+    memory_kinds
+        Of memory, by kind of software; ``unknown`` is that of software that is not
+        among ``programs``.
     provenance
         What all this was fitted to.
     """
@@ -135,7 +180,18 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
     memory: Quantiles
     memory_error: Real
     families: dict[str, Measured]
+    software: Real = 0.0
+    slower: Real = 0.0
+    uneven: dict[str, float] = {}
+    programs: dict[str, Program] = {}
+    memory_kinds: dict[str, Quantiles] = {}
     provenance: str = ""
+
+    def memory_of(self, software: str) -> Quantiles:
+        """Return the deviations of memory of a software."""
+        program = self.programs.get(software)
+        kind = UNKNOWN if program is None else program.kind
+        return self.memory_kinds.get(kind, self.memory)
 
 
 @cache
@@ -291,6 +347,8 @@ def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
     squares += deviations.device**2
     if not all(_is_seen(x.name, deviations) for x in problem.cluster.types):
         squares += deviations.unseen**2
+    uneven = (deviations.uneven.get(x, 0.0) for x in _families(problem))
+    squares += max(uneven, default=0.0) ** 2
     return (
         (squares, 0.0, 0.0),
         (0.0, deviations.network**2, 0.0),
@@ -301,7 +359,35 @@ def covariance_of(problem: Problem, deviations: Deviations) -> Covariance:
 def noise_of(problem: Problem, deviations: Deviations) -> float:
     """Return the deviation of a step time that no share explains."""
     user_runs = problem.own_runs
-    return deviations.noise if user_runs is None else user_runs.noise
+    if user_runs is not None:
+        return user_runs.noise
+    return math.hypot(
+        deviations.noise, deviations.software * is_stranger(problem, deviations)
+    )
+
+
+def median_of(problem: Problem, deviations: Deviations) -> float:
+    """Return the logarithm of the median of true over predicted step times."""
+    return deviations.slower * is_stranger(problem, deviations)
+
+
+def is_stranger(problem: Problem, deviations: Deviations) -> bool:
+    """Return whether too few runs of a problem's software are of such devices.
+
+    A user's own runs are of the user's software.
+    """
+    if problem.own_runs is not None:
+        return False
+    program = deviations.programs.get(problem.software)
+    return program is None or not program.is_checked(_families(problem))
+
+
+def _families(problem: Problem) -> set[str]:
+    """Return the families whose parameters a problem's devices take, as known."""
+    specs = ((x.name, known_device(x.name)) for x in problem.cluster.types)
+    return {
+        name if spec is None else calibrated_family(spec.family) for name, spec in specs
+    }
 
 
 def along(covariance: Covariance, shares: Sequence[float]) -> Shares:
@@ -361,9 +447,10 @@ def intervals_of(
     s = deviation(shares, covariance_of(problem, deviations), noise)
     blocks = verdict.blocks
     memory_bytes = max(block.memory_bytes for block in blocks)
+    median_ns = float(verdict.step_time_ns) * math.exp(median_of(problem, deviations))
     return Intervals(
-        *_around(float(verdict.step_time_ns), deviations.step, s),
-        *memory_interval(memory_bytes, deviations),
+        *_around(median_ns, deviations.step, s),
+        *memory_interval(problem, memory_bytes, deviations),
         fit_probability(problem, plan, verdict, deviations),
         shares,
         rests_on(problem, deviations),
@@ -400,15 +487,15 @@ def fit_probability(
         math.log(max(1, whole) / max(1, block.memory_bytes))
         for whole, block in zip(whole_bytes, verdict.blocks, strict=False)
     )
-    return deviations.memory.probability_below(least_deviation)
+    return deviations.memory_of(problem.software).probability_below(least_deviation)
 
 
 def memory_interval(
-    memory_bytes: int, deviations: Deviations | None = None
+    problem: Problem, memory_bytes: int, deviations: Deviations | None = None
 ) -> tuple[Interval, Interval]:
     """Return the 50 % and the 90 % interval of a predicted memory."""
     deviations = deviations or stored_deviations()
-    return _around(memory_bytes, deviations.memory)
+    return _around(memory_bytes, deviations.memory_of(problem.software))
 
 
 def _around(
@@ -512,8 +599,19 @@ def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
     if problem.job.dtype == "fp8":
         texts.append("fp8")
     if user_runs is None:
-        texts.append("any software")
+        texts.append(_software_text(problem, deviations))
     return tuple(texts)
+
+
+def _software_text(problem: Problem, deviations: Deviations) -> str:
+    """Return what is known of a problem's software."""
+    name, program = problem.software, deviations.programs.get(problem.software)
+    if program is None:
+        return f"software {'not known' if name else 'not stated'} (wider)"
+    measured = [program.families.get(family) for family in _families(problem)]
+    text = ", ".join(_measured_text(each) for each in measured)
+    wider = " on such devices, wider" * is_stranger(problem, deviations)
+    return f"{name} ({text}{wider})"
 
 
 def _own_text(user_runs: OwnRuns) -> str:
@@ -531,9 +629,15 @@ def _device_text(name: str, deviations: Deviations) -> str:
         return f"{name} not known"
     family, like = spec.family, calibrated_family(spec.family)
     counted = _measured(family, deviations)
-    runs = f"{counted.runs or 'no'} run{'s' * (counted.runs > 1)}"
-    sources = f"{counted.sources} source{'s' * (counted.sources != 1)}"
-    measured = f"{runs} of {sources}" if counted.runs else runs
+    measured = _measured_text(counted)
     if like == family:
         return f"{family} ({measured})"
     return f"{family} with parameters of {like} ({measured} of its own)"
+
+
+def _measured_text(counted: Measured | None) -> str:
+    """Return how many runs there are, and of how many sources."""
+    if counted is None or not counted.runs:
+        return "no run"
+    runs = f"{counted.runs} run{'s' * (counted.runs > 1)}"
+    return f"{runs} of {counted.sources} source{'s' * (counted.sources != 1)}"

@@ -68,8 +68,15 @@ def _similar(name: str, names: Iterable[str], min_ratio: float) -> list[str]:
     # Of names that differ in capital letters alone the first one counts.
     originals = {other.lower(): other for other in reversed(list(names))}
     close = get_close_matches(lower, originals, len(originals) or 1, cutoff=min_ratio)
-    # Of equally close ones that with the same letters, in another order.
-    close.sort(key=lambda x: (-_ratio(x, lower), sorted(x) != sorted(lower)))
+    # Of equally close ones that with the same letters, in another order, or else
+    # with the same end, such as a size.
+    close.sort(
+        key=lambda x: (
+            -_ratio(x, lower),
+            sorted(x) != sorted(lower),
+            x.rpartition("-")[2] != lower.rpartition("-")[2],
+        )
+    )
     return [originals[other] for other in close if _begin_alike(lower, other)]
 
 

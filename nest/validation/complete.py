@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nest.ir.base import Struct
 from nest.models.architectures import Architecture, blocks
 from nest.models.hf import from_hf
-from nest.models.zoo import ARCHITECTURES, architecture
+from nest.models.zoo import architecture, known_architecture
 from nest.util.stored import read_stored
 from nest.validation.flops import counted_time
 from nest.validation.rows import Row
@@ -160,16 +160,10 @@ def _known_model(name: str, source: str) -> KnownModel | None:
             stored.source, source, re.IGNORECASE
         ):
             return stored
-    letters = _letters(name)
-    for model in ARCHITECTURES:
-        if _letters(model.name) == letters and len(model.towers) == 1:
-            return KnownModel(name=model.name, reference=model.source, zoo=model.name)
-    return None
-
-
-def _letters(name: str) -> str:
-    """Return a name in lower case without what separates its parts."""
-    return re.sub(r"[\W_]", "", name.lower())
+    model = known_architecture(name)
+    if model is None or len(model.towers) > 1:
+        return None
+    return KnownModel(name=model.name, reference=model.source, zoo=model.name)
 
 
 def architecture_of(row: Row) -> Architecture | None:

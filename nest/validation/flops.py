@@ -17,6 +17,10 @@ from nest.ir.base import Struct
 from nest.util.stored import read_stored
 from nest.validation.rows import Row
 
+#: What a count takes of the products of attention with a causal mask.
+IN_FULL = "attention in full"
+HALVED = "causal attention halved"
+
 
 class FlopCount(Struct, frozen=True, kw_only=True):
     """How a software counts the FLOPs of a step.
@@ -31,12 +35,20 @@ class FlopCount(Struct, frozen=True, kw_only=True):
         Whether only the half of attention's products below the diagonal counts.
     reference
         Where the count is from.
+    target
+        Target of plans whose current release prints this count; empty for none.
     """
 
     name: str
     words: str
     causal: bool
     reference: str
+    target: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """Whether the products of attention count in full."""
+        return HALVED if self.causal else IN_FULL
 
 
 FLOP_COUNTS = read_stored("nest.validation", "flop_counts", tuple[FlopCount, ...])
@@ -47,6 +59,11 @@ class CountedTime(NamedTuple):
 
     time_s: float
     flop_count: FlopCount
+
+
+def logged_count(target: str) -> FlopCount | None:
+    """Return the count in the log of a target's current release, if it is known."""
+    return next((count for count in FLOP_COUNTS if count.target == target), None)
 
 
 def flop_count_of(row: Row) -> FlopCount | None:

@@ -139,12 +139,14 @@ class Skip(NamedTuple):
 class ModeledRun(NamedTuple):
     """A row as a problem with one plan.
 
-    Libraries of matrix products keep ``workspace_bytes`` on a device.
+    Libraries of matrix products keep ``workspace_bytes`` on a device, and ZeRO
+    ``bucket_bytes``.
     """
 
     problem: Problem
     plan: Plan
     workspace_bytes: int = 0
+    bucket_bytes: int = 0
 
 
 class PredictedRun(NamedTuple):
@@ -233,7 +235,11 @@ def _prediction(
         for block, copy in zip(blocks, copies, strict=True)
     ]
     needed = [
-        block.memory_bytes - (block.kept_bytes + block.working_bytes) + activated + size
+        block.memory_bytes
+        - (block.kept_bytes + block.working_bytes)
+        + activated
+        + size
+        + case.bucket_bytes
         for block, activated, size in zip(blocks, activations, outputs, strict=True)
     ]
     index = needed.index(max(needed))
@@ -246,7 +252,7 @@ def _prediction(
         "optimizer": block.state_bytes,
         "activations": activations[index],
         "outputs": outputs[index],
-        "buffers": block.buffer_bytes,
+        "buffers": block.buffer_bytes + case.bucket_bytes,
         "workspaces": case.workspace_bytes,
     }
     cluster = case.problem.cluster
@@ -317,7 +323,7 @@ def _copied_bytes(row: Row, blocks: int) -> list[int]:
     the first and the last block, elsewhere one of the MLP or the attention.
     """
     value_bytes = software_of(row).gradient_copy_bytes
-    if not value_bytes:
+    if not value_bytes or (row.zero_stage or 0) >= SHARDED_GRADIENTS:
         return [0] * blocks
     tp, hidden = row.tp or 1, row.hidden or 1
     width = max(row.ffn_hidden or 4 * hidden, 3 * hidden)
@@ -410,6 +416,7 @@ def build(
     overlap = {name: fractions[name] for name in overlap_of(row, software)}
     problem = Problem(
         name=row.row_id or "row",
+        software=software.name,
         graph=graph,
         cluster=site.cluster(stated.num_devices),
         job=_job(setting, choices, recompute, overlap),
@@ -422,7 +429,12 @@ def build(
         placement="v" if setting.schedule in FIXED_CHUNKS else "loop",
         overlap=tuple(overlap),
     )
-    return ModeledRun(problem, plan, _workspace_bytes(row, site.device, software))
+    return ModeledRun(
+        problem,
+        plan,
+        _workspace_bytes(row, site.device, software),
+        _bucket_bytes(setting, model.parameters // (tp * stated.pp)),
+    )
 
 
 def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
@@ -462,7 +474,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
         stated=stated,
         software=software,
         schedule=schedule,
-        site=_calibrated(row, site, software, options),
+        site=reached_by(row, software, site, options),
         ep=ep,
         expert_tp=expert_tp,
         cp=cp,
@@ -502,19 +514,32 @@ def _execution(row: Row, setting: _Setting) -> Execution:
     stated, software = setting.stated, setting.software
     (dtype,) = (name for name in DTYPES if name == _dtype(row))
     count = stated.global_batch // (setting.replicas * setting.micro_batch)
-    return Execution(
+    return replace(
+        execution_of(row, software, setting.site, stated.num_devices),
         dtype=dtype,
+        split_backward=setting.schedule in SPLIT_BACKWARD,
+        expert_tp=setting.expert_tp,
+        accumulation_bytes=_accumulation_bytes(software, setting.zero, count),
+    )
+
+
+def execution_of(
+    row: Row, software: Software, site: Machine, num_devices: int
+) -> Execution:
+    """Return how operators are run: as a row states it, else as its software does."""
+    return Execution(
         flash_attention=is_flash(row, software),
         fused=is_fused(row, software),
         fused_softmax="torch" not in (row.attention_impl or "").lower(),
         fused_loss=software.fused_loss,
+        logit_bytes=software.logit_bytes,
+        loss_bytes=software.loss_bytes,
         repeat_attention=software.repeat_attention,
-        split_backward=setting.schedule in SPLIT_BACKWARD,
-        expert_tp=setting.expert_tp,
-        dispatch_node=dispatch_node(row, setting.site, stated, software),
+        selective_operators=software.selective_operators,
+        dispatch_node=dispatch_node(row, site, num_devices, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
-        accumulation_bytes=_accumulation_bytes(software, setting.zero, count),
+        checkpointed_ends=False,
     )
 
 
@@ -558,7 +583,9 @@ def _job(
             weight_bytes=BF16,
             gradient_bytes=software.gradient_bytes,
             state_bytes=software.state_bytes,
-            buffer_bytes=software.buffer_bytes,
+            buffer_bytes=(
+                software.buffer_bytes if setting.zero < SHARDED_GRADIENTS else 0
+            ),
         ),
         "schedule": setting.schedule,
         "zero": (setting.zero,),
@@ -594,6 +621,21 @@ def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
     return software.accumulation_bytes * (count - 1) / count
 
 
+def _bucket_bytes(setting: _Setting, weights: int) -> int:
+    """Return what ZeRO 2 and 3 hold of gradients and weights beside their shards.
+
+    Of gradients in flight, and of gathered weights that are used again soon; neither
+    is more than all ``weights`` of a device.
+    """
+    software, zero = setting.software, setting.zero
+    if zero < SHARDED_GRADIENTS:
+        return 0
+    doubled = zero == SHARDED_GRADIENTS and "gradients" in software.overlap
+    bucket = min(software.reduce_bucket, weights) * (1 + doubled)
+    live = min(software.live_weights, weights) if zero > SHARDED_GRADIENTS else 0
+    return software.gradient_bytes * bucket + BF16 * live
+
+
 def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     """Return what libraries of matrix products keep.
 
@@ -617,8 +659,8 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
     return 2 * cublas + engine * (1 + GROUPED_STREAMS * bool(grouped))
 
 
-def _calibrated(
-    row: Row, site: Machine, software: Software, options: PredictOptions
+def reached_by(
+    row: Row, software: Software, site: Machine, options: PredictOptions = STORED
 ) -> Machine:
     """Return the machine with the rates that a row's run reaches.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from datetime import date
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -51,22 +52,25 @@ UNUSED_COLUMNS = frozenset(
 
 #: Columns that may hold 0; other counts start at 1.
 _FROM_ZERO = frozenset(
-    {"experts", "topk", "moe_ffn_hidden", "shared_experts", "zero_stage"}
+    {
+        *("experts", "topk", "moe_ffn_hidden", "shared_experts", "zero_stage"),
+        "optimizer_bytes",
+    }
 )
 
 #: How spreadsheets and data-frame libraries write a missing number.
 _MISSING = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>"})
 
 _BOOLEANS = {
-    **dict.fromkeys(("0", "0.0", "false"), False),
-    **dict.fromkeys(("1", "1.0", "true"), True),
+    **dict.fromkeys(("0", "0.0", "false", "off", "no"), False),
+    **dict.fromkeys(("1", "1.0", "true", "on", "yes"), True),
 }
 
 #: Columns whose text is one of a few.
 _CHOICES = {"mem_class": MEMORY_CLASSES}
 
 #: Columns that have a largest value.
-_MOST = {"zero_stage": 3}
+_MOST = {"zero_stage": 3, "gradient_bytes": 8, "optimizer_bytes": 64}
 
 
 def read_rows(path: str | Path) -> list[Row]:
@@ -185,6 +189,8 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
     kind = COLUMNS[name]
     if kind is str:
         _check_choice(name, cell)
+        if cell and name == "collected":
+            return _date(cell)
         return cell or None
     if cell.lower() in _MISSING:
         return None
@@ -208,6 +214,13 @@ def _value(name: str, cell: str) -> str | bool | int | float | None:
         up_to = f" and <= {largest}" if name in _MOST else ""
         raise ValueError(f"expected an integer >= {lowest}{up_to}")
     return int(value)
+
+
+def _date(cell: str) -> str:
+    try:
+        return date.fromisoformat(cell).isoformat()
+    except ValueError:
+        raise ValueError("expected a date such as 2026-11-23") from None
 
 
 def _check_choice(name: str, cell: str) -> None:

@@ -28,6 +28,7 @@ from nest.validation.rows import (
     ran_out_of_memory,
     why_no_memory,
 )
+from nest.validation.software import software_of
 from nest.validation.usable import Reason, impossible, why_unusable
 from nest.validation.words import not_understood, words_lines
 
@@ -110,6 +111,9 @@ class Selection(Struct, frozen=True, kw_only=True):
         Values of ``precision_class``.
     source, hardware
         Part of the name of the source, or the device, upper or lower case.
+    after
+        Date, such as ``2026-11-23``, on or after which a row was collected. A row
+        without a date is left out.
     """
 
     tiers: tuple[str, ...] = ()
@@ -117,6 +121,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     source: str = ""
     hardware: str = ""
     min_devices: int = 0
+    after: str = ""
 
     def __str__(self) -> str:
         texts = (
@@ -125,6 +130,7 @@ class Selection(Struct, frozen=True, kw_only=True):
             self.source and f"source {self.source}",
             self.hardware and f"hardware {self.hardware}",
             self.min_devices and f">= {self.min_devices} devices",
+            self.after and f"collected on or after {self.after}",
         )
         return ", ".join(text for text in texts if text) or "all rows"
 
@@ -136,6 +142,7 @@ class Selection(Struct, frozen=True, kw_only=True):
             and self.source.lower() in (row.source or "").lower()
             and self.hardware.lower() in (row.hardware or "").lower()
             and (row.num_devices or 0) >= self.min_devices
+            and (row.collected or "") >= self.after
         )
 
 
@@ -534,6 +541,7 @@ def _cells(*names: str) -> dict[str, Callable[[Assessment], Any]]:
 _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     **_cells("row_id", "line", "source", "hardware", "model", "num_devices"),
     "parallelism": lambda a: parallelism(a.row),
+    "software": lambda a: software_of(a.row).name,
     **_cells("time_tier", "precision_class"),
     "measured_step_time_s": lambda a: _six(a.measured_s),
     "predicted_step_time_s": lambda a: _six(a.predicted_s),

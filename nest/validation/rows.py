@@ -47,9 +47,21 @@ class Row(Struct, frozen=True, kw_only=True):
         Of the pipeline, such as ``1F1B`` or ``ZB-V``.
     cuda_graphs
         Whether the kernels of a step are replayed from CUDA graphs.
+    fused_kernels, fused_loss
+        Whether norms and other chains of elementwise operators are one kernel, and
+        whether softmax and gradient of the loss are.
+    tp_overlap, cp_overlap, ep_overlap, weights_overlap, gradients_overlap
+        Whether this communication runs beside computation. Of ``weights`` it is the
+        prefetch of ZeRO 3.
+    dispatcher
+        What sends tokens to experts, such as ``DeepEP`` or ``all-to-all``.
+    gradient_bytes, optimizer_bytes
+        Bytes per weight of its gradient, and of optimizer state with master weights.
     peak_mem_gb
         Peak memory of a device in ``mem_unit``, in the sense of
         ``mem_class``; see :func:`measured_memory_bytes`.
+    collected
+        Date on which the row was collected, such as ``2026-11-23``.
     tflops_per_gpu, mfu
         What a software printed: 10^12 FLOP/s of a device, and the fraction
         of its peak, as ``tflops_kind`` says that FLOPs are counted; see
@@ -110,6 +122,16 @@ class Row(Struct, frozen=True, kw_only=True):
     overlap: str | None = None
     schedule: str | None = None
     cuda_graphs: bool | None = None
+    fused_kernels: bool | None = None
+    fused_loss: bool | None = None
+    tp_overlap: bool | None = None
+    cp_overlap: bool | None = None
+    ep_overlap: bool | None = None
+    weights_overlap: bool | None = None
+    gradients_overlap: bool | None = None
+    dispatcher: str | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
 
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
@@ -125,6 +147,7 @@ class Row(Struct, frozen=True, kw_only=True):
     precision_class: str | None = None
     time_tier: str | None = None
     mem_tier: str | None = None
+    collected: str | None = None
 
 
 #: At least one of these columns is needed.

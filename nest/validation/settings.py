@@ -17,6 +17,7 @@ from nest.validation.software import (
     FIRST_FLASH,
     SECOND_FLASH_ON_HOPPER,
     Software,
+    free_text,
     software_of,
 )
 
@@ -25,21 +26,16 @@ from nest.validation.software import (
 #: values, which come back from the host, and ``custom`` does not say what.
 RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"none": ("none",),
-    r"selective": ("selective",),
+    r"selective(.*\bper[- ]op.*)?|per[- ]op(erator)? checkpointing": ("selective",),
     r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
     r"full\b.*": ("full",),
     r".*\bqkv_proj_offloaded\)?": ("full",),
     r"custom": RECOMPUTE,
 }
 
-#: Patterns of ``recompute`` that mean every so many layers in full, the least
-#: recomputation first. What torchtitan computes again "per op" is every other matrix
-#: product, and all that is cheap: as if every other layer did it. PyTorch FSDP's
+#: Pattern of ``recompute`` that means every so many layers in full. PyTorch FSDP's
 #: wrapper takes every k-th block, where "selective" does not say which k.
-PERIODS: dict[str, tuple[int, ...]] = {
-    r".*\bevery (other|2nd|second) layer\)?": (2,),
-    r".*\bper-op sac\b.*": (2,),
-}
+PERIOD = r".*\bevery (?:other|second|(\d{1,3})(?:st|nd|rd|th)?) layers?\)?"
 FSDP_PERIODS = (8, 4, 3, 2)
 
 #: Names of schedules and those of a job. A schedule that was found by a search within
@@ -99,8 +95,8 @@ def periods(row: Row) -> tuple[int, ...]:
     stated = (row.recompute or "").lower()
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
-    matching = (x for p, x in PERIODS.items() if re.fullmatch(p, stated))
-    return next(matching, (1,))
+    period = re.fullmatch(PERIOD, stated)
+    return (max(1, int(period.group(1) or 2)),) if period else (1,)
 
 
 def schedule_of(row: Row) -> Schedule | None:
@@ -184,29 +180,41 @@ def has_cuda_graphs(row: Row, software: Software) -> bool:
     return software.cuda_graphs or stated is not None
 
 
-def dispatch_node(row: Row, site: Machine, stated: Stated, software: Software) -> int:
+def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software) -> int:
     """Return the devices of a node that a token is sent to once.
 
     0 where it is sent once for each of its experts: stated, or by software.
     """
-    notes = row.notes or ""
-    once = re.search(r"\b(Deep|Hybrid)EP\b", notes) or (
-        software.dispatch_once and not re.search(r"\bAlltoAll dispatcher\b", notes)
+    text = f"{free_text(row)}; {row.overlap}; {row.attention_impl}"
+    once = re.search(r"\b(Deep|Hybrid)[- ]?EP\b", text, re.IGNORECASE) or (
+        software.dispatch_once
+        and not re.search(r"\bAll-?to-?All dispatcher\b", text, re.IGNORECASE)
     )
-    return site.shape(stated.num_devices)[1] if once else 0
+    return site.shape(num_devices)[1] if once else 0
 
 
 def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
-    """Return what is overlapped: what a row switches off is not."""
+    """Return what is overlapped: what a row switches on or off, else by software."""
+    columns = {name: getattr(row, f"{name}_overlap") for name in OVERLAP}
+    names = _overlap_in_words(row, software)
+    return tuple(
+        name
+        for name, is_on in columns.items()
+        if (name in names if is_on is None else is_on)
+    )
+
+
+def _overlap_in_words(row: Row, software: Software) -> set[Overlap]:
+    """Return what is overlapped by the words of a row."""
     stated = (row.overlap or "").lower()
     if stated.startswith("none"):
-        return ()
+        return set()
     names = {*software.overlap}
     if "gradient and parameter overlap off" in stated:
         names -= {"weights", "gradients"}
     if re.search(r"all-to-all\b.*\boverlap", stated):
         names.add("ep")
-    return tuple(name for name in OVERLAP if name in names)
+    return names
 
 
 def sharding_group(row: Row, dp: int) -> int:
@@ -253,4 +261,4 @@ def attention_share(row: Row, software: Software, is_hopper: bool) -> float:
 def is_fused(row: Row, software: Software) -> bool:
     """Return whether norms are one kernel: stated, or by software."""
     text = f"{row.attention_impl} {row.notes}"
-    return software.fused or "RMS" in text
+    return software.fused or (row.fused_kernels is None and "RMS" in text)

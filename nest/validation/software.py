@@ -1,16 +1,19 @@
 """What training software does where a row does not say it, by release.
 
-The table is ``data/software.json``: one entry per software and release, each
-fact with its source. The first entry that matches a row holds for it.
+The table is ``data/software.json``: one entry per software, release and kind of
+kernels, each fact with its source. The first entry that matches a row holds for it.
+Predictions of rows and plans for a target or a named software read the same table.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.plan import RECOMPUTE, Overlap, Recompute
@@ -22,6 +25,9 @@ from nest.validation.rows import Row
 #: of them together divide evenly; ``times`` gives every chunk the same work.
 Balance = Literal["blocks", "all", "either", "times"]
 
+#: Who made the kernels.
+Kind = Literal["recipe", "compiled", "eager", "unknown"]
+
 
 class Software(Struct, frozen=True, kw_only=True):
     """One release of a training framework, or of several.
@@ -32,9 +38,10 @@ class Software(Struct, frozen=True, kw_only=True):
         Of the entry.
     based_on
         Name of an entry whose facts hold unless stated here; not what it matches.
-    prefix
-        Beginning of the framework's name in the rows, or of the source's
-        where no framework is named; upper or lower case.
+    names
+        Patterns of words, one of which is anywhere in the framework's name, or in
+        the source's where no framework is named; upper or lower case. Without any
+        all match.
     framework, source, model
         Patterns that are found in the columns of these names, upper or lower
         case; empty ones match all.
@@ -42,6 +49,16 @@ class Software(Struct, frozen=True, kw_only=True):
         Pattern that the device's name begins with.
     precisions
         Precision classes; empty for all.
+    notes
+        Pattern that is found in framework, model or notes, upper or lower case.
+    until
+        The last year of the release, see :func:`year_of`; a row without a year is
+        later. 0: any year.
+    is_known
+        Whether the software is known; not of the entry that matches all.
+    kind
+        Who made its kernels: a vendor's recipe with fused ones, a compiler, or
+        PyTorch operator by operator (``eager``).
     flash_attention, fused
         Whether attention is one fused kernel, and whether norms and other
         chains of elementwise operators are.
@@ -56,15 +73,24 @@ class Software(Struct, frozen=True, kw_only=True):
         them: cuDNN's, or the third FlashAttention.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    selective_operators
+        Whether ``selective`` is torchtitan's per-operator checkpointing, see
+        :class:`~nest.models.operators.base.Execution`.
     fused_loss
         Whether softmax and gradient of the loss are one kernel each.
+    logit_bytes, loss_bytes
+        Memory per logit, see :class:`~nest.models.operators.base.Execution`.
     classic
         Whether GPT models have biases and dropout.
     overlap
         Communication that it overlaps with computation.
     gradient_bytes, state_bytes, buffer_bytes
         Per weight: the gradient that is kept and communicated, optimizer
-        state with master weights, and buffers that are not sharded.
+        state with master weights, and below ZeRO 2 buffers that are not sharded.
+    reduce_bucket, live_weights
+        From ZeRO 2 on, gradients in each buffer that they are copied to for their
+        reduction, of which there are two at ZeRO 2 where gradients overlap; at ZeRO 3,
+        gathered weights that are kept for their next use. 0: none.
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
         made when a backward pass is over; 0: none is made.
@@ -117,24 +143,33 @@ class Software(Struct, frozen=True, kw_only=True):
 
     name: str
     based_on: str = ""
-    prefix: str = ""
+    names: tuple[str, ...] = ()
     framework: str = ""
     source: str = ""
     model: str = ""
     hardware: str = ""
     precisions: tuple[str, ...] = ()
+    notes: str = ""
+    until: int = 0
+    is_known: bool = True
+    kind: Kind = "recipe"
     flash_attention: bool = True
     fused: bool = True
     deterministic: bool = False
     attention_share: PositiveReal = 1.0
     hopper_attention: bool = False
     fused_loss: bool = True
+    logit_bytes: Count = 4
+    loss_bytes: Count = 2
     repeat_attention: bool = True
+    selective_operators: bool = False
     classic: bool = False
     overlap: tuple[Overlap, ...] = ()
     gradient_bytes: Count = 2
     state_bytes: Count = 12
     buffer_bytes: int = 0
+    reduce_bucket: int = 0
+    live_weights: int = 0
     gradient_copy_bytes: int = 0
     accumulation_bytes: int = 0
     keeps_outputs: bool = False
@@ -156,22 +191,63 @@ class Software(Struct, frozen=True, kw_only=True):
 
     def matches(self, row: Row) -> bool:
         """Return whether the entry is about what a row ran with."""
-        beginning = row.framework or row.source or ""
+        year = year_of(row)
         return (
-            beginning.lower().startswith(self.prefix.lower())
+            (not self.names or _has_word(self.names, row.framework or row.source or ""))
             and all(
                 re.search(getattr(self, name), getattr(row, name) or "", re.IGNORECASE)
                 for name in ("framework", "source", "model")
             )
+            and re.search(self.notes, free_text(row), re.IGNORECASE) is not None
             and re.match(self.hardware, row.hardware or "") is not None
             and (not self.precisions or row.precision_class in self.precisions)
+            and (not self.until or (year is not None and year <= self.until))
         )
+
+
+def _has_word(patterns: Sequence[str], text: str) -> bool:
+    """Return whether one of the patterns is in a text, not inside a word."""
+    return any(
+        re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", text, re.IGNORECASE)
+        for pattern in patterns
+    )
+
+
+def free_text(row: Row) -> str:
+    """Return the free text of a row that says what its software did."""
+    return f"{row.framework or ''}; {row.model or ''}; {row.notes or ''}"
+
+
+#: Patterns of years in texts, the last two or all four digits: a year, a release by
+#: year and month, a conference, a paper of arXiv.
+_YEARS = (
+    r"\b20(1[5-9]|2\d)\b",
+    r"(?<![\d.])(2\d)\.(?:0[1-9]|1[0-2])\b(?!\d)",
+    r"\b(?:SC|NSDI|ICLR|ICML|OSDI|SOSP|ASPLOS|EuroSys|MLSys|NeurIPS) ?'?(\d\d)\b",
+    r"\b(1[5-9]|2\d)(?:0[1-9]|1[0-2])\.\d{4,5}",
+)
+
+
+def year_of(row: Row) -> int | None:
+    """Return the year of a row's software: of its release, else of its source.
+
+    Of several the earliest. The text names it ("NeMo 23.05", "SC21", an arXiv number).
+    """
+    for text in (row.framework, row.source):
+        years = [
+            2000 + int(digits)
+            for pattern in _YEARS
+            for digits in re.findall(pattern, text or "")
+        ]
+        if years:
+            return min(years)
+    return None
 
 
 #: Fields that say what an entry is about; all others are facts.
 MATCHERS = (
-    *("name", "based_on", "prefix", "framework", "source", "model"),
-    *("hardware", "precisions", "sources"),
+    *("name", "based_on", "names", "framework", "source", "model"),
+    *("hardware", "precisions", "notes", "until", "is_known", "sources"),
 )
 
 
@@ -201,12 +277,31 @@ SECOND_FLASH_ON_HOPPER = 0.63
 
 
 def software_of(row: Row) -> Software:
-    """Return what is known of the software of a row."""
-    return _software_of(*(getattr(row, name) for name in _MATCHED))
+    """Return what is known of the software of a row, with the facts that it states."""
+    entry = _software_of(*(getattr(row, name) for name in _MATCHED))
+    facts = {
+        fact: getattr(row, column)
+        for column, fact in FACT_COLUMNS.items()
+        if getattr(row, column) is not None
+    }
+    if row.dispatcher:
+        once = re.search(r"(deep|hybrid)[- ]?ep", row.dispatcher, re.IGNORECASE)
+        facts["dispatch_once"] = once is not None
+    return replace(entry, **facts) if facts else entry
+
+
+#: Columns that state a fact of the table, and the fact. Attention, overlap and CUDA
+#: graphs have rules of their own, see :mod:`nest.validation.settings`.
+FACT_COLUMNS = {
+    "fused_kernels": "fused",
+    "fused_loss": "fused_loss",
+    "gradient_bytes": "gradient_bytes",
+    "optimizer_bytes": "state_bytes",
+}
 
 
 #: Columns that entries match.
-_MATCHED = ("framework", "source", "model", "hardware", "precision_class")
+_MATCHED = (*("framework", "source", "model", "hardware", "precision_class", "notes"),)
 
 
 @cache

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from nest.hardware.describe import reads
 from nest.validation.rows import Row
 from nest.validation.settings import schedule_of
-from nest.validation.software import SOFTWARE, software_of
+from nest.validation.software import software_of
 
 #: Words that the rules for a column read, in any case; a text with none of
 #: them says nothing. An interconnect has rules of its own.
@@ -34,7 +34,7 @@ _NOTHING = r"\s*(not (stated|known)\b.*|unknown|n/a|-)?\s*"
 def not_understood(row: Row) -> dict[str, str]:
     """Return texts of a row that no rule reads, by column."""
     texts = {}
-    if row.framework and software_of(row) is SOFTWARE[-1]:
+    if row.framework and not software_of(row).is_known:
         texts["framework"] = row.framework
     for column, pattern in _READ.items():
         text = getattr(row, column)

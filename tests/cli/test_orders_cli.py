@@ -48,7 +48,7 @@ def test_any_order_under_a_target_is_what_it_runs(
 ) -> None:
     """The proof names it; so does a problem file with these options."""
     small = SMALL.replace("--zero 0,1", "--zero 0,1,2")
-    model = f"--model {config} --cluster h100x8 {small}"
+    model = f"--model {config} --cluster h100x8 {small} --overlap none"
     cli.succeeds(f"problems {model} -o p.json")
     for problem in (model, "p.json"):
         problem += " --schedule any --pin pp=2,b=2"
@@ -74,12 +74,17 @@ def test_schedules_that_nobody_stated_are_looked_at(
     cli.succeeds(f"problems {model} -o p.json")
     seen = {}
     for problem in (model, f"{model} --schedule 1f1b", "p.json"):
-        cli.succeeds(f"solve {problem} --pin pp=2,b=2 --headroom 0 -o plan.json")
+        cli.succeeds(
+            f"solve {problem} --pin pp=2,b=2 --headroom 0 -o plan.json --json j.json"
+        )
         says = "other orders of passes: about -" in " ".join(cli.out.split())
-        seen[problem] = says, read_plan("plan.json")
-    (first, plan), *rest = seen.values()
+        faster = json.loads(Path("j.json").read_text()).get("other_orders")
+        seen[problem] = says, faster, read_plan("plan.json")
+    (first, faster, plan), *rest = seen.values()
     assert first
-    assert rest == [(False, plan), (False, plan)]
+    assert rest == [(False, None, plan), (False, None, plan)]
+    assert "--schedule any" in [x["option"] for x in faster]
+    assert all(0 < x["fraction"] < 0.99 for x in faster)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_a_frontier_without_points_says_why(cli: Cli) -> None:
     write("tight.json", tiny_problem(memory_bytes=30))
     cli.succeeds("pareto tight.json --html page.html")
     page = page_of()
-    assert "proven: there is none" in page.text
+    assert "proven of 1F1B plans without overlap: there is none" in page.text
     assert "why: " in page.text
     assert "Plans that no other beats" not in page.text
 
@@ -349,7 +349,7 @@ def test_a_frontier_as_a_page(cli: Cli) -> None:
     assert "knee: point 2, the farthest from the extremes" in page.text
     assert rows["3"][4:6] == ["0.18", "180"]
     assert "proof optimal among 1F1B plans without overlap; point 3" in (page.text)
-    assert "proven: every plan is matched or beaten by one" in page.text
+    assert "1F1B plans without overlap: each is matched or beaten" in page.text
     assert page.text.index("The frontier proven") < page.text.index("The answer fits")
     text = cli.refuses(f"{arguments} {price} --html -")
     assert text.startswith("--html: expected a file, got '-'")

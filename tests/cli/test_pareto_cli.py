@@ -41,7 +41,7 @@ def test_the_table_has_a_row_per_point(cli: Cli) -> None:
         ["1", "8", "120", "33.3", "2", "1", "1", "1", "0", "full"],
     ]
     assert "\n3 plans on the time–memory frontier\n" in cli.out
-    assert "proven: every plan is matched or beaten by one of 3 points" in cli.out
+    assert "proven of 1F1B plans without overlap: each is matched or beaten" in cli.out
     assert "$/step" not in cli.out
     assert cli.err == ""
     cli.succeeds("pareto problem.json --verbose")
@@ -151,14 +151,37 @@ def test_a_search_that_lies_is_loud(cli: Cli) -> None:
 def test_nothing_fits(cli: Cli) -> None:
     write("tight.json", with_device(small(), memory_bytes=7))
     cli.succeeds("pareto tight.json -o plans --prove cpsat")
-    assert "\nno plan fits\nproven: " in cli.out
+    assert "\nno plan fits\nproven of 1F1B plans" in cli.out
     assert list(Path("plans").iterdir()) == []
+
+
+@pytest.mark.parametrize("schedule", ["any", "1f1b,zb-h1"])
+def test_orders_of_passes_are_refused(cli: Cli, schedule: str) -> None:
+    write("small.json", small())
+    cli(f"pareto small.json --schedule {schedule}")
+    assert cli.err == (
+        "nest: error: $.job.schedule: expected one of 1f1b, gpipe, as this search "
+        f"does not order passes, got '{schedule}'; use --schedule 1f1b, or 'nest "
+        "solve' with solver dp\n"
+    )
+
+
+def test_a_document_says_which_plans_its_proof_covers(cli: Cli) -> None:
+    write("small.json", small())
+    cli.succeeds("pareto small.json --schedule gpipe --json p.json")
+    assert "proven of GPipe plans without overlap" in cli.out
+    assert json.loads(Path("p.json").read_text())["proof"] == {
+        "schedules": ["gpipe"],
+        "virtual_stages": [1],
+        "overlap": {},
+        "target": None,
+    }
 
 
 def test_all_that_a_job_allows_is_proven(cli: Cli) -> None:
     write("chunks.json", small(virtual_stages=(1, 2), overlap={"gradients": 0.5}))
     cli.succeeds("pareto chunks.json")
-    assert "proven: every plan" in cli.out
+    assert "proven of 1F1B and interleaved 1F1B plans that overlap" in cli.out
     assert len(rows(cli.out)) == 3
 
 

@@ -104,6 +104,7 @@ def test_what_training_keeps_of_a_model(cli: Cli, config: str) -> None:
         ((), (2, 2, 12)),
         (("--gradients", "fp32"), (2, 4, 12)),
         (("--optimizer", "adam-8bit"), (2, 2, 6)),
+        (("--optimizer", "adam-bf16"), (2, 2, 8)),
         (("--optimizer", "muon", "--gradients", "fp32"), (2, 4, 8)),
     ):
         cli.succeeds(
@@ -152,10 +153,11 @@ def test_one_screen_to_launch_from(cli: Cli, config: str):
     for row in (
         r"fits yes, 99 times in 100: \S+ of \S+ GiB on the fullest device; ",
         r"step time \S+ ms; 9 of 10 measured steps take \S+ – \S+ ms \(from "
-        r"H100 \(\d+ runs of \d+ sources\), no layer profiled, any software\)",
+        r"H100 \(\d+ runs of \d+ sources\), no layer profiled, "
+        r"Megatron-LM \(\d+ runs of \d+ sources\)\)",
         r"speed \S+ tokens/s, \S+ per device; MFU \S+ %",
-        r"proof optimal among 1F1B plans without overlap under --target "
-        r"megatron --headroom \S+%; dp, \S+ s",
+        r"proof optimal among 1F1B plans that overlap tp, cp, weights, gradients "
+        r"under --target megatron --headroom \S+%; dp, \S+ s",
     ):
         assert re.search(f" {row}", text), row
     assert "adam with 4 bytes of gradient" in " ".join(cli.out.split())
@@ -188,7 +190,8 @@ def test_a_launch_in_json(cli: Cli, config: str) -> None:
     # The same plan under the same job, exported.
     Path("plan.json").write_text(json.dumps(cell["plan"]))
     cli.succeeds(
-        f"import hf {config} --cluster h100x4 {SMALL} --gradients fp32 -o problem.json"
+        f"import hf {config} --cluster h100x4 {SMALL} --software Megatron-LM "
+        f"-o problem.json"
     )
     cli.succeeds(f"export problem.json plan.json --to megatron --model {config} -o out")
     assert {p.name: p.read_text() for p in Path("out").iterdir()} == files

@@ -38,7 +38,9 @@ def _predictor(monkeypatch: pytest.MonkeyPatch) -> None:
 #: Three meshes of one model, an fp8 run, and one without its tp.
 MEASURED = text_of(
     *(CELLS | mesh for mesh in MESHES),
-    CELLS | {"source": "vTrain", "precision_class": "fp8", "time_tier": "B"},
+    CELLS
+    | {"source": "vTrain", "precision_class": "fp8", "time_tier": "B"}
+    | {"collected": "2026-11-24"},
     CELLS | {"tp": "", "hardware": "H100"},
 )
 
@@ -103,6 +105,7 @@ def test_details_on_standard_output(cli, table):
         ("--source VTRAIN", "1 rows (source VTRAIN): 1 used"),
         ("--hardware h100", "1 rows (hardware h100): 0 used, 1 skip"),
         ("--min-devices 8", "5 rows (>= 8 devices): 4 used"),
+        ("--after 2026-11-24", "1 rows (collected on or after 2026-11-24): 1 used"),
         ("--limit 2", "2 rows (all rows): 2 used"),
         ("--tier A --limit 4", "4 rows (tier A): 3 used, 1 skipped"),
     ],

@@ -146,7 +146,9 @@ def draw_activations(random: Random, job: Job, piper: bool) -> tuple[Activations
             kept_bytes=random.choice(_SIZES),
             extra_ns=(time_ns(random, 60) if choice == "selective" else 0.0),
             working_bytes=0 if piper else random.choice((0, 0, 30, 81)),
-            static_bytes=random.choice((0, 0, 500)),
+            static_bytes=(static_bytes := random.choice((0, 0, 500))),
+            # Of no draw of its own, which leaves other draws as they are.
+            reruns=choice != "full" or piper or static_bytes == 0,
         )
         for choice in (RECOMPUTE[:2] if chance(random, 5) else job.recompute)
     )

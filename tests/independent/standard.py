@@ -331,6 +331,9 @@ class LayerOfStage:
 
     def recomputation(self) -> int:
         if self.strategy.recompute == "full":
+            entry = activations_of(self.cost, "full")
+            if entry is not None and not entry.reruns:
+                return 0
             return self.one_pass("forward", None)[0]
         if self.strategy.recompute == "selective":
             entry = activations_of(self.cost, "selective")

@@ -7,6 +7,7 @@ best of all orders of a plan is found by :mod:`tests.orders`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -15,35 +16,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.schedules import PassTimes, Times
+from nest.cost.schedules import PassTimes
 from nest.cost.score import score as product_score
-from nest.ir import Plan, Problem
-from nest.search.list_orders import OrderScope
+from nest.ir import Problem
+from nest.ir.job import Job
 from nest.search.order_bounds import order_bound
 from nest.search.orders import order_scope
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, SolverOutput, Status
-from tests.independent.enumerator import in_turn, optimum, plans
+from tests.independent.enumerator import in_turn, optimum
 from tests.independent.generate import draw_pair, draw_tiny
-from tests.independent.rules import (
-    allowed_chunks,
-    batches,
-    block_of,
-    broken_rules,
-    schedule_names,
-    strategies_of,
-)
+from tests.independent.rules import allowed_chunks, broken_rules, schedule_names
 from tests.independent.scorer import score
-from tests.independent.standard import capacity_bytes
-from tests.orders import least_end
+from tests.orders import best_of_all, scope_of_plan
 from tests.properties.profiles import PROFILE, examples
 
 COUNT = {"quick": 2, "dev": 4, "full": 1000}.get(PROFILE, 20)
 PER_TEST = {"quick": 1, "dev": 2}.get(PROFILE, 10)
 MOST_PLANS = 80
-
-#: Passes of a plan, two per chunk and micro-batch.
-MOST_PASSES = 16
 
 
 def solved(problem: Problem) -> SolverOutput:
@@ -111,55 +101,6 @@ def test_lists_of_schedules_agree_with_an_enumeration(first: int) -> None:
 # Any order
 
 
-def scope_of(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
-    """Return what orders of a plan depend on, and its sync."""
-    record = score(problem, plan)
-    blocks = range(len(record.blocks))
-    scope = OrderScope(
-        times=[Times(x.forward, x.backward, x.weight_backward) for x in record.stages],
-        kept_bytes=tuple(x.memory["kept_bytes"] // x.inflight for x in record.stages),
-        free_bytes=tuple(
-            capacity_bytes(problem, plan, block)
-            - record.blocks[block].memory_bytes
-            + record.blocks[block].memory["kept_bytes"]
-            for block in blocks
-        ),
-        block_of=tuple(block_of(plan, chunk) for chunk in range(len(plan.stages))),
-        whole=frozenset(
-            chunk
-            for chunk, stage in enumerate(plan.stages)
-            if any(x.recompute == "full" for x in strategies_of(stage).values())
-        ),
-        num_micro_batches=batches(problem, plan),
-    )
-    return scope, max(block.sync for block in record.blocks)
-
-
-def best_of_all(problem: Problem) -> tuple[int | None, bool]:
-    """Return the best step of all plans in all orders, and if it is known.
-
-    Plans with many passes count with the order that runs one micro-batch at
-    a time; then it is one that can be had.
-    """
-    best: int | None = None
-    known = True
-    scopes: dict[str, tuple[OrderScope, int]] = {}
-    for plan in plans(problem, listed=True):
-        scope, sync = scope_of(problem, plan)
-        scopes.setdefault(f"{scope} {sync}", (scope, sync))
-    for scope, sync in scopes.values():
-        if min(scope.free_bytes) < 0:
-            continue
-        num_passes = 2 * len(scope.times) * scope.num_micro_batches
-        if num_passes > MOST_PASSES:
-            known = False
-            continue
-        end = least_end(scope)
-        if end is not None and (best is None or end + sync < best):
-            best = end + sync
-    return best, known
-
-
 @examples(30, full=2000)
 @given(st.randoms(use_true_random=False))
 def test_orders_depend_on_what_scores_say(random: Random) -> None:
@@ -167,7 +108,7 @@ def test_orders_depend_on_what_scores_say(random: Random) -> None:
     problem, plan = draw_pair(random, "standard", orders=True)
     if not isinstance(plan.order, tuple) or broken_rules(problem, plan):
         return
-    expected, sync = scope_of(problem, replace(plan, order=in_turn(problem, plan)))
+    expected, sync = scope_of_plan(problem, replace(plan, order=in_turn(problem, plan)))
     scope, least = order_scope(problem, replace(plan, order=None), CostModel(problem))
     assert [*map(times_of, scope.times)] == [*map(times_of, expected.times)]
     assert (scope.kept_bytes, scope.free_bytes) == (
@@ -205,35 +146,68 @@ def test_any_order_is_bounded_and_near_the_best(first: int) -> None:
     assert seen["near"] >= 0.8 * seen["all"] - 1, seen
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
-def test_any_order_is_never_slower_than_less_choice(first: int) -> None:
-    """One schedule alone, timed pass by pass, and one number of chunks."""
-    for seed, problem in drawn(first, "any"):
-        job = problem.job
-        step = step_of(problem, solved(problem))
-        for name in schedule_names(problem):
-            chunks = allowed_chunks(problem, name)
-            recompute = job.recompute
-            if name in ("zb-h1", "zb-v"):
-                recompute = tuple(x for x in recompute if x != "full")
-            if not chunks or not recompute:
-                continue
-            alone = replace(
-                job,
-                schedule=name,
-                virtual_stages=chunks if name == "1f1b" else (1,),
-                recompute=recompute,
+# More choice
+
+
+def step_under(problem: Problem, name: str, job: Job) -> int | None:
+    """Return the best step time under one schedule, as its passes take."""
+    plan = solved(replace(problem, job=job)).plan
+    if plan is None:
+        return None
+    record = score(problem, replace(plan, order=name))
+    return record.step if record.feasible else None
+
+
+def jobs_of_one(problem: Problem) -> Iterator[tuple[str, Job]]:
+    """Yield a job for each schedule of a problem, and its name."""
+    for name in schedule_names(problem):
+        assert name is not None
+        chunks = allowed_chunks(problem, name)
+        recompute = problem.job.recompute
+        if name in ("zb-h1", "zb-v"):
+            recompute = tuple(x for x in recompute if x != "full")
+        if chunks and recompute:
+            yield (
+                name,
+                replace(
+                    problem.job,
+                    schedule=name,
+                    virtual_stages=chunks if name == "1f1b" else (1,),
+                    recompute=recompute,
+                ),
             )
-            plan = solved(replace(problem, job=alone)).plan
-            if plan is None:
-                continue
-            record = score(problem, replace(plan, order=name))
-            if record.feasible:
-                said = f"seed {seed}: {step}, {name} {record.step}"
-                assert step is not None, said
-                assert step <= record.step, said
-        for virtual in job.virtual_stages:
-            pinned = replace(job, virtual_stages=(virtual,))
-            less = solved(replace(problem, job=pinned)).claimed_quanta
-            said = f"seed {seed}: {step}, v={virtual} {less}"
-            assert less is None or (step is not None and step <= less), said
+
+
+def jobs_of_chunks(problem: Problem) -> Iterator[Job]:
+    """Yield a job for each number of chunks, of the schedules that have it."""
+    job = problem.job
+    for virtual in job.virtual_stages:
+        schedule = job.schedule
+        if isinstance(schedule, tuple):
+            schedule = tuple(
+                name for name in schedule if virtual in allowed_chunks(problem, name)
+            )
+        if schedule:
+            yield replace(job, schedule=schedule, virtual_stages=(virtual,))
+
+
+@pytest.mark.parametrize("wanted", ["any", "lists", "chunks"])
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_more_choice_is_never_slower(first: int, wanted: str) -> None:
+    """Than one schedule alone, timed pass by pass, or one number of chunks."""
+    for seed, problem in drawn(first, "lists" if wanted == "lists" else "any"):
+        less = {}
+        if wanted == "chunks":
+            chunks = tuple(sorted({1, 2, *problem.job.virtual_stages}))
+            job = replace(problem.job, schedule="1f1b", virtual_stages=chunks)
+            problem = replace(problem, job=job)
+        else:
+            for name, job in jobs_of_one(problem):
+                less[name] = step_under(problem, name, job)
+        step = step_of(problem, solved(problem))
+        for job in jobs_of_chunks(problem):
+            pinned = solved(replace(problem, job=job)).claimed_quanta
+            less[f"v={job.virtual_stages[0]}"] = pinned
+        said = f"seed {seed}: {step}, {less}"
+        known = [x for x in less.values() if x is not None]
+        assert not known or (step is not None and step <= min(known)), said

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from nest.cost.score import score
 from nest.ir import Activations, Problem
@@ -231,6 +232,22 @@ CASES: dict[str, tuple[Problem, int | None]] = {
             recompute=("none", "full"),
         ),
         160,
+    ),
+    # The same, but no framework's checkpoint is around it: τ = 10 + 20.
+    "no checkpoint": (
+        make_problem(
+            {
+                "a": layer(
+                    activations=(RECOMPUTE[0], replace(RECOMPUTE[1], reruns=False))
+                )
+            },
+            devices=1,
+            topology=FREE,
+            memory_bytes=30 - 1,
+            global_batch=4,
+            recompute=("none", "full"),
+        ),
+        120,
     ),
     # ⌈5 / 2⌉ = 3 micro-batches of two samples: 3 · 60.
     "uneven batches": (

@@ -10,11 +10,11 @@ from nest.constraints.targets.records import Framework
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.job import Optimizer
 
-#: Bytes of the moments per weight: two in fp32 (Kingma and Ba 2015), two in
-#: 8 bits (Dettmers et al. 2022, arXiv 2110.02861; the constants of their
-#: blocks are left out), one in fp32 of SGD with momentum and of Muon (Jordan
-#: et al. 2024). Matrices and vectors alike.
-OPTIMIZERS = {"adam": 8, "adam-8bit": 2, "sgd": 4, "muon": 4}
+#: Bytes of the moments per weight: two in fp32 (Kingma and Ba 2015), two in bf16
+#: (DeepSeek-AI 2024, arXiv 2412.19437, section 3.3.3), two in 8 bits (Dettmers et al.
+#: 2022, arXiv 2110.02861; the constants of their blocks are left out), one in fp32 of
+#: SGD with momentum and of Muon (Jordan et al. 2024). Matrices and vectors alike.
+OPTIMIZERS = {"adam": 8, "adam-bf16": 4, "adam-8bit": 2, "sgd": 4, "muon": 4}
 
 #: Bytes of a gradient.
 GRADIENTS = {"bf16": 2, "fp32": 4}

@@ -64,9 +64,11 @@ def paced(name: str | tuple[str, ...]) -> StageSchedule:
     Raises ``UnsupportedProblemError`` if it has none.
     """
     if name == ANY_ORDER or not isinstance(name, str):
+        text = name if isinstance(name, str) else ",".join(name)
         raise UnsupportedProblemError(
             f"$.job.schedule: expected one of {', '.join(SCHEDULES)}, as this search "
-            f"does not order passes, got {name!r}; use 'nest solve' with solver dp"
+            f"does not order passes, got {text!r}; use --schedule 1f1b, or 'nest "
+            f"solve' with solver dp"
         )
     if name not in SCHEDULES:
         raise UnsupportedProblemError(

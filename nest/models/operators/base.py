@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import fsum
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.ir.base import Struct
 from nest.ir.graph import CollectiveCall
 from nest.ir.plan import Recompute
@@ -108,6 +110,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_loss
         Whether softmax and gradient of the loss are one kernel each instead
         of one for every step, as in Megatron-LM up to 2023.
+    logit_bytes, loss_bytes
+        Per logit: what is kept until the backward pass, and what else its loss takes
+        while it runs.
     split_backward
         Whether costs say what gradients of weights take.
     expert_tp
@@ -116,6 +121,9 @@ class Execution(Struct, frozen=True, kw_only=True):
         ``ep·tp`` ranks; needs sequence parallelism.
     repeat_attention
         Whether ``selective`` computes a fused attention again.
+    selective_operators
+        Whether ``selective`` keeps what attention and every other matrix product of a
+        block yield, and computes all other operators again, as torchtitan does.
     dispatch_node
         Devices of a node where tokens are dispatched to experts once for
         each device of a node, and between nodes once for each node; 0 where
@@ -125,6 +133,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_experts
         Whether grouped products of experts apply the activation function
         and cast to fp8 as they write.
+    checkpointed_ends
+        Whether recomputation is of embedding and head too, as of any layer of a plan;
+        frameworks put checkpoints around blocks only.
     accumulation_bytes
         Memory traffic per weight that adds a micro-batch's gradients to
         those of earlier ones, in the backward pass; 0 where the product that
@@ -137,12 +148,16 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_softmax: bool = True
     softmax_batches: int = SOFTMAX_BATCHES
     fused_loss: bool = True
+    logit_bytes: int = FP32
+    loss_bytes: int = BF16
     split_backward: bool = False
     expert_tp: bool = True
     repeat_attention: bool = True
+    selective_operators: bool = False
     dispatch_node: int = 0
     fused_router: bool = True
     fused_experts: bool = False
+    checkpointed_ends: bool = True
     accumulation_bytes: float = 0.0
 
 
@@ -257,8 +272,12 @@ class Node(Struct, frozen=True, kw_only=True):
         a layer have no ``full``).
     repeated
         Names of the operators that ``selective`` computes again.
+    repeated_shares
+        What of an operator it computes again, where that is not all of it.
     working_bytes
         See the module docstring.
+    is_checkpointed
+        Whether recomputation is of it.
     """
 
     operators: tuple[Operator, ...]
@@ -267,7 +286,18 @@ class Node(Struct, frozen=True, kw_only=True):
     expert_weights: int = 0
     kept_bytes: dict[Recompute, int]
     repeated: tuple[str, ...] = ()
+    repeated_shares: dict[str, float] = {}
     working_bytes: int = 0
+    is_checkpointed: bool = True
+
+    def share_repeated(self, name: str) -> float:
+        """Return what of an operator ``selective`` computes again."""
+        return self.repeated_shares.get(name, 1.0) if name in self.repeated else 0.0
+
+    def without_checkpoint(self) -> Node:
+        """Return a node that no choice recomputes."""
+        kept_bytes = dict.fromkeys(self.kept_bytes, self.kept_bytes["none"])
+        return replace(self, kept_bytes=kept_bytes, repeated=(), is_checkpointed=False)
 
     def flops(self) -> tuple[float, float]:
         """Return the forward and the backward FLOPs."""

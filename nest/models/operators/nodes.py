@@ -26,6 +26,7 @@ from nest.models.operators.base import (
 from nest.models.operators.collectives import gathered_bytes, gathers, merged, regions
 from nest.models.operators.mixers import mixer_part
 from nest.models.operators.mlp import dense_mlp, expert_mlp
+from nest.models.operators.selective import by_operators
 from nest.models.weights import (
     embedding_weights,
     final_norm_weights,
@@ -174,6 +175,11 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
         none += block.norms * LOOSE_NORM_BYTES * outer
         selective += block.norms * LOOSE_NORM_BYTES * outer
     region = tokens * hidden * max(block.mlp.experts_per_token, 1)
+    shares: dict[str, float] = {}
+    if execution.selective_operators:
+        shares, selective = by_operators(block, split, operators)
+        repeated = list(shares)
+        selective += BF16 * outer
     return Node(
         operators=tuple(operators),
         collectives=merged(call for node in nodes for call in node.collectives),
@@ -181,6 +187,7 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
         expert_weights=sum(node.expert_weights for node in nodes),
         kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
         repeated=tuple(repeated),
+        repeated_shares=shares,
         working_bytes=gathered_bytes(split, region)
         + max(node.working_bytes for node in nodes),
     )
@@ -238,6 +245,7 @@ def module_node(
         expert_weights=inner.expert_weights,
         kept_bytes=kept_bytes,
         repeated=inner.repeated,
+        repeated_shares=inner.repeated_shares,
         working_bytes=max(
             inner.working_bytes,
             table.working_bytes,
@@ -256,11 +264,11 @@ def head_node(
 ) -> Node:
     """Count final norm, output layer and loss.
 
-    The logits are cut over ``tp`` by vocabulary and kept in fp32
-    (Korthikanti et al. 2022, §4.3); the loss all-reduces three fp32 numbers
-    per token. A tied matrix is held here and in the embedding, as in any
-    pipeline that separates them; summing its two gradients is not counted. A
-    pooled head sees one vector per sample and is not cut. Without a final norm
+    The logits are cut over ``tp`` by vocabulary and kept in fp32 (Korthikanti et al.
+    2022, §4.3), several times by software that does not fuse them; the loss all-reduces
+    three fp32 numbers per token. A tied matrix is held here and in the embedding, as in
+    any pipeline that separates them; summing its two gradients is not counted. A pooled
+    head sees one vector per sample and is not cut. Without a final norm
     ``norm_weights`` is ``0``.
     """
     tp = 1 if head.pooled else split.tp
@@ -273,7 +281,7 @@ def head_node(
     logits = tokens * rows
     region = tokens * hidden
     operators = []
-    none = selective = FP32 * logits
+    none = selective = execution.logit_bytes * logits
     if head.transform:
         rows_in = outer // hidden
         operators += [
@@ -311,7 +319,7 @@ def head_node(
         weights=head_weights(head, hidden, rows) + norm_weights,
         kept_bytes={"none": none, "selective": selective, "full": BF16 * outer},
         repeated=("final norm",) if norm_weights else (),
-        working_bytes=gathered + BF16 * logits,
+        working_bytes=gathered + execution.loss_bytes * logits,
     )
 
 

@@ -172,6 +172,8 @@ def timed_cost(
                     node.kept_bytes["none"] - node.kept_bytes[choice]
                     for node, _ in layers
                 ),
+                reruns=choice != "full"
+                or any(node.is_checkpointed for node, _ in layers),
             )
             for choice in RECOMPUTE
         ),
@@ -202,8 +204,7 @@ def _with_hosts(
             each = count * _kernels(operator, calibration)
             kernels += each * operator.kernels
             backward_kernels += each * operator.backward_kernels
-            if operator.name in node.repeated:
-                repeated += each * operator.kernels
+            repeated += node.share_repeated(operator.name) * each * operator.kernels
     return replace(
         cost,
         forward_host_ns=host_ns(kernels, "forward"),
@@ -236,8 +237,8 @@ def _passes_ns(
         each = _kernels(operator, calibration)
         forward.append((times[0], each * operator.kernels))
         backward.append((times[1], each * operator.backward_kernels))
-        if operator.name in node.repeated:
-            repeated.append(forward[-1])
+        share = node.share_repeated(operator.name)
+        repeated.append((share * times[0], share * each * operator.kernels))
         if operator.has_weights:
             weights.append(times[1] / 2)
     if execution.accumulation_bytes:

@@ -450,7 +450,8 @@ def test_interleaved_plans_that_are_too_many_are_a_gap(monkeypatch):
     assert (gap.above_bytes, gap.up_to_bytes) == (-1, 10**9)
     assert [point.proven for point in found.points] == [False, False]
     assert not found.proven
-    (line,) = proof_lines(found)
+    searched, line = proof_lines(found)
+    assert searched == "searched: 1F1B and interleaved 1F1B plans without overlap"
     assert line.startswith("not proven: 2 devices from 0 bytes to 0.93 GiB")
     assert line.endswith("where a step takes at least 120.000 ns")
 

@@ -139,6 +139,14 @@ def test_the_noise_is_in_every_figure_and_in_the_bound() -> None:
     assert found.bound_ns == pytest.approx(225e6 * math.exp(0.2))
 
 
+def test_unknown_software_has_more_noise_in_every_figure() -> None:
+    """Noise of 0.06 and 0.08 are 0.1, around e^0.3."""
+    found = robust(chain(), noise=0.06, software=0.08, slower=0.3)
+    assert found.best is not None
+    assert found.best.guaranteed_ns == pytest.approx(240e6 * math.exp(0.5))
+    assert found.bound_ns == pytest.approx(225e6 * math.exp(0.5))
+
+
 def test_the_fastest_plan_may_be_the_safest() -> None:
     """A deviation of 0.1 of the network: e^(0.2 · 0.208) is 1.0425."""
     found = robust(chain(), network=0.1)

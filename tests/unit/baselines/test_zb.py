@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from baselines import zb
 from baselines.zb import ZbSolver
 from nest.cost.schedules import Times
 from nest.cost.schedules.ordered import pass_text, read_order
@@ -23,8 +24,10 @@ from nest.search.list_orders import OrderScope
 from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
 from nest.search.zero_bubble import best_zero_bubble_order, zero_bubble_order
+from nest.solvers import registry
 from nest.solvers.base import SolveOptions, Status
 from tests.builders import kept_or_full, make_cost, make_levels, make_problem
+from tests.orders import least_end
 
 OPTIONS = [*itertools.product((False, True), repeat=2)]
 
@@ -151,6 +154,39 @@ def test_a_plan_has_the_stages_of_the_optimum_under_1f1b() -> None:
     assert best.claimed_quanta == 330
     assert best.plan == replace(output.plan, order=None)
     assert isinstance(output.plan.order, tuple)
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"), [("", 36), ("engine", 39), ("room", 39)]
+)
+def test_the_program_beats_the_heuristic(
+    missing: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stages of (5, 2, 5) and (2, 3, 2) with room for two of three."""
+    costs = {
+        "a": make_cost(5, 7, weight_backward_ns=5, kept_bytes=1),
+        "b": make_cost(2, 5, weight_backward_ns=2, kept_bytes=1),
+    }
+    job = {"global_batch": 3, "micro_batches": (1,), "replicas": (1,)}
+    problem = make_problem(
+        costs,
+        edge=1,
+        topology=make_levels((2, 0.0, 1e18)),
+        devices=2,
+        memory_bytes=2,
+        **{"schedule": "any", "pipeline_parallel": (2,), **job},
+    )
+    scope = scope_of([(5, 2, 5), (2, 3, 2)], [2, 2], 3)
+    assert best_zero_bubble_order(scope).end == 39
+    assert least_end(scope) == 36
+    if missing == "engine":
+        monkeypatch.setattr(registry, "_ORDER_ENGINE", "no_such_engine")
+    if missing == "room":
+        monkeypatch.setattr(zb, "MOST_PROVEN", 17)
+    output = ZbSolver().solve(problem, SolveOptions())
+    assert output.own_objective_ns == expected
+    assert output.plan is not None
+    assert score(problem, output.plan).step_quanta == expected
 
 
 def test_stages_that_recompute_all_run_whole_backward_passes() -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 from msgspec.structs import FieldInfo, fields
 
+from bench import number_list
 from bench.calibrate_links import NVLINK_STEP_NS
+from bench.result_files import result_path
 from nest.calibration.parameters import EVERY, PARAMETERS, SOFTWARE
 from nest.hardware.calibration import Calibration
 from nest.hardware.calibration import Software as Fractions
@@ -163,21 +165,28 @@ def test_the_docs_count_every_number():
     assert documented() == {**counts, "all": sum(counts.values())}
 
 
+def test_the_list_has_each_of_them():
+    numbers = number_list.all_numbers()
+    assert number_list.counts(numbers) == counted()
+    stored_list = result_path("numbers").with_suffix(".md").read_text("utf-8")
+    assert stored_list == number_list.page(numbers)
+
+
 def test_there_are_few():
     assert sum(counted().values()) <= MOST
 
 
-def test_intervals_have_eighteen():
+def test_intervals_have_twenty_nine():
     path = files("nest.calibration") / "data" / "intervals.json"
-    numbers = json.loads(path.read_bytes())
-    flat = [
-        value
-        for entry in numbers.values()
-        for value in (entry.values() if isinstance(entry, dict) else [entry])
-    ]
-    assert sum(isinstance(value, float) for value in flat) == 18
+
+    def numbers(entry: object) -> int:
+        if isinstance(entry, dict):
+            return sum(map(numbers, entry.values()))
+        return isinstance(entry, float)
+
+    assert numbers(json.loads(path.read_bytes())) == 29
     text = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
-    assert "Intervals have eighteen more" in text
+    assert "Intervals have 29 more" in text
 
 
 def test_every_field_of_a_calibration_is_counted():

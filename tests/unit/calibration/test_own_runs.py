@@ -492,9 +492,9 @@ def test_step_times_in_another_unit(factor, message):
     ],
 )
 def test_a_cluster_that_is_slower_as_a_whole_is_learned(factor, count, text):
-    """The prior of one factor lies where all runs are."""
+    """The prior of one factor lies where all runs are, if the user accepts that."""
     rows = [slowed(row, factor) for row in rows_under()[:count]]
-    learned = learn(runs_of(rows))
+    learned = learn(runs_of(rows), accept=True)
     assert learned.factor == pytest.approx(factor, rel=0.1)
     assert np.abs(learned.errors_after).max() < 0.06
     assert learned.odd == []
@@ -703,9 +703,7 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(example, names)
-    ((site, _),) = names["parts"]
     assert len(names["proposals"]) == PROPOSED
-    assert site.calibration == names["learned"].file.families["A100"]
 
 
 def test_a_document_of_runs_without_proposals(learned):

@@ -25,7 +25,7 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
 from nest.errors import InvalidPlanError, NestError, UnsupportedProblemError
 from nest.hardware import parse_cluster
-from nest.ir import Optimizer, Plan, Problem, Strategy
+from nest.ir import Activations, Optimizer, Plan, Problem, Strategy
 from nest.ir.io import decode_problem, encode, problem_hash
 from nest.models import builtin
 from nest.models.choices import Request, choose
@@ -121,6 +121,20 @@ def test_a_certificate_derived_by_hand() -> None:
         {"replicas": 2, "micro_batch": 1, "prices": [[0, 100]], "labels": 0},
     ]
     verify(problem, certificate)
+
+
+def test_a_layer_without_a_checkpoint_runs_once() -> None:
+    """Two micro-batches of 10 + 20 ns, although full recomputation alone fits."""
+    kept = (Activations(recompute="full", kept_bytes=0, reruns=False),)
+    problem = make_problem(
+        {"a": (make_cost(10, 20, activations=kept),)},
+        devices=1,
+        topology=NCCL,
+        global_batch=2,
+        recompute=("full",),
+    )
+    plan = make_plan(("a", Strategy(recompute="full")))
+    verify(problem, proves(problem, plan, 60))
 
 
 def test_prices_of_devices_bound_the_sum() -> None:

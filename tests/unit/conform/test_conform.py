@@ -23,9 +23,11 @@ from nest.solvers.base import Capabilities, SolveOptions, Status
 from nest.solvers.result import Outcome
 from nest.solvers.run import run_solver
 from tests.children import wait_until
+from tests.independent.enumerator import optimum
 from tests.inside import run_inside
 from tests.loopback import GOOD_NS, good_plan, tiny_problem
 from tests.loopback import TARGET as LOOPBACK
+from tests.orders import best_of_all
 from tests.wrong import TARGET
 
 NAMES = ("wrong", "moody", "misnamed", "no-plans")
@@ -57,12 +59,44 @@ def reference(name: str) -> Reference:
     return found
 
 
+OWN_PROBLEMS = {name: reference(f"conform-{name}") for name in OWN}
+
+#: Those whose plans order their passes.
+ORDERED = ("any-order", "schedules")
+
+
 @pytest.mark.parametrize("solver", ["brute", "dp"])
 def test_the_stored_optima_are_optima(solver: str) -> None:
-    for known in references()[: len(OWN)]:
+    for name, known in OWN_PROBLEMS.items():
+        if name in ORDERED:
+            continue
         found = run_inside(known.problem, solver)
         assert found.status is Status.OPTIMAL
         assert found.step_quanta == known.optimum_quanta
+
+
+def test_the_stored_optima_of_orders_are_optima() -> None:
+    """Of all plans in all orders, or under each name; names alone are worse."""
+    problems = [OWN_PROBLEMS[name] for name in ORDERED]
+    values = [best_of_all(problems[0].problem), (optimum(problems[1].problem)[0], True)]
+    assert values == [(x.optimum_quanta, True) for x in problems]
+    for known in problems:
+        found = run_inside(known.problem, "dp")
+        assert found.step_quanta == known.optimum_quanta
+    ordered = problems[0]
+    assert ordered.plan is not None
+    assert isinstance(ordered.plan.order, tuple)
+
+
+@pytest.mark.parametrize(
+    ("solver", "name"),
+    [("zb", "any-order"), ("random", "schedules"), ("dp", "schedules")],
+)
+def test_planners_of_orders_conform(solver: str, name: str) -> None:
+    """A bound is proof enough; a planner of 1F1B claims nothing about passes."""
+    report = conform(solver, problems=[OWN_PROBLEMS[name]])
+    assert report.failed == ()
+    assert report.cells[0]["outcome"] == "solved"
 
 
 def test_the_references_are_proven_and_of_all_kinds() -> None:

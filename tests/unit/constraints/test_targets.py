@@ -97,7 +97,7 @@ def test_what_training_keeps_per_weight():
     }
     smaller = optimizer_of(target("megatron"), "bf16", "adam-8bit")
     assert (smaller.gradient_bytes, smaller.state_bytes) == (2, 6)
-    for name in ("sgd", "muon"):
+    for name in ("adam-bf16", "sgd", "muon"):
         assert optimizer_of(target("any"), None, name).state_bytes == 8
 
 
@@ -177,7 +177,7 @@ def test_extensions_are_left_as_far_as_they_exist():
     )
     job = for_target(problem, "megatron").job
     assert job.virtual_stages == (1, 2)
-    assert job.overlap == {"tp": 0.5}
+    assert job.overlap == {"tp": 0.5, "cp": 0.5}
     assert job.distributed_optimizer
     assert (job.granularity, job.uneven_batches) == ("stage", False)
     job = for_target(problem, "deepspeed").job
@@ -319,7 +319,7 @@ def test_experts_are_not_exchanged_behind_several_modules_of_predictions():
         plan = make_plan(("in b0 b1 b2 b3 out", SINGLE))
         plan = replace(plan, overlap=("ep",))
         found = texts("megatron", whole, plan)
-        assert found == ["overlap: ep | tp or weights or gradients"] * (count > 1)
+        assert found == ["overlap: ep | tp or cp or weights or gradients"] * (count > 1)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_extensions_that_do_not_exist_are_listed():
         replicas=1,
         micro_batch=1,
         virtual_stages=2,
-        overlap=("cp",),
+        overlap=("ep",),
         distributed_optimizer=True,
         stages=tuple(
             Stage(layers=names, devices=1, strategy=SINGLE) for names in chunks
@@ -463,12 +463,12 @@ def test_extensions_that_do_not_exist_are_listed():
     fp32 = Optimizer(gradient_bytes=4)
     problem = four_layers(
         virtual_stages=(1, 2),
-        overlap={"cp": 0.5},
+        overlap={"ep": 0.5},
         distributed_optimizer=True,
         optimizer=fp32,
     )
     assert texts("torchtitan", problem, plan) == [
-        "overlap: cp | tp or weights or gradients",
+        "overlap: ep | tp or weights or gradients",
         "distributed_optimizer: true | false",
         *(
             f"stage {number}: zero=0 over 1 | zero to be 2 or 3 over several "
@@ -476,9 +476,7 @@ def test_extensions_that_do_not_exist_are_listed():
             for number in (1, 2, 3, 4)
         ),
     ]
-    assert texts("megatron", problem, plan) == [
-        "overlap: cp | tp or ep or weights or gradients"
-    ]
+    assert texts("megatron", problem, plan) == []
     assert "virtual_stages: 2 | 1" in texts("deepspeed", problem, plan)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.hardware_tables import devices_table, links_table, machines_table
+from bench.hardware_tables import devices_table, links_table
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware import (
     device_spec,
@@ -52,10 +52,16 @@ def test_family_matches_whole_words_only():
 
 def test_unknown_device():
     with pytest.raises(
-        UnknownNameError,
-        match=r"hardware: expected one of A100-40GB-SXM, .*; got 'Abacus'",
+        UnknownNameError, match=r"hardware: expected one of 41 names, .*; got 'Abacus'"
     ):
         device_spec("Abacus")
+
+
+@pytest.mark.parametrize(("text", "known"), rows("hardware", "refused_devices"))
+def test_no_other_device_is_taken(text, known):
+    """The message lists the devices that a name may mean, or all."""
+    with pytest.raises(UnknownNameError, match=rf"expected one of {known}[;,]"):
+        device_spec(text)
 
 
 def test_every_device_can_be_built_and_priced():
@@ -149,7 +155,7 @@ def test_cluster_names(text, name, count):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("abacusx8", "machine: expected one of 54 names, .*; got 'abacus'"),
+        ("abacusx8", "machine: expected one of 70 names, .*; got 'abacus'"),
         (
             "h100x0",
             "cluster: expected 1 to 1048576 devices, got 'h100x0'; name a "
@@ -178,7 +184,7 @@ def test_bad_cluster_names(text, message):
 
 def test_unknown_machine():
     with pytest.raises(
-        UnknownNameError, match=r"machine: expected one of 54 names, .*'dgx-z100'"
+        UnknownNameError, match=r"machine: expected one of 70 names, .*'dgx-z100'"
     ):
         machine("dgx-z100")
 
@@ -235,6 +241,20 @@ def test_wires_of_a_dgx_1():
     assert [node.fraction(m) for m in (2, 3, 4, 7, 8)] == pytest.approx(
         [1 / 3, 1 / 3, 2 / 3, 2 / 3, 1]
     )
+
+
+def test_power_sets_clocks_within_a_generation():
+    """H20 has 3.8 times the power per FLOP of H100, and no product exceeds its peak.
+
+    L40S takes the rates of another generation, whose power says nothing.
+    """
+    h20, nvl = machine("h20"), machine("h100-nvl")
+    rates = h20.calibration
+    assert h20.power_share * rates.matmul_fraction == pytest.approx(1)
+    ratio = (400 / 835) / rates.watts_per_tflops
+    assert nvl.power_share == pytest.approx(ratio**rates.power_exponent)
+    assert device_spec("L40S").power_w == 350
+    assert machine("l40s").power_share == 1
 
 
 def test_own_calibration_replaces_the_stored_one():
@@ -372,11 +392,7 @@ def test_what_was_recalled_of_machines_is_confirmed() -> None:
 
 @pytest.mark.parametrize(
     ("table", "page"),
-    [
-        (devices_table, "hardware.md"),
-        (machines_table, "hardware.md"),
-        (links_table, "results/links.md"),
-    ],
+    [(devices_table, "hardware.md"), (links_table, "results/links.md")],
 )
 def test_the_documentation_shows_the_data(table, page):
     assert table() in (DOCS / page).read_text(encoding="utf-8")

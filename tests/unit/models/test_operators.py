@@ -477,6 +477,19 @@ def test_the_loss_is_fused_or_not() -> None:
         assert loss.backward_bytes == sizes[1] * logits
 
 
+def test_logits_take_what_software_keeps_of_them() -> None:
+    """4 bytes kept and 2 in work by default; of eager PyTorch 8 in work."""
+    split = Split(sequence_length=256)
+    logits = 256 * 1024
+    fused = head_node(Head(outputs=1000), 1024, split)
+    eager = Execution(logit_bytes=8, loss_bytes=8)
+    loose = head_node(Head(outputs=1000), 1024, split, eager)
+    kept = loose.kept_bytes["none"] - fused.kept_bytes["none"]
+    assert kept == (8 - 4) * logits
+    assert fused.working_bytes == 2 * logits
+    assert loose.working_bytes == 8 * logits
+
+
 def test_the_fused_softmax_takes_matrices_by_four() -> None:
     """16 heads over 8 devices: two matrices per sample."""
     unfused = Execution(flash_attention=False)

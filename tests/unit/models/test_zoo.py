@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bench.hardware_tables import models_table
 from nest.cost.score import score
-from nest.errors import InvalidOptionError, InvalidProblemError
+from nest.errors import InvalidOptionError, InvalidProblemError, UnknownNameError
 from nest.hardware import Machine, machine
 from nest.ir import Plan, Problem, Stage, Strategy
 from nest.ir.graph import Activations, CollectiveCall, LayerCost
@@ -33,6 +33,7 @@ from nest.models.weights import (
     mlp_weights,
 )
 from nest.models.zoo import ARCHITECTURES, architecture, kind_of, names
+from tests.rows import rows
 
 ROOT = Path(__file__).parents[3]
 H100 = machine("h100")
@@ -122,6 +123,27 @@ def test_the_zoo_is_complete() -> None:
         "encoder-decoder",
         "two towers",
     }
+
+
+@pytest.mark.parametrize(("text", "name"), rows("models", "names"))
+def test_models_go_by_the_names_that_people_write(text: str, name: str) -> None:
+    assert architecture(text).name == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Llama-3.1-80B", "Llama-3-1-8B", "Qwen3-8B-FP8", "Mistral-7B-v0.2", "t5-base"],
+)
+def test_no_other_model_is_taken(text: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"names, such as .*; got '{text}'"):
+        architecture(text)
+
+
+def test_names_and_aliases_are_distinct() -> None:
+    every = [name for model in ARCHITECTURES for name in (model.name, *model.aliases)]
+    assert [architecture(name).name for name in every] == [
+        model.name for model in ARCHITECTURES for _ in (model.name, *model.aliases)
+    ]
 
 
 def test_a_record_of_the_zoo_has_known_keys_only() -> None:
@@ -221,7 +243,7 @@ def test_parts_of_bert_and_vit_heads() -> None:
     ids=by_name,
 )
 def test_flops_per_token_are_six_per_weight(model: Architecture) -> None:
-    """FLOPs per token are 6 N, and attention 12 L s a d.
+    """FLOPs per token are 6 N, and attention 12 L s a d, `s` at most the window.
 
     A weight takes one multiplication and one addition forward and twice that
     backward. ``N`` are the weights a token visits, of the token and position
@@ -233,7 +255,7 @@ def test_flops_per_token_are_six_per_weight(model: Architecture) -> None:
         attention = block.attention
         value = attention.value_size or attention.head_size
         width = attention.heads * (attention.head_size + value)
-        core += 6 * s * width
+        core += 6 * min(s, attention.window or s) * width
     visited = model.active_parameters - embedding_weights(model.towers[0])
     if model.head.tied:
         visited += model.head.outputs * model.towers[0].hidden

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench import measured_facts, own_runs, validation
+from bench import kernels, measured_facts, own_runs, refit, validation
 from bench.result_files import ROOT, page_path, read_rows, result_path
 
 
@@ -44,6 +44,8 @@ def of_study(name: str) -> list[dict[str, Any]]:
 TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ("accuracy", "validation", accuracy),
     ("bundled-runs", "facts", facts),
+    ("kernels", "kernels", lambda: kernels.tables(stored("kernels")["families"])),
+    ("kernels", "refit", lambda: refit.tables(stored("refit"))),
     ("own-runs", "own runs", lambda: own_runs.table(stored("own_runs")["sources"])),
     (
         "published-plans",

@@ -134,7 +134,7 @@ def test_an_axis_is_a_setting_and_a_choice() -> None:
         if axis.name != "dp":
             assert axis.name in JOB_FIELDS
             assert axis.name in Choice.__struct_fields__
-    settings = {*JOB_FIELDS} - {"profile", "calibration"}
+    settings = {*JOB_FIELDS} - {"profile", "calibration", "software"}
     assert settings == {*Choice.__struct_fields__} - {"target"}
 
 

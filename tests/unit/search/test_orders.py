@@ -20,7 +20,7 @@ from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
 from nest.search.task import SearchTask
 from nest.solvers import registry
-from nest.solvers.base import Deadline, SolveOptions, Status
+from nest.solvers.base import Deadline, SolveOptions, SolverOutput, Status
 from tests.builders import make_cost, make_levels, make_plan, make_problem, with_job
 from tests.orders import least_end
 
@@ -150,6 +150,69 @@ def test_plans_of_one_chunk_per_block_get_zero_bubble_orders() -> None:
     alone.run(lambda: False, orders.FIRST_ORDERS)
     assert alone.best is not None
     assert alone.best.end > 772
+
+
+# Lists of schedules
+
+
+@pytest.mark.parametrize("limit_s", [None, 1e6])
+def test_plans_are_tried_under_every_schedule_before_bounds(
+    limit_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where time is limited; a formula bounds no passes, so 1F1B is left out."""
+    calls: list[tuple[str, bool]] = []
+
+    def search(task: SearchTask, with_bounds: bool) -> SolverOutput:
+        calls.append((str(task.model.problem.job.schedule), with_bounds))
+        return SolverOutput(status=Status.NO_SOLUTION, lower_bound_quanta=30)
+
+    def bound(task: SearchTask, *_: object) -> tuple[int, None]:
+        name = str(task.model.problem.job.schedule)
+        calls.append((f"bound of {name}", True))
+        return {"zb-h1": 40, "zb-v": 50}.get(name, 20), None
+
+    monkeypatch.setattr(orders, "search_schedule", search)
+    monkeypatch.setattr(orders, "bound_all", bound)
+    names = ("zb-h1", "zb-v")
+    problem = chain(schedule=names, virtual_stages=(2,))
+    output = DpSolver().solve(problem, SolveOptions(time_limit_s=limit_s))
+    tried, bounded = calls[: len(calls) // 2], calls[len(calls) // 2 :]
+    if limit_s is None:
+        assert calls == [("zb-h1", True), ("zb-v", True), (f"bound of {names}", True)]
+        assert output.lower_bound_quanta == 30
+        return
+    assert tried == [("zb-h1", False), ("zb-v", False)]
+    assert bounded[:2] == [("bound of zb-h1", True), ("bound of zb-v", True)]
+    assert output.lower_bound_quanta == 40
+
+
+def test_the_plan_of_a_schedule_is_tried_under_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two blocks of two layers: 3 · 60 under 1F1B; with W in the gaps 20 + 2 · 60.
+
+    The bound of 1F1B is that of its formula, and counts for nothing.
+    """
+    plan = make_plan(("a b", Strategy()), ("c d", Strategy()))
+    seen = []
+
+    def search(task: SearchTask, _: bool) -> SolverOutput:
+        seen.append(task.model.problem.job.schedule)
+        return SolverOutput(
+            status=Status.FEASIBLE,
+            plan=plan if seen[-1] == "1f1b" else None,
+            claimed_quanta=180,
+            lower_bound_quanta=130,
+        )
+
+    monkeypatch.setattr(orders, "search_schedule", search)
+    problem = chain(schedule=("1f1b", "zb-h1"), replicas=(1,))
+    output = DpSolver().solve(problem, SolveOptions())
+    assert seen == ["1f1b", "zb-h1"]
+    assert output.plan is not None
+    assert (output.plan.order, output.claimed_quanta) == ("zb-h1", 140)
+    assert output.lower_bound_quanta is not None
+    assert output.lower_bound_quanta < 130
 
 
 # Few passes

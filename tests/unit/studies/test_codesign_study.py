@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bench.codesign import LIMITED, attention_markdown, figures, markdown, spec_of
+from bench.codesign import LIMITED, figures, markdown, spec_of
 from bench.codesign_operators import (
     A100,
     APPLICATIONS,
@@ -111,15 +111,12 @@ def test_regrets_of_other_searches():
     assert line == (
         "| gpt2 | 2.00, not proven | 7.8 | 8, 0.00 to 25.00 % | 9, 1.00 to 10.00 % |"
     )
-    (line,) = attention_markdown([of_gpt2]).splitlines()[2:]
-    assert line == ("| gpt2 | chip 1: 2.00 | chip 5: 0.40 |")
 
 
 def test_the_page_has_the_regrets_of_the_results():
     rows = read_rows("codesign")
     page = page_path("codesign").read_text()
     assert markdown(rows) in page
-    assert attention_markdown(rows) in page
 
 
 def test_the_question_of_the_study():

@@ -79,9 +79,13 @@ def test_a_device_must_have_more(text):
 def test_plans_within_the_upper_end_of_their_memory():
     """e^0.25 is 1.2840: 7788 of 10,000 bytes, 3894 of 5,000."""
     numbers = stored_deviations()
-    wide = replace(numbers, memory=replace(numbers.memory, high_90=0.25))
+    memory = replace(numbers.memory, high_90=0.25)
+    wide = replace(numbers, memory=memory, memory_kinds={})
     found = within_memory(on(10_000, 5_000), wide)
     assert [x.memory_bytes for x in found.cluster.types] == [7788, 3894]
+    kinds = {"unknown": replace(numbers.memory, high_90=0.5)}
+    roomy = within_memory(on(10_000, 5_000), replace(wide, memory_kinds=kinds))
+    assert [x.memory_bytes for x in roomy.cluster.types] == [6065, 3032]
     # What is kept free is there for it, but no plan may count on it.
     roomy = within_memory(with_headroom(on(10_000, 5_000), "10%"), wide)
     assert [x.memory_bytes for x in roomy.cluster.types] == [7788, 3894]

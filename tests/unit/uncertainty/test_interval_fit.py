@@ -11,6 +11,8 @@ import pytest
 
 from bench.result_files import ROOT, result_path
 from nest.uncertainty.intervals import Quantiles, stored_deviations
+from nest.validation.rows import Row
+from nest.validation.software import SOFTWARE
 
 
 @pytest.fixture
@@ -76,11 +78,11 @@ def test_intervals_of_own_runs_are_of_what_these_tell(fit: ModuleType) -> None:
     """
     random = np.random.default_rng(1)
     errors = 0.2 + 0.01 * random.standard_normal(60)
-    parts = np.zeros((60, 6))
+    parts = np.zeros((60, 7))
     parts[:, 0] = 1.0
     table = SimpleNamespace(parts=parts, errors=errors)
     step = Quantiles(low_90=-2, low_50=-1, high_50=1, high_90=2)
-    values = np.array([0.05, 0.3, 0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 1.0])
+    values = np.array([0.05, 0.3, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1, 0.05, 1.0])
     numbers = fit.Numbers(tuple(fit.PRIORS), values, step)
     found = fit.own_runs_draw(table, numbers, np.arange(60), np.arange(20))
     assert found["within_50"] > 0.9
@@ -98,3 +100,108 @@ def test_what_is_called_equal_is_seldom_in_order() -> None:
         assert figures["right_of_equal"] < 0.9
         assert figures["right_of_equal"] < figures["right_of_others"]
     assert pairs["all"]["right_of_others"] > 0.9
+
+
+def test_the_term_between_software_is_the_one_that_was_drawn(fit: ModuleType) -> None:
+    """Medians e^0.1 times a normal error of 0.3; rows scatter by 0.02 around them.
+
+    One software has a thousand rows, and counts as one of two hundred.
+    """
+    random = np.random.default_rng(2)
+    medians = 0.1 + 0.3 * random.standard_normal(200)
+    stacks = np.array([*range(200), *[0] * 1000])
+    errors = medians[stacks] + 0.02 * random.standard_normal(1200)
+    software, slower = fit.fit_strangers(errors, np.full(1200, 0.02), stacks)
+    # A t distribution of 4 degrees is narrower for normal errors.
+    assert software == pytest.approx(0.26, abs=0.03)
+    assert slower == pytest.approx(0.1, abs=0.03)
+
+
+def test_without_rows_the_term_between_software_is_its_prior(fit: ModuleType) -> None:
+    nothing = np.zeros(0)
+    found = fit.fit_strangers(nothing, nothing, np.zeros(0, int))
+    assert found == pytest.approx((0.2, 0.1))
+
+
+def test_the_ends_of_intervals_of_known_and_unknown_software(fit: ModuleType) -> None:
+    """0.03 and 0.04 are 0.05, around 0.1."""
+    table = SimpleNamespace(parts=np.zeros((2, 7)))
+    step = Quantiles(low_90=-2, low_50=-1, high_50=1, high_90=3)
+    values = np.array([0.03, *[0.0] * 7, 0.05, 1.0])
+    numbers = fit.Numbers(tuple(fit.PRIORS), values, step, (0.04, 0.1))
+    found = numbers.bounds(table, np.array([True, False]))
+    assert found[0] == pytest.approx([-0.06, -0.03, 0.03, 0.09])
+    assert found[1] == pytest.approx([0.0, 0.05, 0.15, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack"),
+    [
+        ("Megatron-LM + ZB-2p", "megatron-lm"),
+        ("NeMo/Megatron-Core", "nemo"),
+        ("MaxText (JAX/XLA)", "maxtext"),
+        ("Megatron-Core @HEAD (dev)", "megatron-core"),
+        (None, "paper"),
+    ],
+)
+def test_software_is_told_apart_by_its_first_word(
+    fit: ModuleType, framework: str | None, stack: str
+) -> None:
+    assert fit.stack_of(Row(framework=framework, source="Paper, Table 1")) == stack
+
+
+def test_runs_of_a_software_are_also_those_of_what_is_based_on_it(
+    fit: ModuleType,
+) -> None:
+    """Two sources of recipes are of Megatron-Bridge, and not of Megatron-Core.
+
+    Megatron-LM has the facts of Megatron-Core, and its runs.
+    """
+
+    def case(framework: str, source: str, experts: int | None) -> SimpleNamespace:
+        row = Row(framework=framework, experts=experts, hardware="B200-180GB")
+        return SimpleNamespace(row=row, source=source, family="B200")
+
+    cases = [
+        case("Megatron-Core 0.13", "one", None),
+        case("Megatron-Bridge 25.09", "two", None),
+        case("Unheard-of", "three", None),
+    ]
+    runs = fit.programs_of(cases)
+    assert runs["Megatron-Bridge"] == {"Blackwell": {"two": 1}}
+    assert runs["Megatron-Core"] == {"Blackwell": {"one": 1}}
+    assert runs["Megatron-LM"] == runs["Megatron-Core"]
+    assert not any(runs[entry.name] for entry in SOFTWARE if not entry.is_known)
+    entries = {entry.name: entry for entry in SOFTWARE}
+    tests = entries["Megatron-Core in SimuMax's runs"]
+    assert fit.entries_of(tests) == [
+        *(tests.name, "Megatron-Core", "Primus", "Megatron-LM")
+    ]
+
+
+def test_memory_of_recipes_is_that_of_recipes(fit: ModuleType) -> None:
+    """Twenty errors of 0.1: they are all of a recipe's, a quarter of all software."""
+    rows = [(Row(framework="Megatron-Core", mem_class="nvidia-smi"), 0.1)] * 20
+    kinds = fit.memory_kinds(rows)
+    assert kinds["recipe"] == pytest.approx([0.1] * 4)
+    low_90, low_50, high_50, high_90 = kinds["unknown"]
+    assert low_90 < -0.4 < low_50 < high_50 < 0.4 < high_90
+
+
+def test_every_software_of_the_table_has_intervals() -> None:
+    programs = stored_deviations().programs
+    known = {entry.name: entry.kind for entry in SOFTWARE if entry.is_known}
+    assert [*programs] == [*known]
+    for name, program in programs.items():
+        kind = "recipe" if known[name] == "recipe" else "unknown"
+        assert program.kind in ("counted", kind)
+    assert programs["Megatron-LM"].kind == "counted"
+    assert {"recipe", "unknown"} == {*stored_deviations().memory_kinds}
+
+
+def test_what_is_claimed_of_software_left_out_is_counted() -> None:
+    """At least 85 % of rows of a source in the mean, 75 % of those of a software."""
+    document = json.loads(result_path("intervals").read_text())
+    for figures in (document["held_out"], document["held_out_software"]):
+        assert figures["all"]["within_90"] >= figures["mean_of_sources"] >= 0.85
+        assert figures["mean_of_software"] >= 0.75

@@ -19,6 +19,7 @@ from nest.uncertainty.intervals import (
     Covariance,
     Deviations,
     Measured,
+    Program,
     Quantiles,
     Shares,
     covariance_of,
@@ -26,6 +27,8 @@ from nest.uncertainty.intervals import (
     equal,
     fit_probability,
     intervals_of,
+    is_stranger,
+    median_of,
     noise_of,
     rests_on,
     shares_of,
@@ -375,7 +378,7 @@ def test_what_plans_differ_in_counts() -> None:
 )
 def test_what_a_prediction_rests_on(device: str, text: str) -> None:
     problem = named(pipeline(), device)
-    expected = (text, "no layer profiled", "any software")
+    expected = (text, "no layer profiled", "software not stated (wider)")
     assert rests_on(problem, NUMBERS) == expected
 
 
@@ -383,8 +386,111 @@ def test_what_a_prediction_of_profiled_experts_rests_on() -> None:
     problem = named(pipeline(measured=True, expert_weight_bytes=1), "ours")
     assert rests_on(problem, NUMBERS) == (
         *("ours not known", "2 of 2 layer costs profiled", "experts"),
-        "any software",
+        "software not stated (wider)",
     )
+
+
+# Software that no measured run is of
+
+#: As NUMBERS, with one software of which runs on Hopper were measured.
+KNOWN = replace(
+    NUMBERS,
+    software=0.04,
+    slower=0.1,
+    uneven={"A100": 0.15},
+    programs={
+        "ours": Program(
+            kind="eager",
+            families={
+                "H100": Measured(runs=45, sources=2),
+                "A100": Measured(runs=99, sources=1),
+            },
+        ),
+        "idle": Program(kind="eager"),
+    },
+    memory_kinds={
+        "eager": Quantiles(low_90=-0.4, low_50=-0.1, high_50=0.2, high_90=0.3),
+        "unknown": Quantiles(low_90=-0.6, low_50=-0.2, high_50=0.3, high_90=0.5),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("software", "device", "text"),
+    [
+        ("ours", "H100-80GB-SXM", "ours (45 runs of 2 sources)"),
+        # It takes the parameters of the H100.
+        ("ours", "H200-141GB-SXM", "ours (45 runs of 2 sources)"),
+        ("ours", "A100-80GB-SXM", "ours (99 runs of 1 source on such devices, wider)"),
+        ("ours", "B200-180GB", "ours (no run on such devices, wider)"),
+        ("idle", "H100-80GB-SXM", "idle (no run on such devices, wider)"),
+        ("other", "H100-80GB-SXM", "software not known (wider)"),
+        ("", "H100-80GB-SXM", "software not stated (wider)"),
+    ],
+)
+def test_software_is_known_by_its_runs_on_such_devices(
+    software: str, device: str, text: str
+) -> None:
+    problem = replace(named(pipeline(), device), software=software)
+    assert rests_on(problem, KNOWN)[-1] == text
+    assert is_stranger(problem, KNOWN) is text.endswith("wider)")
+
+
+def test_one_type_without_runs_makes_the_software_a_stranger() -> None:
+    problem = replace(named(pipeline(), "H100-80GB-SXM"), software="ours")
+    assert not is_stranger(problem, KNOWN)
+    second = replace(problem.cluster.device, name="B200-180GB")
+    others = (DeviceRange(first=1, count=1, device=second),)
+    cluster = replace(problem.cluster, others=others)
+    assert is_stranger(replace(problem, cluster=cluster), KNOWN)
+
+
+def test_unknown_software_is_slower_and_less_certain() -> None:
+    """Noise of 0.03 and 0.04 are 0.05; the median is e^0.1 times as long.
+
+    All is measured, so that only 0.25 of the step, the network, adds to that.
+    """
+    problem = named(pipeline(measured=True, kept_bytes=1000), "H100-80GB-SXM")
+    found = score(problem, TWO)
+    known = intervals_of(replace(problem, software="ours"), TWO, found, KNOWN)
+    unknown = intervals_of(problem, TWO, found, KNOWN)
+    assert known is not None
+    assert unknown is not None
+    network = 0.4 * known.shares.network
+    for intervals, noise, median in ((known, 0.03, 0.0), (unknown, 0.05, 0.1)):
+        s = math.hypot(noise, network)
+        assert intervals.step_90_ns == pytest.approx(
+            (8.8e6 * math.exp(median - 2 * s), 8.8e6 * math.exp(median + 3 * s))
+        )
+        assert intervals.step_50_ns == pytest.approx(
+            (8.8e6 * math.exp(median - s), 8.8e6 * math.exp(median + s / 2))
+        )
+    assert known.memory_90_bytes == pytest.approx(
+        (1000 * math.exp(-0.4), 1000 * math.exp(0.3))
+    )
+    assert unknown.memory_90_bytes == pytest.approx(
+        (1000 * math.exp(-0.6), 1000 * math.exp(0.5))
+    )
+
+
+def test_own_runs_are_of_known_software() -> None:
+    problem = replace(pipeline(), own_runs=OWN)
+    assert noise_of(problem, KNOWN) == 0.02
+    assert median_of(problem, KNOWN) == 0.0
+
+
+def test_devices_of_few_sources_are_off_by_more() -> None:
+    """0.06 of an unseen family, 0.08 and 0.15."""
+    found = covariance_of(named(pipeline(), "A100-80GB-SXM"), KNOWN)[0][0]
+    assert found == pytest.approx(0.06**2 + 0.08**2 + 0.15**2)
+    found = covariance_of(named(pipeline(), "H100-80GB-SXM"), KNOWN)[0][0]
+    assert found == pytest.approx(0.08**2)
+
+
+def test_a_kind_without_figures_has_those_of_all() -> None:
+    numbers = replace(KNOWN, memory_kinds={})
+    assert numbers.memory_of("ours") == NUMBERS.memory
+    assert numbers.memory_of("") == NUMBERS.memory
 
 
 # A user's own runs

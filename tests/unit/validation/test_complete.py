@@ -10,7 +10,7 @@ import pytest
 from nest.util.stored import read_stored
 from nest.validation.complete import KNOWN_MODELS, architecture_of, complete
 from nest.validation.rows import Row
-from nest.validation.software import MATCHERS, SOFTWARE, software_of
+from nest.validation.software import MATCHERS, SOFTWARE, software_of, year_of
 
 
 def filled(**cells: Any) -> Row:
@@ -169,7 +169,8 @@ def test_known_models_have_a_source_each() -> None:
 def test_every_stated_fact_of_software_has_a_source() -> None:
     stored = read_stored("nest.validation", "software", list[dict[str, Any]])
     for entry in stored:
-        facts = set(entry) - set(MATCHERS)
+        # The kind sums up what other facts say.
+        facts = set(entry) - {*MATCHERS, "kind"}
         sources = entry.get("sources", {})
         assert facts <= set(sources) or "" in sources, entry["name"]
         assert set(sources) - {""} <= facts, entry["name"]
@@ -188,12 +189,49 @@ def test_names_of_software_are_distinct_and_known() -> None:
 @pytest.mark.parametrize(
     ("cells", "name"),
     [
-        ({}, "all others"),
-        ({"framework": "megatron-lm"}, "Megatron-LM to 2022"),
+        ({}, "unknown software"),
+        ({"framework": "megatron-lm"}, "Megatron-LM"),
+        ({"framework": "Megatron-LM", "source": "a page of 2024"}, "Megatron-LM"),
+        ({"framework": "Megatron-LM core_v0.13"}, "Megatron-LM"),
+        ({"framework": "Megatron-LM v2.4"}, "Megatron-LM 1 to 3"),
+        ({"framework": "Megatron-LM", "hardware": "V100-32GB"}, "Megatron-LM on V100"),
         (
-            {"framework": "Megatron-LM", "precision_class": "bf16"},
+            {"framework": "Megatron-LM", "source": "SC 21, Table 9"},
+            "Megatron-LM to 2022",
+        ),
+        (
+            {
+                "framework": "Megatron-LM",
+                "source": "arXiv 2205.05198",
+                "precision_class": "bf16",
+            },
             "Megatron-LM to 2022, bf16",
         ),
+        ({"framework": "Megatron-LLaMA"}, "Megatron-LLaMA"),
+        ({"framework": "Megatron-SWIFT"}, "Megatron, later than 2022"),
+        ({"framework": "Alibaba Megatron Core"}, "Megatron-Core"),
+        ({"framework": "NeMo"}, "NeMo"),
+        ({"framework": "NeMo 2.0"}, "NeMo"),
+        ({"framework": "NeMo 24.07"}, "NeMo"),
+        ({"framework": "NeMo 23.05"}, "NeMo of 2022 and 2023"),
+        ({"framework": "NeMo", "source": "blog, 2022"}, "NeMo of 2022 and 2023"),
+        ({"framework": "NeMo 1.18"}, "NeMo 1.0 to 1.22"),
+        ({"framework": "NVIDIA NeMo AutoModel 26.02"}, "NeMo AutoModel"),
+        ({"framework": "DeepSpeed"}, "DeepSpeed"),
+        ({"framework": "HF Trainer with DeepSpeed"}, "DeepSpeed"),
+        ({"framework": "DeepSpeed ZeRO-3", "source": "SC21"}, "DeepSpeed to 2022"),
+        ({"framework": "XTuner + DeepSpeed"}, "XTuner and ATorch"),
+        ({"framework": "HF Trainer"}, "Hugging Face"),
+        ({"framework": "torchtitan (FSDP2)"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "notes": "with torch.compile"},
+            "torchtitan, compiled",
+        ),
+        ({"framework": "torchtitan", "notes": "no compile stated"}, "torchtitan"),
+        ({"framework": "FSDP"}, "PyTorch, eager"),
+        ({"framework": "PyTorch 2.4"}, "PyTorch, eager"),
+        ({"framework": "PyTorch FSDP + torch.compile"}, "PyTorch, compiled"),
+        ({"framework": "FSDPlike"}, "unknown software"),
         ({"framework": "Megatron-LM + ZB-1p"}, "Zero Bubble"),
         ({"framework": "Megatron-LM 1F1B Baseline"}, "Vocabulary Parallelism"),
         ({"source": "Hagemann et al. 2311.05610"}, "Hagemann et al."),
@@ -279,6 +317,30 @@ def test_facts_come_from_what_an_entry_is_based_on() -> None:
     assert not core.cuda_graphs
     assert facts["Megatron-Core, functional tests"].host_share == 2.6
     assert (bridge.fused_router, core.fused_router) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("framework", "source", "year"),
+    [
+        ("NeMo 24.03.01/25.04", "2022", 2024),
+        ("Megatron-Core 2025-04", None, 2025),
+        (None, "MegaScale (NSDI 24, arXiv 2402.15627) Table 2", 2024),
+        ("Megatron-LM core_v0.16.1", "SC21 Table 2 (arXiv 2104.04473)", 2021),
+        ("Megatron-LM @20231105ab", "MLPerf Training v4.1, 12.5 s", None),
+    ],
+)
+def test_the_year_of_a_row(
+    framework: str | None, source: str | None, year: int | None
+) -> None:
+    """That of the release goes before that of the source."""
+    assert year_of(Row(framework=framework, source=source)) == year
+
+
+def test_only_the_last_entry_is_of_unknown_software() -> None:
+    assert [entry.name for entry in SOFTWARE if not entry.is_known] == [
+        "unknown software"
+    ]
+    assert not software_of(Row(framework="a trainer of our own")).is_known
 
 
 def test_virtual_stages_of_coarse_experts() -> None:

@@ -62,7 +62,8 @@ def test_there_are_facts_only():
     facts = packaged()
     assert set(facts[0]) <= {*COLUMNS, "licence"}
     words = re.compile(
-        r"(LoRA|task SFT|fine-tuning \(SFT\)|RMS\w*|grouped[-_ ]?gemm|; )*"
+        r"(LoRA|task SFT|fine-tuning \(SFT\)|RMS\w*|grouped[-_ ]?gemm|"
+        r"torch\.compile|(Deep|Hybrid)EP|; )*"
     )
     for fact in facts:
         assert words.fullmatch(fact["notes"])

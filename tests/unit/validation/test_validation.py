@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nest.errors import InvalidProblemError, UnknownNameError
+from nest.ir.plan import OVERLAP
 from nest.units import GIB
 from nest.validation.predict import Prediction, Skip
 from nest.validation.reading import UNUSED_COLUMNS, parse_rows, read_rows
@@ -37,6 +38,7 @@ from nest.validation.rows import (
     measured_step_time_s,
     ran_out_of_memory,
 )
+from nest.validation.software import FACT_COLUMNS
 from nest.validation.usable import Reason, impossible, why_unusable
 
 ROOT = Path(__file__).parents[3]
@@ -168,6 +170,10 @@ def test_lines_are_counted_in_the_file():
             "samples_per_s: expected a finite number > 0, got 'inf'",
         ),
         ({"sp": "perhaps"}, "sp: expected 0 or 1, got 'perhaps'"),
+        (
+            {"collected": "30/11/2026"},
+            "collected: expected a date such as 2026-11-23, got '30/11/2026'",
+        ),
     ],
 )
 def test_a_cell_that_is_no_number_makes_the_row_unusable(cells, text):
@@ -797,11 +803,17 @@ def test_a_selection_takes_rows_by_their_time_and_by_their_memory():
         (Selection(hardware="h100"), "hardware h100", False),
         (Selection(min_devices=8), ">= 8 devices", True),
         (Selection(min_devices=9), ">= 9 devices", False),
+        (Selection(after="2026-11-30"), "collected on or after 2026-11-30", True),
+        (Selection(after="2026-12-01"), "collected on or after 2026-12-01", False),
     ],
 )
 def test_selections(selection, text, taken):
     assert str(selection) == text
-    assert selection.takes(make(), "A") is taken
+    assert selection.takes(make(collected="2026-11-30"), "A") is taken
+
+
+def test_rows_without_a_date_were_collected_before_any() -> None:
+    assert not Selection(after="2000-01-01").takes(make(), "A")
 
 
 def test_details_have_a_line_per_row():
@@ -830,7 +842,8 @@ def test_every_published_row_is_used_or_skipped_with_a_reason(shared_data):
     with path.open(newline="") as file:
         header = next(csv.reader(file))
     assert set(header) <= set(COLUMNS) | UNUSED_COLUMNS
-    own = {"etp", "schedule", "cuda_graphs"}
+    own = {"etp", "schedule", "cuda_graphs", "dispatcher", "collected", *FACT_COLUMNS}
+    own |= {f"{name}_overlap" for name in OVERLAP}
     assert set(header) >= set(COLUMNS) - own
     assert len(rows) == 1745
     assert [row.row_id for row in rows if row.unreadable] == []

@@ -1,0 +1,113 @@
+"""What plans under a software cost: by the table that predictions of rows read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.constraints.targets import ANY
+from nest.hardware.calibration import stored_calibration
+from nest.hardware.fabric import MachineRun
+from nest.ir.job import Optimizer, splits_backward
+from nest.ir.plan import Overlap
+from nest.models.choices import Choices
+from nest.validation.predict import execution_of, reached_by
+from nest.validation.rows import Row
+from nest.validation.settings import overlap_of
+from nest.validation.software import Software, software_of
+
+#: What the targets are called in rows.
+NAMES_OF_TARGETS = {
+    "megatron": "Megatron-LM",
+    "torchtitan": "torchtitan",
+    "deepspeed": "DeepSpeed",
+    "maxtext": "MaxText",
+}
+
+
+class Planned(NamedTuple):
+    """The software of a problem that is to be made.
+
+    Attributes
+    ----------
+    row
+        What is known of a run: the names of software, model and device.
+    facts
+        The entry of the table.
+    """
+
+    row: Row
+    facts: Software
+
+    def on(self, machines: Sequence[MachineRun]) -> list[MachineRun]:
+        """Return machines with the rates that the software reaches there."""
+        return [
+            (reached_by(self.row, self.facts, site), count) for site, count in machines
+        ]
+
+    def choices(
+        self,
+        choices: Choices,
+        machines: Sequence[MachineRun],
+        stated: frozenset[str],
+        fractions: Mapping[Overlap, float] | None = None,
+    ) -> Choices:
+        """Return choices with what the software does.
+
+        Parameters
+        ----------
+        choices, machines
+            Those of the problem, and its machines.
+        stated
+            Of ``overlap`` and ``optimizer`` what stays as it is.
+        fractions
+            What overlap hides; by default as the stored calibration has it.
+        """
+        facts, (site, _) = self.facts, machines[0]
+        num_devices = sum(count for _, count in machines)
+        execution = replace(
+            execution_of(self.row, facts, site, num_devices),
+            dtype=choices.dtype,
+            split_backward=splits_backward(choices.schedule),
+        )
+        choices = replace(choices, execution=execution)
+        if "overlap" not in stated:
+            fractions = fractions or stored_calibration().software.overlap
+            overlap = {name: fractions[name] for name in overlap_of(self.row, facts)}
+            choices = replace(choices, overlap=overlap)
+        if "optimizer" not in stated:
+            optimizer = Optimizer(
+                name=choices.optimizer.name,
+                weight_bytes=choices.optimizer.weight_bytes,
+                gradient_bytes=facts.gradient_bytes,
+                state_bytes=facts.state_bytes,
+                buffer_bytes=facts.buffer_bytes,
+            )
+            choices = replace(choices, optimizer=optimizer)
+        return choices
+
+
+def planned(
+    name: str | None, target: str | None, model: str, device: str, dtype: str | None
+) -> Planned | None:
+    """Return the software of a name, or else of a target; None for neither.
+
+    Parameters
+    ----------
+    name
+        Of the software, as a row has it in ``framework``.
+    target
+        Name of a target.
+    model, device, dtype
+        What the entries of the table go by besides.
+    """
+    if name is None:
+        name = NAMES_OF_TARGETS.get(target or ANY)
+    if name is None:
+        return None
+    row = Row(
+        framework=name, model=model, hardware=device, precision_class=dtype or "bf16"
+    )
+    return Planned(row, software_of(row))

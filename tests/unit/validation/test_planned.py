@@ -1,0 +1,159 @@
+"""Plans under a software cost what predictions of rows say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import nest
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.uncertainty.intervals import intervals_of
+from nest.validation.complete import complete
+from nest.validation.predict import PredictedRun, predicted_run
+from nest.validation.rows import Row
+
+#: Published runs: model and cluster of a plan, cells of the row, strategy of the plan,
+#: measured seconds, and whether they are in the 90 % interval.
+RUNS: dict[str, tuple[str, str, dict[str, Any], Strategy, float]] = {
+    "DeepSpeed": (
+        "llama2-7b",
+        "a800x8",
+        {
+            "framework": "DeepSpeed",
+            "hardware": "A800-80GB",
+            "global_batch": 64,
+            "seq_len": 4096,
+            "micro_batch": 8,
+            "recompute": "full",
+        },
+        Strategy(dp=8, zero=3, recompute="full"),
+        14.4,
+    ),
+    "torchtitan on B200": (
+        "llama3-8b",
+        "b200x8",
+        {
+            "framework": "torchtitan",
+            "hardware": "B200-180GB",
+            "global_batch": 8,
+            "seq_len": 8192,
+            "micro_batch": 1,
+            "recompute": "selective (per-op SAC)",
+        },
+        Strategy(dp=8, zero=3, recompute="selective"),
+        0.99,
+    ),
+    "Megatron-LLaMA": (
+        "llama2-13b",
+        "dgx-a100x256",
+        {
+            "framework": "Megatron-LLaMA",
+            "hardware": "A100-80GB-SXM",
+            "global_batch": 2048,
+            "seq_len": 2048,
+            "micro_batch": 4,
+            "recompute": "none",
+            "sp": True,
+            "zero_stage": 2,
+        },
+        Strategy(dp=128, tp=2, zero=2),
+        8.67,
+    ),
+    "NeMo AutoModel": (
+        "qwen3-30b-a3b",
+        "dgx-h100x8",
+        {
+            "framework": "NeMo AutoModel with DeepEP",
+            "hardware": "H100-80GB-SXM",
+            "global_batch": 512,
+            "seq_len": 4096,
+            "micro_batch": 4,
+            "recompute": "none",
+        },
+        Strategy(dp=8, ep=8, zero=3),
+        21.8,
+    ),
+    "torchtitan on H100": (
+        "llama3-8b",
+        "h100-96gbx128",
+        {
+            "framework": "torchtitan",
+            "hardware": "H100-96GB-HBM2e",
+            "global_batch": 256,
+            "seq_len": 8192,
+            "micro_batch": 2,
+            "recompute": "selective (per-op SAC)",
+        },
+        Strategy(dp=128, zero=3, recompute="selective"),
+        2.92,
+    ),
+}
+
+
+def row_of(model: str, cells: dict[str, Any], strategy: Strategy) -> Row:
+    """Return the row of a run."""
+    stated = {
+        "model": model,
+        "num_devices": strategy.dp * strategy.tp,
+        "devices_per_node": 8,
+        "pp": 1,
+        "precision_class": "bf16",
+        "zero_stage": strategy.zero,
+        **{axis: getattr(strategy, axis) for axis in ("dp", "tp", "ep")},
+    }
+    return complete(Row(**stated | cells))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_validate_score_and_solve_agree(name: str) -> None:
+    """Of a plan that has one choice of everything, in seconds.
+
+    Run with ``-s`` to see each beside what was measured.
+    """
+    model, cluster, cells, strategy, measured_s = RUNS[name]
+    run = predicted_run(row_of(model, cells, strategy))
+    assert isinstance(run, PredictedRun)
+    interval = intervals_of(run.run.problem, run.run.plan, run.verdict)
+    assert interval is not None
+    low_s, high_s = (time_ns / 1e9 for time_ns in interval.step_90_ns)
+    assert run.prediction.step_time_s is not None
+    place = "inside" if low_s <= measured_s <= high_s else "outside"
+    print(
+        f"{name}: {run.prediction.step_time_s:.3f} s predicted, {measured_s} s "
+        f"measured, {place} {low_s:.2f} to {high_s:.2f} s"
+    )
+    problem = nest.problem(
+        model=model,
+        cluster=cluster,
+        software=cells["framework"],
+        global_batch=cells["global_batch"],
+        sequence_length=cells["seq_len"],
+        micro_batches=(cells["micro_batch"] * strategy.dp,),
+        tp=(strategy.tp,),
+        ep=(strategy.ep,),
+        cp=(1,),
+        zero=(strategy.zero,),
+        recompute=tuple({"none", strategy.recompute}),
+    )
+    assert problem.software == run.run.problem.software
+    assert problem.job.optimizer == run.run.problem.job.optimizer
+    plan = Plan(
+        replicas=1,
+        micro_batch=cells["micro_batch"] * strategy.dp,
+        stages=(
+            Stage(
+                layers=tuple(layer.id for layer in problem.graph.layers),
+                devices=strategy.dp * strategy.tp,
+                strategy=strategy,
+            ),
+        ),
+        overlap=tuple(problem.job.overlap),
+    )
+    score = nest.score(problem, plan)
+    assert score.step_time_ns == run.prediction.step_time_s * 1e9
+    pins = {"pp": 1, "r": 1, "recompute": strategy.recompute}
+    solved = nest.solve(problem, "dp", pin=pins, workers=1)
+    if score.feasible:
+        assert solved.plan is not None
+        assert nest.score(problem, solved.plan).step_time_ns == score.step_time_ns

@@ -1,0 +1,73 @@
+"""Facts about software that a row states, also off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nest.ir.plan import OVERLAP
+from nest.validation.reading import parse_rows
+from nest.validation.rows import Row
+from nest.validation.settings import is_fused, overlap_of
+from nest.validation.software import FACT_COLUMNS, software_of
+
+
+def overlapped(**cells: Any) -> tuple[str, ...]:
+    row = Row(framework="Megatron-Core", **cells)
+    return overlap_of(row, software_of(row))
+
+
+def test_each_overlap_is_switched_on_and_off() -> None:
+    """Megatron-Core overlaps all but the communication of experts."""
+    assert overlapped() == ("tp", "cp", "weights", "gradients")
+    assert overlapped(tp_overlap=False) == ("cp", "weights", "gradients")
+    assert overlapped(weights_overlap=False, ep_overlap=True) == (
+        *("tp", "cp", "ep", "gradients"),
+    )
+    assert overlapped(overlap="none") == ()
+    assert overlapped(overlap="none", gradients_overlap=True) == ("gradients",)
+
+
+def test_what_is_stated_replaces_the_fact_of_the_software() -> None:
+    stated = Row(
+        framework="Megatron-Core",
+        fused_kernels=False,
+        fused_loss=False,
+        gradient_bytes=2,
+        optimizer_bytes=4,
+    )
+    software = software_of(stated)
+    assert not software.fused_loss
+    assert (software.gradient_bytes, software.state_bytes) == (2, 4)
+    plain = software_of(Row(framework="Megatron-Core"))
+    assert software.overlap == plain.overlap
+    assert plain.fused_loss
+    assert not is_fused(stated, software)
+    noted = Row(fused_kernels=False, notes="RMSNorm kernel")
+    assert not is_fused(noted, software_of(noted))
+
+
+@pytest.mark.parametrize(
+    ("text", "once"), [("DeepEP", True), ("hybrid-ep", True), ("all-to-all", False)]
+)
+def test_the_dispatcher_is_stated(text: str, once: bool) -> None:
+    row = Row(framework="Megatron-Bridge", model="qwen3_30b", dispatcher=text)
+    assert software_of(row).dispatch_once == once
+
+
+def test_cells_say_on_and_off() -> None:
+    """Every fact has a column, which an empty cell leaves to the software."""
+    columns = [*FACT_COLUMNS, *(f"{name}_overlap" for name in OVERLAP), "dispatcher"]
+    text = (
+        "hardware,seq_len,global_batch,tp,pp,layers,dp,micro_batch,precision,"
+        "iter_time_s," + ",".join(columns) + "\n"
+        "A100,1024,8,1,1,2,1,1,bf16,1.0,off,no,2,0,on,yes,1,off,0,DeepEP\n"
+        "A100,1024,8,1,1,2,1,1,bf16,1.0,,,,,,,,,,\n"
+    )
+    first, second = parse_rows(text.encode())
+    assert first.unreadable == ()
+    assert [getattr(first, name) for name in columns] == [
+        *(False, False, 2, 0, True, True, True, False, False, "DeepEP")
+    ]
+    assert {getattr(second, name) for name in columns} == {None}
