@@ -85,9 +85,10 @@ def test_chunks_of_a_block_have_as_many_devices():
 def test_a_bound_counts_devices_and_memory(monkeypatch):
     """Nothing is enumerated. 8 layers of 30 ns, 4 micro-batches, 2 blocks.
 
-    First without the bound of a batch, then with it. Half of all work is on each block at least: 4 · 120 = 480. Where the layers keep 10
-    bytes without and none with full recomputation, which takes 10 ns more, 2 · 30 bytes
-    hold 6 layers without: 6 · 30 + 2 · 40 = 260, and 4 · 130 = 520.
+    First without the bound of a batch, then with it. Half of all work is on each block
+    at least: 4 · 120 = 480. Where the layers keep 10 bytes without and none with full
+    recomputation, which takes 10 ns more, 2 · 30 bytes hold 6 layers without:
+    6 · 30 + 2 · 40 = 260, and 4 · 130 = 520.
     """
     monkeypatch.setattr(interleaved_exact, "MAX_MAGNITUDE", -1.0)
     with monkeypatch.context() as patch:
