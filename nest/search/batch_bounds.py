@@ -269,15 +269,15 @@ class BatchBound:
         In parts, where those of the whole range do not. The part for which that was
         not so the last time comes first.
         """
-        divided = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
+        spans = [*pairwise(np.linspace(start, end, NUM_PARTS + 1).tolist())]
         last = self._open_parts.get(index)
-        if last is not None and not self._needs_more(step, *divided[last]):
+        if last is not None and not self._needs_more(step, *spans[last]):
             return False
         if self._needs_more(step, start, end):
             return True
-        for position, times in enumerate(divided):
-            if position != last and not self._needs_more(step, *times):
-                self._open_parts[index] = position
+        for span_index, span in enumerate(spans):
+            if span_index != last and not self._needs_more(step, *span):
+                self._open_parts[index] = span_index
                 return False
         return True
 

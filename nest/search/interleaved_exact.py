@@ -190,15 +190,15 @@ def bounded(
     if missing.all(axis=0).any():
         return None
 
-    def least(values: Ints) -> Ints:
+    def cheapest(values: Ints) -> Ints:
         """Return the least value of every kind over its strategies."""
         lowest: Ints = np.where(missing, INFINITE, values).min(axis=0)
         return lowest
 
     devices = terms.devices[rows, None]
-    min_costs, min_loads = least(devices * (load + sync)), least(load + sync)
+    min_costs, min_loads = cheapest(devices * (load + sync)), cheapest(load + sync)
     # Forward and back once, gradients of weights apart where they may wait.
-    once = least(
+    once = cheapest(
         passes[:, :, PassComponent.FORWARD] + passes[:, :, PassComponent.INPUTS]
     )
     counts = terms.shapes.kind_counts[-1]
@@ -413,7 +413,10 @@ class Enumeration:
             device_range = chosen[block].place
             fits = device_range.devices == strategy.devices
             return device_range if fits else None
-        offset = chosen[-1].place.offset + chosen[-1].place.devices if chosen else 0
+        offset = 0
+        if chosen:
+            before = chosen[-1].place
+            offset = before.offset + before.devices
         if offset + strategy.devices > split.devices:
             return None
         return Block(split.replicas, split.devices, offset, strategy.devices)
