@@ -2,8 +2,7 @@
 
 Runs ``nest pareto`` as a user would, start-up included, one command at a
 time. Writes ``bench/results/frontier.json``: a row per command
-with the number of points, the ends of the curve and what is not proven, and
-fills the table of docs/results/frontier.md.
+with the number of points, the ends of the curve and what is not proven.
 
     python bench/frontier.py [--only TEXT]
 """
@@ -15,14 +14,11 @@ import json
 import tempfile
 from pathlib import Path
 
-from result_files import fill, page_path, read_rows, table, write_rows
+from result_files import read_rows, write_rows
 from speed import COMMAND, measure
 
 #: A strategy per layer.
 LAYERS = ["--granularity", "layer"]
-
-#: Runs that take less are not on the page.
-MIN_WALL_S = 30.0
 
 #: One cluster each; several clusters; a strategy per layer, in one stage or
 #: in any number, and with a limit.
@@ -69,31 +65,6 @@ def run(arguments: list[str]) -> dict[str, object]:
     }
 
 
-def problem_text(command: str) -> str:
-    """Return the problem of a command, and its other options."""
-    model, given, options = command.rpartition("--model ")
-    assert not model
-    return options.replace("--cluster", "on") if given else command
-
-
-def markdown(rows: list[dict[str, object]]) -> str:
-    """Return the table of the docs: runs of :data:`MIN_WALL_S` or more."""
-    return table(
-        "problem | points | time, s | peak memory, MB",
-        (
-            (
-                problem_text(str(row["command"])),
-                f"{row['points']}{'' if row['proven'] else ' (not proven)'}",
-                f"{row['wall_s']:.1f}",
-                row["peak_rss_mb"],
-            )
-            for row in rows
-            if float(str(row["wall_s"])) >= MIN_WALL_S
-        ),
-        "lrrr",
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT")
@@ -112,7 +83,6 @@ def main() -> None:
             flush=True,
         )
         write_rows("frontier", list(rows.values()))
-    fill(page_path("frontier"), "speed", markdown(list(rows.values())))
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def solve(cli: Cli, config: str) -> str:
 def test_the_plan_that_may_not_fit_is_shown_below(cli: Cli, solve: str) -> None:
     """``--headroom 0`` gives it, and so does the stated headroom the other.
 
-    The headroom is enough for half of all runs, as no software is stated.
+    The headroom is enough for about half of all runs, as no software is stated.
     """
     document = cli.document(f"solve {solve}")
     assert document["headroom"] == DEFAULT_HEADROOM
     (cell,), faster = document["cells"], document["faster"]
-    assert 0.5 <= cell["intervals"]["fit_probability"] < 0.75
+    assert 0.45 <= cell["intervals"]["fit_probability"] < 0.75
     assert 0.25 < faster["fit_probability"] < 0.5
     assert faster["step_time_ns"] < cell["step_time_ns"]
     assert "% faster, fits" in cli.err

@@ -70,11 +70,6 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
     ),
     (
         "frontier",
-        "speed",
-        lambda: script("frontier", "markdown", read_rows("frontier")),
-    ),
-    (
-        "frontier",
         "tracking",
         lambda: script("frontier_tracking", "markdown", read_rows("frontier_tracking")),
     ),
