@@ -387,7 +387,9 @@ def main() -> None:
         judged = [assess(row, predict) for row in read_rows(path)]
         outcomes[path.stem] = judged
         outcomes[TOGETHER] += judged
-    outcomes[PACKAGED] = [assess(row, predict) for row in published_rows()]
+    outcomes[PACKAGED] = [
+        assess(row, predict) for row in published_rows() if not row.collected
+    ]
     documents = {name: validation_document(judged) for name, judged in outcomes.items()}
     tests = golden(outcomes[TOGETHER])
     runs = reached(outcomes[TOGETHER])
