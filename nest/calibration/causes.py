@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.errors import NestError
-from nest.hardware.devices import device_specs
+from nest.hardware.devices import DeviceSpec, device_specs, known_device
 from nest.ir.plan import OVERLAP, RECOMPUTE
 from nest.validation.predict import PredictOptions, Skip, predict
 from nest.validation.rows import Row, measured_step_time_s, stated_step_times_s
@@ -135,9 +135,16 @@ def _switches_of(row: Row) -> Iterator[tuple[str, Row]]:
         if row.precision_class != precision and precision in device.peak_flops:
             other = replace(row, precision_class=precision)
             yield f"precision_class={precision}", other
+    known = known_device(device.name)
     for spec in device_specs():
-        if spec.name != device.name:
+        if known is not None and spec != known and _is_like(spec, known):
             yield f"hardware={spec.name}", replace(row, hardware=spec.name)
+
+
+def _is_like(spec: DeviceSpec, other: DeviceSpec) -> bool:
+    """Whether a device may be meant by another: of its family, or with its memory."""
+    same_bytes = math.isclose(spec.memory_bytes, other.memory_bytes, rel_tol=0.01)
+    return spec.family == other.family or same_bytes
 
 
 def _kernels(row: Row) -> Iterator[tuple[str, Row]]:

@@ -365,12 +365,10 @@ class Learned:
         """What the runs leave unknown."""
         options = options_of(self.after.values, self.after.parameters)
         predictions = [predicted_run(row, options) for row in self.runs.rows]
-        names = {row.framework for row in self.runs.rows}
         return own_runs_of(
             self.runs.family,
             [run for run in predictions if not isinstance(run, Skip)],
             self.errors_left_out,
-            tuple(sorted(name for name in names if name)),
         )
 
 

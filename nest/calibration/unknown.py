@@ -100,7 +100,6 @@ def own_runs_of(
     family: str,
     runs: Sequence[PredictedRun],
     errors: Array,
-    software: tuple[str, ...] = (),
     deviations: Deviations | None = None,
 ) -> OwnRuns:
     """Return what ``n`` runs on a device family leave unknown, for intervals.
@@ -123,7 +122,7 @@ def own_runs_of(
     return OwnRuns(
         runs=len(runs),
         family=family,
-        software=software,
+        software=tuple(sorted({p.software for p in problems})),
         covariance=(first, second, third),
         noise=six_digits(noise),
         experts=any(map(has_experts, problems)),

@@ -398,6 +398,9 @@ def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -
         titles = ", ".join(x.title for x in able)
         return f"{titles} can run it"
     first = near[1][0]
+    if all(_is_of_bytes(obstacle) for obstacle in near[1]):
+        rules = " and ".join(obstacle.rule for obstacle in near[1])
+        return f"{near[0].title} can run it, with {rules}"
     return (
         f"no framework runs it as it is; {near[0].title}: {first.field}: "
         f"expected {first.rule}, got {first.value}. The nearest plan that "
@@ -459,7 +462,8 @@ def launch_commands(
         return ""
     (near, obstacles), *_ = _frameworks(problem, plan)
     if obstacles:
-        restricted = _SCHEDULE_OPTION.sub("", restricted)
+        if any(obstacle.field == "schedule" for obstacle in obstacles):
+            restricted = _SCHEDULE_OPTION.sub("", restricted)
         return f"nest solve {restricted} --target {near.name} --launch"
     solve = f"nest solve {restricted} --solver {plan.solver} -o plan.json\n"
     return (
@@ -473,7 +477,18 @@ def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obst
     problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
     pairs = [(x, inexpressible(x, problem, plan)) for x in frameworks]
-    return sorted(pairs, key=lambda pair: len(pair[1]))
+    return sorted(
+        pairs,
+        key=lambda pair: (
+            sum(not _is_of_bytes(obstacle) for obstacle in pair[1]),
+            len(pair[1]),
+        ),
+    )
+
+
+def _is_of_bytes(obstacle: Obstacle) -> bool:
+    """Whether all that a framework does otherwise is to keep other bytes per weight."""
+    return obstacle.field.startswith("optimizer.")
 
 
 def orders_text(orders: Sequence[OtherOrder]) -> str:

@@ -55,6 +55,9 @@ NAMED_SHARE, FIRST_SHARE, BETTER_SHARE, VARIED_SHARE = 0.3, 0.1, 0.1, 0.3
 #: The part of it for 1F1B at least, whose search is exact.
 LEADING_SHARE = 0.7
 
+#: The part of the time that is left for the first schedule if no plan was found.
+LATE_SHARE = 0.8
+
 #: Where plans choose from a list: the part of the time for plans of all schedules, that
 #: of the rest for bounds on each, and the part of the first one for 1F1B at least. What
 #: is left bounds plans in any order.
@@ -111,6 +114,8 @@ class _OrdersSearch:
     def run(self) -> SolverOutput:
         """Search named schedules, then orders, then bound all of them."""
         bound, limit = self._search_named(), None
+        if self._is_any and self.plan is None:
+            self._search_first()
         if self._is_any:
             remaining = 1 - NAMED_SHARE
             for share, look in (
@@ -202,6 +207,11 @@ class _OrdersSearch:
         if CLOSED_FORM.intersection(self.problem.job.schedules):
             return 0
         return min(bounds) if len(problems) == len(self.problem.job.schedules) else 0
+
+    def _search_first(self) -> None:
+        """Search the first schedule for longer, as no plan of any was found in time."""
+        for name, problem in itertools.islice(_named(self.problem), 1):
+            self._search_one(name, problem, self._share(LATE_SHARE), False)
 
     def _in_turn(
         self, names: Iterable[str], share: float, leading_share: float

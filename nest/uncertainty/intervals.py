@@ -374,10 +374,11 @@ def median_of(problem: Problem, deviations: Deviations) -> float:
 def is_stranger(problem: Problem, deviations: Deviations) -> bool:
     """Return whether too few runs of a problem's software are of such devices.
 
-    A user's own runs are of the user's software.
+    Under a user's own runs it is software that none of them ran, if any is named.
     """
     if problem.own_runs is not None:
-        return False
+        ran = problem.own_runs.software
+        return bool(ran and problem.software) and problem.software not in ran
     program = deviations.programs.get(problem.software)
     return program is None or not program.is_checked(_families(problem))
 

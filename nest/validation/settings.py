@@ -234,14 +234,22 @@ def sharding_group(row: Row, dp: int) -> int:
     return group if 0 < group < dp and dp % group == 0 else dp
 
 
+#: Texts of attention that is not one kernel, and of attention that is, in any case.
+UNFUSED = (
+    r"unfused|torch|megatron|softmax|eager|\bmath\b|^(off|none|no)$"
+    r"|\b(no|non|not|without)[-_ ]+(flash|fused)|flash[-_ \w]*[=:_ -](off|no|none)\b"
+)
+FLASH = r"flash|\bsdpa\b|\bfa[23]\b|cudnn"
+
+
 def is_flash(row: Row, software: Software) -> bool:
     """Return whether attention is one kernel: stated, or by software."""
-    stated = (row.attention_impl or "").lower()
-    if re.search("unfused|torch|megatron|softmax", stated):
+    stated = row.attention_impl or ""
+    if re.search(UNFUSED, stated, re.IGNORECASE):
         return False
     if software.deterministic:
         return (row.cp or 1) > 1
-    if "flash" in stated:
+    if re.search(FLASH, stated, re.IGNORECASE):
         return True
     return software.flash_attention
 

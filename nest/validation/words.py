@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from nest.hardware.describe import reads
 from nest.validation.rows import Row
-from nest.validation.settings import schedule_of
+from nest.validation.settings import FLASH, UNFUSED, schedule_of
 from nest.validation.software import software_of
 
 #: Words that the rules for a column read, in any case; a text with none of
@@ -21,7 +21,7 @@ from nest.validation.software import software_of
 _READ = {
     "overlap": r"^none|gradient and parameter overlap off|all-to-all\b.*\b"
     r"overlap|\bschedule ",
-    "attention_impl": r"unfused|torch|megatron|softmax|flash|rms",
+    "attention_impl": rf"{UNFUSED}|{FLASH}|rms",
 }
 
 #: The most characters of an example.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nest.calibration.causes import Cause, causes
+from nest.calibration.causes import Cause, _switches_of, causes
 from nest.calibration.runs import InvalidRunsError, learn, runs_of
 from nest.validation.complete import complete
 from nest.validation.flops import counted_flops
@@ -140,6 +140,13 @@ def test_the_fact_that_is_false_is_found(truth: dict[str, Any], change: str) -> 
     by_change = {cause.change: cause for cause in causes([row, row], STORED)}
     assert by_change[change].factor == pytest.approx(1)
     assert by_change[change].explains
+
+
+def test_other_devices_are_of_the_family_or_have_the_memory() -> None:
+    changes = [change for change, _ in _switches_of(run())]
+    assert "hardware=H100-80GB-SXM" in changes
+    assert "hardware=A100-40GB-SXM" in changes
+    assert "hardware=RTX-4090" not in changes
 
 
 @pytest.mark.parametrize(

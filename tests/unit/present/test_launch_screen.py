@@ -15,15 +15,17 @@ import nest
 from nest.analysis import others
 from nest.analysis.others import others_of
 from nest.analysis.page_facts import Wish
-from nest.constraints.targets import target
+from nest.constraints.targets import Obstacle, target
 from nest.cost.score import score
 from nest.instances import best_known
 from nest.instances import problem as problem_of
+from nest.present import screen as screen_module
 from nest.present.screen import (
     LABELS,
     answer_rows,
     continued,
     degrees,
+    launch_commands,
     launch_text,
     launch_texts,
     others_text,
@@ -217,6 +219,25 @@ def test_the_launch_row_says_who_runs_a_plan() -> None:
     assert launch_text(problem, plan, target("megatron")) == (
         "--launch shows the arguments for Megatron-LM"
     )
+
+
+def test_other_bytes_of_weights_keep_no_framework_from_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Megatron-LM has no such schedule, torchtitan gradients in fp32."""
+    problem, plan = model_problem()
+    schedule = Obstacle("schedule", "any", "1f1b", "tested")
+    gradients = Obstacle("optimizer.gradient_bytes", "2", "gradients in fp32", "tested")
+    monkeypatch.setattr(
+        screen_module,
+        "inexpressible",
+        lambda framework, *_: [
+            gradients if framework.name == "torchtitan" else schedule
+        ],
+    )
+    assert launch_text(problem, plan) == "torchtitan can run it, with gradients in fp32"
+    command = launch_commands(problem, plan, "p.json", "p.json --schedule any")
+    assert command == "nest solve p.json --schedule any --target torchtitan --launch"
 
 
 def test_commands_to_copy_are_continued_between_words() -> None:

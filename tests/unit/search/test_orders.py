@@ -38,6 +38,16 @@ def chain(num_layers: int = 4, **job: Any) -> Problem:
     )
 
 
+def test_the_first_schedule_is_searched_on_if_no_plan_was_found_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orders._OrdersSearch, "_search_named", lambda self: 0)
+    monkeypatch.setattr(orders, "MAX_SETTINGS", 0)
+    monkeypatch.setattr(orders, "bound_all", lambda *_: (0, None))
+    output = DpSolver().solve(chain(), SolveOptions())
+    assert output.plan is not None
+
+
 @pytest.mark.parametrize(
     ("schedule", "virtual", "recompute", "expected"),
     [

@@ -477,6 +477,11 @@ def test_own_runs_are_of_known_software() -> None:
     problem = replace(pipeline(), own_runs=OWN)
     assert noise_of(problem, KNOWN) == 0.02
     assert median_of(problem, KNOWN) == 0.0
+    assert not is_stranger(replace(problem, software="NeMo"), KNOWN)
+    other = replace(problem, software="Hugging Face")
+    assert is_stranger(other, KNOWN)
+    unnamed = replace(other, own_runs=replace(OWN, software=()))
+    assert not is_stranger(unnamed, KNOWN)
 
 
 def test_devices_of_few_sources_are_off_by_more() -> None:

@@ -30,7 +30,9 @@ from nest.validation.predict import (
 from nest.validation.reading import parse_rows
 from nest.validation.report import assess
 from nest.validation.rows import Row
-from nest.validation.settings import periods, recomputations
+from nest.validation.settings import is_flash, periods, recomputations
+from nest.validation.software import software_of
+from nest.validation.words import not_understood
 
 
 def row(**changes: Any) -> Row:
@@ -374,6 +376,24 @@ def test_attention_kernel() -> None:
     assert kept_bytes(attention_impl="unfused (pre-flash)") == unfused
     assert kept_bytes(framework="NeMo") < unfused / 2
     assert kept_bytes(framework="NeMo", attention_impl="torch") > unfused / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one_kernel"),
+    [
+        *((x, False) for x in ("unfused", "eager", "math", "off", "none", "torch")),
+        *((x, False) for x in ("no flash attention", "without FlashAttention")),
+        *((x, False) for x in ("non-flash", "flash off", "flash_attn=none")),
+        *((x, True) for x in ("flash", "sdpa", "FA3", "fa2", "cuDNN", "flash_attn2")),
+    ],
+)
+@pytest.mark.parametrize("framework", ["NeMo 1.10", "torchtitan"])
+def test_a_text_says_whether_attention_is_one_kernel(
+    framework: str, text: str, is_one_kernel: bool
+) -> None:
+    run = row(framework=framework, attention_impl=text)
+    assert is_flash(run, software_of(run)) is is_one_kernel
+    assert "attention_impl" not in not_understood(run)
 
 
 def test_first_flash_attention_is_half_as_fast() -> None:
