@@ -332,7 +332,10 @@ def scope_of_plan(problem: Problem, plan: Plan) -> tuple[OrderScope, int]:
         whole=frozenset(
             chunk
             for chunk, stage in enumerate(plan.stages)
-            if any(x.recompute == "full" for x in strategies_of(stage).values())
+            if any(
+                x.recompute in ("full", "offload")
+                for x in strategies_of(stage).values()
+            )
         ),
         num_micro_batches=batches(problem, plan),
     )
