@@ -35,7 +35,7 @@ RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
 
 #: Pattern of ``recompute`` that means every so many layers in full. PyTorch FSDP's
 #: wrapper takes every k-th block, where "selective" does not say which k.
-PERIOD = r".*\bevery (?:other|second|(\d{1,3})(?:st|nd|rd|th)?) layers?\)?"
+PERIOD = r".*\bevery (?:other|second|(\d{1,3})(?:st|[nr]d|th)?) layers?\)?"
 FSDP_PERIODS = (8, 4, 3, 2)
 
 #: Names of schedules and those of a job. A schedule that was found by a search within
