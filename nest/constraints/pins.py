@@ -302,10 +302,42 @@ def restrict(
                 f"the {SETTINGS[name].meaning} ({_some(possible[name])}) to "
                 f"be left, got all forbidden; allow one"
             )
+    if _shards_nothing(problem, pins):
+        stages = {name: pins[name] for name in ("zero", "b")}
+        ranks = _ranks(problem, pins)
+        hint = _hint_of_ranks(problem, {**pins, "dp": (ranks,)}, forbids, possible)
+        raise InvalidOptionError(
+            f"{describe(stages, {}, option)}: expected replicas of several "
+            f"data-parallel ranks, which ZeRO shards over, got replicas of one, as b "
+            f"counts the samples of a replica; {hint or 'pin dp, too'}"
+        )
     narrow = _apply(problem, allowed)
     if _is_possible(problem) and not _is_possible(narrow):
         _refuse(problem, allowed, pins, forbids, option)
     return narrow
+
+
+def _shards_nothing(problem: Problem, pins: Restrictions) -> bool:
+    """Whether ZeRO is pinned, and one sample per replica leaves it nothing to shard.
+
+    Not where degrees are pinned that say so.
+    """
+    return (
+        {"zero", "b"} <= pins.keys()
+        and not {"r", "dp"} & pins.keys()
+        and 0 not in pins["zero"]
+        and pins["b"] == (1,)
+        and not problem.job.distributed_optimizer
+        and _ranks(problem, pins) > 1
+    )
+
+
+def _ranks(problem: Problem, pins: Restrictions) -> int:
+    """Return the data-parallel ranks in all, if all other degrees are pinned."""
+    degrees = [pins.get(name, (1,)) for name in ("tp", "pp", "cp")]
+    if any(len(values) > 1 for values in degrees):
+        return 1
+    return problem.cluster.num_devices // math.prod(int(x) for (x,) in degrees)
 
 
 def _refuse_value(

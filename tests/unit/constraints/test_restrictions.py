@@ -14,7 +14,7 @@ from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir import Activations, Problem
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
-from tests.builders import make_cost, make_problem
+from tests.builders import make_cost, make_problem, with_job
 
 ACTS = (Activations(kept_bytes=0), Activations(recompute="full", kept_bytes=0))
 
@@ -167,6 +167,11 @@ def test_an_unknown_setting_is_refused():
          "data-parallel ranks in all write r=1,dp=2,b=2 or r=2,dp=1,b=1 (r "
          "replicas of dp ranks, b samples per replica); "
          "--distributed-optimizer shards over all of them"),
+        # 4 ranks shard only as one replica of several
+        ("zero=1,b=1", "", "--pin zero=1,b=1: expected replicas of several "
+         "data-parallel ranks, which ZeRO shards over, got replicas of one, as b "
+         "counts the samples of a replica; for 4 data-parallel ranks in all write "
+         "r=2,dp=2,b=2 or r=4,dp=1,b=1 (r replicas of dp ranks"),
         # two stages of two devices in each of two replicas
         ("r=2,pp=2", "tp=1", "--pin r=2,pp=2 --forbid tp=1: expected a plan "
          "that fulfills all of it on 4 devices"),
@@ -177,6 +182,22 @@ def test_pins_that_contradict_each_other_or_the_problem(pin, forbid, reason):
     forbids = parse([forbid], "--forbid") if forbid else {}
     with pytest.raises(InvalidOptionError, match=re.escape(reason)):
         restrict(small(), pins, forbids)
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        *("zero=1,b=1,r=4", "zero=1,b=1,dp=1", "zero=1,b=1,tp=2,pp=2"),
+        *("zero=0|1,b=1", "zero=1,b=1|2", "zero=1,b=2"),
+    ],
+)
+def test_zero_may_be_pinned_where_it_shards_or_as_degrees_say(pin: str) -> None:
+    restrict(small(), parse([pin], "--pin"))
+
+
+def test_zero_may_shard_over_replicas() -> None:
+    pins = parse(["zero=1,b=1"], "--pin")
+    restrict(with_job(small(), distributed_optimizer=True), pins)
 
 
 def ranks(**job: Any) -> Problem:
