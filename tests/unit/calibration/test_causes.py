@@ -146,7 +146,7 @@ def test_other_devices_are_of_the_family_or_have_the_memory() -> None:
     changes = [change for change, _ in _switches_of(run())]
     assert "hardware=H100-80GB-SXM" in changes
     assert "hardware=A100-40GB-SXM" in changes
-    assert "hardware=RTX-4090" not in changes
+    assert not any("4090" in change for change in changes)
 
 
 @pytest.mark.parametrize(
