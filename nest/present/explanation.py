@@ -120,6 +120,10 @@ def _measured_lines(explained: Explanation) -> list[RenderableType]:
             f"{within[measured.within_90]}",
         )
     ]
+    if all(x.plausible == "no" for x in measured.hypotheses):
+        facts.append(
+            ("no term", "explains it alone: check its unit, the batch and the devices")
+        )
     if measured.near_the_end:
         facts.append(
             ("memory", "nearly full: the allocator may free and allocate again")

@@ -182,10 +182,11 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score, target: str = "") ->
     """
     intervals = intervals_of(problem, plan, verdict)
     scale = TimeScale.fitting(verdict.step_time_ns, problem.time_unit)
-    step = scale(verdict.step_time_ns)
+    passes = _passes_text(verdict, scale)
+    step = f"{scale(verdict.step_time_ns)}{passes}"
     if intervals is not None:
         step = (
-            f"{scale.short(verdict.step_time_ns, 3)}; 9 of 10 measured steps "
+            f"{scale.short(verdict.step_time_ns, 3)}{passes}; 9 of 10 measured steps "
             f"take {scale.interval(intervals.step_90_ns)} "
             f"(from {', '.join(intervals.rests_on)})"
         )
@@ -201,6 +202,16 @@ def plan_rows(problem: Problem, plan: Plan, verdict: Score, target: str = "") ->
         rows += [("fits", text) for text in verdict.violations]
         rows += _exact_rows(problem, verdict, intervals, scale)
     return [(label, text) for label, text in rows if text]
+
+
+def _passes_text(verdict: Score, scale: TimeScale) -> str:
+    """Return what the passes take one by one, where a screen shows another time."""
+    simulated_ns = verdict.simulated_step_time_ns
+    if simulated_ns is None:
+        return ""
+    text = scale.short(simulated_ns, 3)
+    is_same = text == scale.short(verdict.step_time_ns, 3)
+    return "" if is_same else f" (its passes one by one {text})"
 
 
 def _exact_rows(
