@@ -135,9 +135,9 @@ def _switches_of(row: Row) -> Iterator[tuple[str, Row]]:
         if row.precision_class != precision and precision in device.peak_flops:
             other = replace(row, precision_class=precision)
             yield f"precision_class={precision}", other
-    known = known_device(device.name)
+    stated = known_device(device.name)
     for spec in device_specs():
-        if known is not None and spec != known and _is_like(spec, known):
+        if stated is not None and spec != stated and _is_like(spec, stated):
             yield f"hardware={spec.name}", replace(row, hardware=spec.name)
 
 

@@ -82,9 +82,9 @@ def runs() -> list[PredictedRun]:
 def test_own_runs_are_narrower_than_what_is_known_of_others() -> None:
     numbers = replace(NUMBERS, device=0.3)
     errors = np.full(len(SHAPES), 0.02)
-    own = own_runs_of("A100", runs(), errors, ("NeMo",), numbers)
+    own = own_runs_of("A100", runs(), errors, numbers)
     assert (own.runs, own.family) == (len(SHAPES), "A100")
-    assert own.software == ("NeMo",)
+    assert own.software == ("Megatron-Core",)
     assert (own.experts, own.low_precision) == (False, False)
     assert own.noise == pytest.approx(noise_of_runs(0.03, errors), rel=1e-5)
     problem = runs()[0].run.problem
