@@ -268,7 +268,7 @@ def fits(request: memory.FitsRequest) -> Fits:
     >>> import nest
     >>> answer = nest.fits("llama2-7b-8", "tp=1,pp=4,r=1")
     >>> answer.fits, answer.stages[0].stage
-    ('likely', 1)
+    ('doubtful', 1)
     """
     return memory.find_fits(request)
 

@@ -27,6 +27,7 @@ from nest.analysis import offers
 from nest.analysis.explain import explain
 from nest.analysis.fit import StepTimeLimit, fewest_devices
 from nest.analysis.fits import fits as all_fits
+from nest.analysis.measured_step import explain_measured
 from nest.analysis.page_facts import Wish
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.analysis.prove import Proof
@@ -293,6 +294,7 @@ def explained() -> Parts:
     plan = make_plan(("a b", SINGLE))
     with patch("nest.analysis.explain.run_solver", run_inside):
         found = explain(problem, plan, prefer={"pp": (2,)})
+    found = replace(found, measured=explain_measured(problem, plan, 200))
     return explanation.explanation_block(found, ["the problem has pp 1,2"])
 
 

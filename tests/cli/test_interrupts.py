@@ -235,7 +235,7 @@ def test_proofs_so_far_are_kept(cli, monkeypatch):
 
     monkeypatch.setattr("nest.analysis.prove.prove", prove)
     assert cli("pareto problem.json --prove brute --html out.html") == 130
-    assert "proven: every plan" in cli.out
+    assert "proven of 1F1B plans" in cli.out
     assert cli.out.count("no plan (less than the reserve)") == 1
     text = (
         "stopped before the end: the frontier was known by then, brute had "

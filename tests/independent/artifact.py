@@ -7,7 +7,7 @@ import math
 from nest.ir import Plan, Problem, Strategy
 from tests.independent import network
 from tests.independent.record import BlockRecord, Record, StageRecord
-from tests.independent.rules import batches, strategies_of
+from tests.independent.rules import activations_of, batches, strategies_of
 from tests.independent.standard import (
     LayerOfStage,
     record,
@@ -113,7 +113,9 @@ def score(problem: Problem, plan: Plan) -> Record:
         recomputed = 0
         if number < num_stages - 1:
             for layer in layers:
-                if strategy.recompute == "full":
+                entry = activations_of(layer.cost, "full")
+                reruns = entry is None or entry.reruns
+                if strategy.recompute == "full" and reruns:
                     recomputed += layer.one_pass("backward", None)[0]
                 else:
                     recomputed += layer.recomputation()

@@ -165,7 +165,7 @@ def jobs_of_one(problem: Problem) -> Iterator[tuple[str, Job]]:
         chunks = allowed_chunks(problem, name)
         recompute = problem.job.recompute
         if name in ("zb-h1", "zb-v"):
-            recompute = tuple(x for x in recompute if x != "full")
+            recompute = tuple(x for x in recompute if x not in ("full", "offload"))
         if chunks and recompute:
             yield (
                 name,

@@ -17,7 +17,7 @@ PROBLEMS = 12
 
 
 def test_no_forgery_is_accepted() -> None:
-    found = Forger(0)
+    found = Forger(1)
     found.look(PROBLEMS)
     counts = found.counts
     assert found.wrong() == 0, counts
