@@ -32,7 +32,7 @@ from nest.errors import NestError
 from nest.ir.graph import Edge, LayerCost
 from nest.ir.plan import Plan, Stage
 from nest.ir.problem import Problem
-from nest.models.kernel_times import KernelTimes, kernel_times
+from nest.models.kernel_times import KernelTimes, MachineChange, kernel_times
 from nest.uncertainty.intervals import (
     Intervals,
     covariance_of,
@@ -302,12 +302,12 @@ def explain_measured(
     *,
     neighbors: Sequence[Neighbor] = (),
     intervals: Intervals | None = None,
-    build: Callable[[], Problem] | None = None,
+    build: Callable[[MachineChange], Problem] | None = None,
 ) -> MeasuredStep:
     """Return what would explain a measured step of a plan.
 
     ``neighbors`` are plans that may be run as experiments; ``build`` makes the problem
-    anew, see :func:`~nest.models.kernel_times.kernel_times`.
+    anew on changed machines, see :func:`~nest.models.kernel_times.kernel_times`.
     """
     run = RunVariant(problem, plan)
     experiments = list(_experiments(run, neighbors))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
 from itertools import groupby
 from typing import NamedTuple
 
@@ -47,28 +46,23 @@ from nest.models.weights import final_norm_weights
 MTP_KINDS = ("mtp", "mtp-next")
 
 
-#: The rate of which machines have half while problems are built, to tell kernels apart.
-HALVED_RATE: ContextVar[str] = ContextVar("halved_rate", default="")
-
-
 def build_on(
     model: Architecture,
-    parts: Sequence[tuple[Machine, int]],
+    machines: Sequence[tuple[Machine, int]],
     choices: Choices,
     cluster: Cluster | None = None,
     name: str | None = None,
 ) -> Problem:
     """Return the problem of a model, with a quantum that suits its times.
 
-    ``parts`` are machines and their devices, in the order of ranks; a ``cluster`` of a
-    file takes the place of theirs.
+    ``machines`` come with the numbers of their devices, in the order of ranks; a
+    ``cluster`` of a file takes the place of theirs.
 
     Raises
     ------
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
-    machines = [(with_halved_rate(site), count) for site, count in parts]
     if len(machines) > 1:
         problem = _mixed_problem(model, machines, choices)
     else:
@@ -78,16 +72,6 @@ def build_on(
     if name is not None:
         problem = replace(problem, name=name)
     return with_quantum(problem)
-
-
-def with_halved_rate(site: Machine) -> Machine:
-    """Return a machine with half of the rate of :data:`HALVED_RATE`, if it is set."""
-    field = HALVED_RATE.get()
-    if not field:
-        return site
-    rates = site.calibration
-    halved = replace(rates, **{field: getattr(rates, field) / 2})
-    return site.with_calibration(halved)
 
 
 def build_problem(

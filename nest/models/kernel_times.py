@@ -23,7 +23,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Degrees
-from nest.models.graphs import HALVED_RATE, build_graph, with_halved_rate
+from nest.models.graphs import build_graph
 from nest.models.operators.base import DTYPES
 from nest.models.stated import stated_models
 
@@ -36,6 +36,9 @@ KERNELS = {
 
 #: A kind of layers and the key of a cost.
 _CostKey = tuple[str, tuple[int, ...]]
+
+#: From a machine to one with other rates.
+MachineChange = Callable[[Machine], Machine]
 
 
 class _Times(NamedTuple):
@@ -109,11 +112,13 @@ def _with_growth(cost: LayerCost, growth: _Times, times: float) -> LayerCost:
 
 
 def kernel_times(
-    problem: Problem, plans: Iterable[Plan], build: Callable[[], Problem] | None = None
+    problem: Problem,
+    plans: Iterable[Plan],
+    build: Callable[[MachineChange], Problem] | None = None,
 ) -> KernelTimes | None:
     """Return the times of kernels in the costs that plans need.
 
-    ``build`` makes the problem of a model and a cluster anew. Without it model and
+    ``build`` makes the problem anew on changed machines. Without it model and
     machine are those that the problem names: ``None`` where these are not known, or
     their costs are not those of the problem, as with a calibration of the
     user's. ``None`` also where devices of several types take other times.
@@ -122,7 +127,7 @@ def kernel_times(
     if any(cost.by_device for cost in plain.values()):
         return None
     if build is not None:
-        return _growths(plain, lambda: _costs(build().graph))
+        return _growths(plain, lambda change: _costs(build(change).graph))
     job = problem.job
     model = next(stated_models(problem), None)
     if model is None or job.sequence_length is None or job.dtype not in DTYPES:
@@ -135,7 +140,7 @@ def kernel_times(
             continue
         price = partial(_machine_costs, model, site, choices)
         try:
-            anew = price()
+            anew = price(lambda same: same)
         except (NestError, ValueError):  # layers that the graph has otherwise
             continue
         common = {key: cost for key, cost in anew.items() if key in plain}
@@ -145,22 +150,25 @@ def kernel_times(
 
 
 def _machine_costs(
-    model: Architecture, site: Machine, choices: Choices
+    model: Architecture, site: Machine, choices: Choices, change: MachineChange
 ) -> dict[_CostKey, LayerCost]:
-    return _costs(build_graph(model, with_halved_rate(site), choices))
+    return _costs(build_graph(model, change(site), choices))
+
+
+def _with_half(rate: str, site: Machine) -> Machine:
+    """Return a machine with half of a rate of its calibration."""
+    rates = site.calibration
+    return site.with_calibration(replace(rates, **{rate: getattr(rates, rate) / 2}))
 
 
 def _growths(
-    plain: Mapping[_CostKey, LayerCost], price: Callable[[], dict[_CostKey, LayerCost]]
+    plain: Mapping[_CostKey, LayerCost],
+    price: Callable[[MachineChange], dict[_CostKey, LayerCost]],
 ) -> KernelTimes:
     """Return what costs grow by where a rate is half of what it is, for each rate."""
     growths = {}
-    for name, field in KERNELS.items():
-        token = HALVED_RATE.set(field)
-        try:
-            slow = price()
-        finally:
-            HALVED_RATE.reset(token)
+    for name, rate in KERNELS.items():
+        slow = price(partial(_with_half, rate))
         growths[name] = {
             key: _Times.of(slow[key]).longer_than(_Times.of(cost))
             for key, cost in plain.items()

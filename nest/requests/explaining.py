@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nest.constraints.pins import parse
@@ -159,12 +160,13 @@ def explain_plan(
     )
     if request.measured is None:
         return explanation
+    build = partial(request.model_problem, request.target, request.named)
     measured = explain_measured(
         problem,
         plan,
         1e9 * float(request.measured),
         neighbors=explanation.neighbours,
         intervals=explanation.intervals,
-        build=None if request.model is None else request.find_problem,
+        build=None if request.model is None else build,
     )
     return dataclasses.replace(explanation, measured=measured)

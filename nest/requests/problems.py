@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
@@ -53,6 +53,7 @@ from nest.requests.values import (
 from nest.util.text import did_you_mean
 
 if TYPE_CHECKING:
+    from nest.hardware.machines import Machine
     from nest.models.architectures import Architecture
 
     #: A problem, or the name or file of one.
@@ -238,11 +239,13 @@ class JobRequest(Request, group="Model, cluster and job"):
         cluster: str,
         target: str | None = None,
         named: Mapping[str, Collection[int | str]] | None = None,
+        change: Callable[[Machine], Machine] | None = None,
     ) -> Problem:
         """Return the problem of training a model on a cluster, by its name or file.
 
         The defaults of the framework ``target`` count. ``named`` are values of settings
-        that plans are named by, see :func:`nest.models.choices.choose`.
+        that plans are named by, see :func:`nest.models.choices.choose`. Costs are those
+        of the machines that ``change`` returns for those of the cluster.
         """
         from nest.hardware.calibration_file import resting_on, with_calibration
         from nest.validation.planned import planned
@@ -282,7 +285,10 @@ class JobRequest(Request, group="Model, cluster and job"):
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
             raise InvalidOptionError(f"{option_name(field)}{colon}{rest}") from None
-        problem = build_on(model, machines, choices, network)
+        priced = machines
+        if change is not None:
+            priced = [(change(site), count) for site, count in machines]
+        problem = build_on(model, priced, choices, network)
         if software is not None:
             problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
@@ -382,13 +388,15 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         self,
         target: str | None = None,
         named: Mapping[str, Collection[int | str]] | None = None,
+        change: Callable[[Machine], Machine] | None = None,
     ) -> Problem:
         """Return the problem of the model, see :meth:`build_problem`."""
         self.check_model()
         assert self.model is not None
         assert self.cluster is not None
         model = load_model(os.fspath(self.model))
-        return self.build_problem(model, os.fspath(self.cluster), target, named)
+        cluster = os.fspath(self.cluster)
+        return self.build_problem(model, cluster, target, named, change)
 
     def limited(self, slow: bool = False) -> Self:
         """Return the request with a time limit, for a model if it has none.
