@@ -28,7 +28,6 @@ from nest.requests.values import token_count
 if TYPE_CHECKING:
     from nest.analysis.page_facts import Context, Document, Wish
     from nest.benchmarks.execute import Recorder
-    from nest.constraints.targets import Framework
     from nest.ir.plan import Plan
     from nest.ir.problem import Problem
     from nest.present.screen import Rows
@@ -72,13 +71,12 @@ class Paging:
             return "--tokens"
         return "--price" * (self.prices is not None)
 
-    def wish(self, problem: Problem, target: Framework | None) -> Wish:
+    def wish(self, problem: Problem, target_name: str) -> Wish:
         """Return what is known of the training run, and of what is to run it."""
         from nest.analysis.page_facts import Wish
 
         tokens = None if self.tokens is None else float(self.tokens)
-        name = "" if target is None else target.name
-        return Wish(tokens, mean_price(problem, self.prices), name)
+        return Wish(tokens, mean_price(problem, self.prices), target_name)
 
     def write(self, document: Document) -> None:
         """Write a page."""
@@ -126,7 +124,7 @@ class Paging:
             launch=launch,
             solvers=solvers,
             context=context_of(request, restricted, cells),
-            wish=self.wish(problem, restricted.target),
+            wish=self.wish(problem, restricted.target_name),
             unfinished=unfinished,
         )
         self.write(document)
@@ -345,9 +343,8 @@ def _more(
     request: RestrictedRequest, restricted: Restricted
 ) -> list[tuple[str, str, str]]:
     """Return settings that no problem has: name, meaning and value."""
-    target = restricted.target
     settings = [
-        ("target", "framework", "any" if target is None else target.name),
+        ("target", "framework", restricted.target_name or "any"),
         ("headroom", "memory to leave free", restricted.headroom or "none"),
     ]
     if request.model is None:

@@ -183,13 +183,12 @@ def _show(
 def _write_json(session: _Session, files: Files, steps: int | None) -> None:
     from nest.present.frontier import to_document
 
-    target = session.restricted.target
     document = to_document(
         session.frontier,
         steps=steps,
         prover=session.request.prove,
         proofs=session.proofs,
-        target=None if target is None else target.name,
+        target=session.restricted.target_name or None,
     )
     if session.remedies is not None:
         document["infeasible"] = session.remedies.to_json()
@@ -227,9 +226,8 @@ def _write_page(path: str, session: _Session, steps: int | None) -> None:
     length = problem.job.sequence_length
     if steps is not None and length is not None:
         tokens = float(steps * problem.job.global_batch * length)
-    target = session.restricted.target
-    name = "" if target is None else target.name
-    wish = Wish(tokens, frontier.price_usd_per_hour, name)
+    target_name = session.restricted.target_name
+    wish = Wish(tokens, frontier.price_usd_per_hour, target_name)
     rows = [("fits", text) for text in session.remedy_lines]
     if answer is not None:
         rows += given_rows(problem, answer, wish, session.restricted.text)

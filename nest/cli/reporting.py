@@ -110,7 +110,7 @@ def _of_plans(
     answers = [_answer(restricted, path) for path in request.plans]
     fitting = [a for a in answers if a.score.feasible]
     best = min(fitting or answers, key=lambda a: a.score.step_quanta)
-    wish = page.wish(problem, restricted.target)
+    wish = page.wish(problem, restricted.target_name)
     fitting_plan = best.plan if best.score.feasible else None
     rows = given_rows(problem, best, wish, restricted.text)
     rows += pages.restricted_rows(request, restricted, fitting_plan)
@@ -191,7 +191,7 @@ def _solved(
                 remedies = remedies_within(restricted.problem, limit_s, progress).lines
             except KeyboardInterrupt as interrupt:
                 stopped = interrupt
-    wish = page.wish(restricted.problem, restricted.target)
+    wish = page.wish(restricted.problem, restricted.target_name)
     rows = pages.answered_rows(request, restricted, result, wish)
     rows += [("fits", text) for text in remedies]
     document = page.write_answers(

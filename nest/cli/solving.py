@@ -254,8 +254,8 @@ class _Session:
         problem = (restricted.free or restricted).problem
         if restricted.free is not None:
             results = [solving.adopted_by(problem, result) for result in results]
-        target = restricted.target.name if restricted.target else None
-        document = to_document(problem, self.cells, results, target)
+        target_name = restricted.target_name or None
+        document = to_document(problem, self.cells, results, target_name)
         more = {
             "faster": self.faster,
             "target_loss": self.loss,
@@ -538,7 +538,7 @@ def _show_table(session: _Session) -> None:
         free = session.restricted.free or session.restricted
         plan = structs.replace(best.plan, problem_hash=None)
         launch = launch_text(free.problem, plan, session.restricted.target)
-        wish = session.page.wish(problem, session.restricted.target)
+        wish = session.page.wish(problem, session.restricted.target_name)
         run = run_text(problem, best.plan, best.score, wish)
         more += [("launch: ", launch), ("run: ", run)]
         commands = commands_text(session.request, session.restricted, plan)
@@ -556,7 +556,7 @@ def _rows(session: _Session) -> list[tuple[str, str]]:
 
     restricted, problem = session.restricted, session.restricted.problem
     result = fastest(session.results) or session.results[0]
-    wish = session.page.wish(problem, restricted.target)
+    wish = session.page.wish(problem, restricted.target_name)
     rows = answered_rows(session.request, restricted, result, wish)
     remedies = session.remedies.lines if session.remedies else []
     guaranteed: list[str] = []

@@ -240,6 +240,11 @@ class Restricted:
     calibration: str | None = None
     free: Restricted | None = None
 
+    @property
+    def target_name(self) -> str:
+        """Name of the framework; empty where none is named."""
+        return "" if self.target is None else self.target.name
+
     @classmethod
     def of(
         cls,
