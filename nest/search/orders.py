@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 
 from msgspec.structs import replace as with_fields
@@ -202,7 +202,10 @@ class _OrdersSearch:
             bounds = []
             for name, deadline in self._in_turn(problems, BOUNDED_SHARE, 0.0):
                 task = _task_of(self.task, problems[name], deadline)
-                offer = partial(self._offer_named, name)
+
+                def offer(_: int, plan: Plan, name: str = name) -> None:
+                    self._offer_named(name, plan)
+
                 bounds.append(bound_all(task, self.best, offer)[0])
         if CLOSED_FORM.intersection(self.problem.job.schedules):
             return 0
@@ -236,7 +239,7 @@ class _OrdersSearch:
         def report(progress: Progress) -> None:
             plan = progress.plan
             if plan is not None and not self._is_long(plan):
-                self._offer_named(name, 0, plan)
+                self._offer_named(name, plan)
 
         task = replace(_task_of(self.task, problem, deadline), report=report)
         output = search_schedule(task, with_bounds)
@@ -244,13 +247,13 @@ class _OrdersSearch:
             for other in self.problem.job.schedules:
                 # Some run other numbers of chunks, or no full recomputation.
                 with contextlib.suppress(InvalidPlanError):
-                    self._offer_named(other, 0, output.plan)
+                    self._offer_named(other, output.plan)
             candidate = self._candidate(output.plan)
             if candidate and self._is_any:
                 self._order(candidate)
         return output
 
-    def _offer_named(self, name: str, _: int, plan: Plan) -> None:
+    def _offer_named(self, name: str, plan: Plan) -> None:
         """Take a plan if it is better, as its passes take under a schedule."""
         self._try_plan(with_fields(plan, order=name))
 
