@@ -22,7 +22,7 @@ from nest.ir.job import (
     Schedules,
     named_schedules,
 )
-from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
+from nest.ir.plan import NOT_SPLIT, OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
 from nest.models.architectures import Architecture, head_towers
 from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
@@ -293,7 +293,8 @@ def _schedule(
     recompute = request.recompute
     if not recompute:
         splits = SPLIT_BACKWARD.issuperset(named_schedules(schedule))
-        recompute = tuple(x for x in USUAL_RECOMPUTE if not (splits and x == "full"))
+        refused = NOT_SPLIT if splits else frozenset()
+        recompute = tuple(x for x in USUAL_RECOMPUTE if x not in refused)
     virtual_stages = request.virtual_stages
     if virtual_stages is None:
         more: Collection[int] = ()
