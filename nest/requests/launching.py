@@ -131,6 +131,7 @@ def launch_settings(
     request: RestrictedRequest, restricted: Restricted, option_name: str
 ) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
+    from nest.frameworks.hosts import node_size
     from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
     from nest.frameworks.models import model_of
@@ -152,10 +153,13 @@ def launch_settings(
                 f"export' its --model"
             ) from None
     sizes, missing = request.node_sizes(problem)
-    has_nodes = problem.cluster.topology.kind == "hierarchy" and not missing
-    if len(sizes) == 1:
+    try:
+        per_node = node_size(problem.cluster)
+    except InvalidOptionError:
+        per_node = 1
+    if per_node == 1 and len(sizes) == 1:
         settings = settings._replace(gpus_per_node=sizes.pop())
-    if settings.gpus_per_node is None and not has_nodes:
+    elif per_node == 1 and (missing or problem.cluster.topology.kind == "graph"):
         raise InvalidOptionError(
             f"{option_name}: expected a network that groups the devices into nodes, "
             f"got the network of {problem.name}, which has no nodes; write the plan "
@@ -226,10 +230,18 @@ def _launch(
     if not nearest:
         _warn_if_infeasible(score(there, plan), tell)
         return {**export(problem, plan, to, settings)}
+    from nest.frameworks.nearest import LARGE_LOSS
     from nest.frameworks.nearest import nearest as find_nearest
 
     closest = find_nearest(problem, plan, to, settings)
     tell(f"nearest plan: {closest.text}", False)
+    before, after = closest.before.step_time_ns, closest.after.step_time_ns
+    if after > (1 + LARGE_LOSS) * before:
+        tell(
+            f"note: this loses more than {LARGE_LOSS:.0%} of the step time; 'nest "
+            f"solve --target {to}' finds the fastest plan that {to} can run",
+            True,
+        )
     return {**closest.files, "plan.json": encode(closest.plan).decode()}
 
 
