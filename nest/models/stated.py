@@ -13,9 +13,9 @@ from nest.util.stored import find
 
 def stated_models(problem: Problem) -> Iterator[Architecture]:
     """Yield the models that a problem keeps or may name, with the job's FLOPs."""
-    kept = model_of_text(problem.model)
-    if kept is not None and not other_flops(problem, kept):
-        yield kept
+    stored = model_of_text(problem.model)
+    if stored is not None and not other_flops(problem, stored):
+        yield stored
     for model in zoo.ARCHITECTURES:
         if _is_named(problem, model) and not other_flops(problem, model):
             yield model

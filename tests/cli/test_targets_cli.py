@@ -233,6 +233,7 @@ SwitchName=leaf2 Nodes=n[3-4]
         ("leaf-spine:leaves=4,hosts=4 --order auto", ""),
         ("torus:4x4", ""),
     ],
+    ids=["dgx", "dgx1", "slurm", "leaf-spine", "torus"],
 )
 def test_networks_whose_nodes_are_known_are_launched(
     cli: Cli, config: str, network: str, nodes: str
