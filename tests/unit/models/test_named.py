@@ -10,7 +10,7 @@ from nest.frameworks.models import model_of
 from nest.hardware import machine
 from nest.ir.io import decode_problem, encode
 from nest.models.architectures import Architecture
-from nest.models.choices import Choices
+from nest.models.choices import Choices, Degrees
 from nest.models.graphs import build_problem
 from nest.models.named import model_of_text, text_of_model
 from nest.models.stated import stated_models
@@ -35,7 +35,9 @@ def test_other_models_come_back(other: Architecture) -> None:
 
 
 def test_a_problem_keeps_its_model(other: Architecture) -> None:
-    choices = Choices(global_batch=8, sequence_length=1024, micro_batches=(1,))
+    choices = Choices(
+        global_batch=8, sequence_length=1024, micro_batches=(1,), degrees=(Degrees(),)
+    )
     made = build_problem(other, machine("h100"), 1, choices)
     problem = decode_problem(encode(made))
     assert model_of(problem, placement_of(problem.graph)) == other
