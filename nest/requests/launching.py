@@ -141,17 +141,14 @@ def launch_settings(
         remedy = "add the framework that runs it, such as --target megatron"
         raise also_needed(option_name, "--target", remedy)
     placement = placement_of(problem.graph)
-    if request.model is not None:
-        settings = Settings(load_model(str(request.model)))
-    else:
-        try:
-            settings = Settings(model_of(problem, placement))
-        except InvalidOptionError:
-            raise InvalidOptionError(
-                f"{option_name}: expected a problem that names its model, got "
-                f"{problem.name}; write the plan with -o, and pass 'nest "
-                f"export' its --model"
-            ) from None
+    try:
+        settings = Settings(model_of(problem, placement))
+    except InvalidOptionError:
+        raise InvalidOptionError(
+            f"{option_name}: expected a problem that names its model, got "
+            f"{problem.name}; write the plan with -o, and pass 'nest "
+            f"export' its --model"
+        ) from None
     sizes, missing = request.node_sizes(problem)
     try:
         per_node = node_size(problem.cluster)
