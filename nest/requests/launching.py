@@ -37,7 +37,8 @@ class ExportRequest(PlanRequest, command="nest export"):
     )
     gpus_per_node: int | None = setting(
         "--gpus-per-node N",
-        "Devices of a node.  [default: the lowest level of the network]",
+        "Devices of a node.  [default: the lowest level, or finest "
+        "units, of the network]",
         integer(),
         unit="devices",
     )
