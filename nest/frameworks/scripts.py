@@ -22,6 +22,7 @@ from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import MEGATRON, model_flags
 from nest.frameworks.shell import Script, read_script, words_in
+from nest.frameworks.shell_programs import PRINTING
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
@@ -332,6 +333,9 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         If there is none of either, or several commands.
     """
     commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
+    # Scripts print what they run.
+    started = [x for x in commands if _program(x.words[0]) not in PRINTING]
+    commands = started or commands
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)
         raise InvalidPlanError(
@@ -339,7 +343,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
             f"those of lines {lines}; leave one"
         )
     if commands:
-        return _before_redirection(commands[0].words)
+        return commands[0].words
     tokens = [
         token
         for values in script.variables.values()
@@ -352,14 +356,6 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
-
-
-def _before_redirection(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return words up to a redirection in a text that ``eval`` would run."""
-    for end, token in enumerate(tokens):
-        if re.fullmatch(r"[&\d]?>>?|[<|]", token.text):
-            return tuple(tokens[:end])
-    return tuple(tokens)
 
 
 def _name(token: Word) -> str:

@@ -42,16 +42,16 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
+IGNORE: Any = setting(
+    "--ignore NAME",
+    "What nest does not know of the file, and what changes no plan; repeatable.",
+    anything,
+    multiple=True,
+)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
     _assignments,
-    multiple=True,
-)
-IGNORE: Any = setting(
-    "--ignore FLAG",
-    "An argument of the script that does not count; repeatable.",
-    pairs,
     multiple=True,
 )
 
