@@ -8,13 +8,15 @@ old ones and some of its own. Those are not checked against a package: there is 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
+from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
@@ -38,8 +40,17 @@ from nest.frameworks.megatron_model import (
     model_flags,
     read_model,
 )
+from nest.frameworks.scripts import (
+    Start,
+    check_devices,
+    find_words,
+    override_words,
+    without,
+)
 from nest.frameworks.scripts import unread as unread_arguments
-from nest.frameworks.shell_words import Word
+from nest.frameworks.shell import Script
+from nest.frameworks.shell_programs import plain_path
+from nest.frameworks.shell_words import Word, clean
 from nest.ir.documents import parse_json, refusing
 from nest.ir.plan import Recompute
 from nest.models.architectures import Architecture
@@ -157,30 +168,107 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     return launch, usual_groups(launch, devices)
 
 
-def read_script(
-    tokens: Sequence[Word], where: str, world: int, find: Callable[[str], str]
-) -> tuple[Launch, Architecture, tuple[str, ...]]:
-    """Read arguments of Megatron-DeepSpeed with their configuration.
+class _Pair(NamedTuple):
+    """A command and its configuration, as a reader takes them."""
 
-    Returns the launch on ``world`` devices, the model, and notes for the user.
-    ``tokens`` are the command that starts it, and ``find`` returns the text of the
-    configuration of that name.
+    start: Start
+    config: KeyedFile
+
+    def corrected(self, correction: Correction) -> _Pair:
+        """Return a copy in which an argument, the cluster or a key is otherwise."""
+        if is_key(correction.subject):
+            return self._replace(config=self.config.corrected(correction))
+        return self._replace(start=self.start.corrected(correction))
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is one of the configuration, not of an argument."""
+    sections = {path.partition(".")[0] for path in (*TABLE.keys, *TABLE.elsewhere)}
+    return name.partition(".")[0] in sections
+
+
+def read_launch(
+    script: Script,
+    where: str,
+    world: int,
+    find: Callable[[str], str],
+    say: Sequence[tuple[str, str]] = (),
+    ignored: Sequence[str] = (),
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Read a script of Megatron-DeepSpeed with its configuration.
+
+    Parameters
+    ----------
+    script, where, world
+        The script, its name for messages, and the devices of the cluster.
+    find
+        Returns the text of the configuration of a name, unless the script writes it.
+    say
+        Keys and arguments in addition: name and value.
+    ignored
+        Arguments that the script has and that do not count, without dashes.
+
+    Returns
+    -------
+    tuple
+        The launch, the model, and notes for the user.
 
     Raises
     ------
     InvalidPlanError
         If they contradict each other, or no run can start with them.
     """
-    arguments = present(Arguments(tokens, where))
-    name = arguments.text("--deepspeed-config")
-    if name is None:
-        raise arguments.refuse(
-            "--deepspeed-config", "the name of a configuration", "none"
+    tokens = find_words(script, where)
+    keys = [(name, value) for name, value in say if is_key(name)]
+    others = [(name, value) for name, value in say if not is_key(name)]
+    doubled: list[Fault] = []
+    stated = (*without(tokens, ignored, where), *override_words(others))
+    arguments = present(Arguments(stated, where, doubled=doubled))
+    option = arguments.options.get("--deepspeed-config")
+    name = option.values[0].text if option and option.values else ""
+    written = script.files.get(plain_path(name))
+    if written is None:
+        name = arguments.text("--deepspeed-config") or ""
+        if not name:
+            raise arguments.refuse(
+                "--deepspeed-config", "the name of a configuration", "none"
+            )
+    config = config_file(_text_of(written, where) if written else find(name), name)
+
+    def read(pair: _Pair) -> tuple[Launch, Architecture, tuple[str, ...]]:
+        (arguments, world, counted), config = pair
+        taken: tuple[str, ...] = ()
+        if counted:
+            taken = check_devices(script, tokens, arguments, world)
+        launch, model, notes = _read_command(arguments, config, world, tokens)
+        return launch, model, (*taken, *notes)
+
+    start = Start(arguments, world)
+    return read_all(read, _Pair(start, config.with_values(keys)), doubled)
+
+
+def _text_of(written: Word, where: str) -> str:
+    """Return the configuration that a script writes, which must be known."""
+    document = clean(written)
+    if document.unknown:
+        variable = re.match(r"\$(\w+)", document.unknown)
+        name = variable[1] if variable else "NAME"
+        raise Fault(
+            f"{where}:{document.line}: expected a configuration that the script states, "
+            f"got {document.unknown} in it; say it with --set {name}=VALUE",
+            answers=("--set", f"{name}=<VALUE>"),
         )
-    config = config_file(find(name), name)
+    return document.text
+
+
+def _read_command(
+    arguments: Arguments, config: KeyedFile, world: int, tokens: Sequence[Word]
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Return what arguments with their configuration start, with notes."""
     keys = config.ignored()
+    _check_automatic(config)
     # What is read later is no other name written wrongly.
-    arguments.used |= _OLD.with_config
+    arguments.used |= {*_OLD.with_config, "--deepspeed-config"}
     try:
         launch, model = _read_pair(config, arguments, world)
     except InvalidPlanError:
@@ -188,11 +276,18 @@ def read_script(
         unread_arguments(arguments, tokens)
         raise
     ignored = unread_arguments(arguments, tokens)
-    notes = (*arguments.assumed, *ignored, *ignored_note(name, keys))
+    notes = (*arguments.assumed, *ignored, *ignored_note(config.where, keys))
     return launch, model, notes
 
 
 TABLE = read_data("deepspeed", KeyTable)
+
+#: Sizes of batches; two say the third.
+_SIZES = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
 
 #: Bytes of the moments per weight, by the type of the optimizer.
 _MOMENTS = {
@@ -219,14 +314,26 @@ def config_file(text: str, where: str) -> KeyedFile:
     return KeyedFile(document, where, TABLE)
 
 
-def _automatic(config: KeyedFile) -> str | None:
-    """Return a key that is read and that another program fills in."""
+def _check_automatic(config: KeyedFile) -> None:
+    """Refuse a key that is read and that another program fills in.
+
+    Two sizes of batches say the third.
+    """
+    sizes = [config.document.get(name) for name in _SIZES]
+    if sum(size not in (None, "auto") for size in sizes) >= 2:
+        for name, size in zip(_SIZES, sizes, strict=True):
+            if size == "auto":
+                del config.document[name]
     for path in TABLE.keys:
         section, name = split_path(path)
         inside = config.document.get(section) if section else config.document
         if isinstance(inside, dict) and inside.get(name) == "auto":
-            return path
-    return None
+            raise config.refuse(
+                path,
+                "a value",
+                "'auto', which another program fills in",
+                f"write it into the file, or pass --say {path}=VALUE",
+            )
 
 
 def _batches(
@@ -303,10 +410,10 @@ def _read_pair(
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")
     data = data_ranks(arguments, world, tp, stages)
-    if arguments.has("--no-pipeline-parallel") != (stages == 1):
+    if arguments.has("--no-pipeline-parallel") and stages > 1:
         raise arguments.refuse(
             "--no-pipeline-parallel",
-            f"{'it' if stages == 1 else 'no such argument'} with {stages} stages",
+            f"no such argument with {stages} stages",
             "the opposite",
         )
     location = arguments.location("--tensor-model-parallel-size")
@@ -333,10 +440,9 @@ def _read_pair(
         raise arguments.refuse("--zero-stage", f"{launch.zero} as in {FILE}", stated)
     if not arguments.has("--deepspeed"):
         raise arguments.refuse("--deepspeed", "it", "none")
-    arguments.text("--deepspeed-config")
-    if arguments.has("--deepspeed-activation-checkpointing") != full:
-        expected = "it together with --deepspeed-activation-checkpointing"
-        raise arguments.refuse("--checkpoint-activations", expected, "one of them")
+    arguments.used.add("--deepspeed-config")
+    # Whose function recomputes makes no difference.
+    arguments.has("--deepspeed-activation-checkpointing")
     dtypes = [name for name in ("bf16", "fp16") if arguments.has(f"--{name}")]
     if dtypes != [launch.dtype]:
         raise arguments.refuse(
@@ -395,24 +501,36 @@ def read_foreign(
     sequence_length: int,
     tp: int = 1,
     stages: int = 1,
+    say: Sequence[tuple[str, str]] = (),
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read the configuration of a user, and return notes for the user too.
 
-    The file does not say the model, its sequence length, and the degrees.
+    The file does not say the model, its sequence length, and the degrees; ``say`` has
+    values of keys that win over those of the file.
 
     Raises
     ------
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    config = config_file(text, where)
-    notes = ignored_note(where, config.ignored())
-    automatic = _automatic(config)
-    if automatic is not None:
-        raise InvalidPlanError(
-            f"{where}: {automatic}: expected a value, got 'auto', which "
-            f"another program fills in; write it into the file"
-        )
+
+    def read(config: KeyedFile) -> tuple[Launch, tuple[str, ...]]:
+        return _read_config(config, world, model, sequence_length, (tp, stages))
+
+    return read_all(read, config_file(text, where).with_values(say))
+
+
+def _read_config(
+    config: KeyedFile,
+    world: int,
+    model: Architecture,
+    sequence_length: int,
+    degrees: tuple[int, int],
+) -> tuple[Launch, tuple[str, ...]]:
+    """Return the launch of a configuration with a model and degrees, and notes."""
+    tp, stages = degrees
+    notes = ignored_note(config.where, config.ignored())
+    _check_automatic(config)
     _check_autotp(config, tp, "in --tp")
     sequence_ranks = config.document.get("sequence_parallel_size", 1)
     if sequence_ranks != 1:

@@ -7,15 +7,16 @@ section: ``training.seq_len``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from functools import cached_property
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import MAX_NUMBER, similar_name
+from nest.frameworks.faults import Correction, Fault
 from nest.util.text import count_text
 
 T = TypeVar("T")
@@ -122,13 +123,59 @@ class KeyedFile:
 
     def refuse(
         self, path: str, expected: str, got: object, remedy: str = "correct it"
-    ) -> InvalidPlanError:
-        """Return the error about one key."""
+    ) -> Fault:
+        """Return the error about one key, which ``--say`` gives another value."""
         line = self.line_of(path)
         location = f"{self.where}:{line}" if line else self.where
-        return InvalidPlanError(
-            f"{location}: {path}: expected {expected}, got {got}; {remedy}"
+        return Fault(
+            f"{location}: {path}: expected {expected}, got {got}; {remedy}",
+            subject=path,
+            answers=("--say", f"{path}=<VALUE>"),
         )
+
+    def corrected(self, correction: Correction) -> Self:
+        """Return a copy of the file in which one key is otherwise."""
+        copied = copy(self)
+        copied.document = deepcopy(self.document)
+        section, name = split_path(correction.subject)
+        inside = copied.document
+        for name_above in filter(None, section.split(".")):
+            below = inside.setdefault(name_above, {})
+            if not isinstance(below, dict):
+                # What is no section goes, as a whole.
+                del inside[name_above]
+                return copied
+            inside = below
+        value = inside.pop(name, None)
+        key = self.table.keys.get(correction.subject)
+        if correction.meant:
+            inside[correction.meant] = value
+        elif correction.value is not None and key and key.type == "integer":
+            inside[name] = int(correction.value)
+        return copied
+
+    def with_values(self, values: Sequence[tuple[str, str]]) -> Self:
+        """Return a copy of the file in which keys have other values, in JSON or texts.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is in a section that is no section.
+        """
+        copied = copy(self)
+        copied.document = deepcopy(self.document)
+        for path, text in values:
+            section, name = split_path(path)
+            inside = copied.document
+            for name_above in filter(None, section.split(".")):
+                inside = inside.setdefault(name_above, {})
+                if not isinstance(inside, dict):
+                    raise self.refuse(section, "a section of keys", _shown(inside))
+            try:
+                inside[name] = json.loads(text)
+            except ValueError:
+                inside[name] = text
+        return copied
 
     def get(self, path: str) -> Any:
         """Return the value of a key of the table, or its default."""

@@ -263,6 +263,8 @@ class DeepSpeedRequest(LaunchFileRequest):
         "--pp N", "Pipeline stages, of equal layers.", integer(), default=1
     )
     variables: tuple[tuple[str, str], ...] = VARIABLES
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def check(self) -> None:
         """Refuse a configuration without a model or a sequence length."""
@@ -281,26 +283,23 @@ class DeepSpeedRequest(LaunchFileRequest):
         if model is None or length is None:
             return self._read_script(num_ranks)
         launch, notes = read_foreign(
-            *(self.text, self.path, num_ranks, model, length), *(self.tp, self.pp)
+            *(self.text, self.path, num_ranks, model, length),
+            *(self.tp, self.pp, self.say),
         )
         return LaunchReading(launch, model, notes, target="deepspeed")
 
     def _read_script(self, num_ranks: int) -> LaunchReading:
         """Return what a script of Megatron-DeepSpeed says."""
-        from nest.frameworks.arguments import Arguments
-        from nest.frameworks.deepspeed import read_script
-        from nest.frameworks.scripts import check_devices, check_variables, find_words
-        from nest.frameworks.shell import read_script as read_shell
+        from nest.frameworks.deepspeed import read_launch
+        from nest.frameworks.scripts import check_variables
+        from nest.frameworks.shell import read_script
 
         path, variables = self.path, dict(self.variables)
-        script = read_shell(self.text, path, variables)
+        script = read_script(self.text, path, variables)
         check_variables(variables, script.used, path)
-        tokens = find_words(script, path)
-        arguments = Arguments(tokens, path)
-        ignored = check_devices(script, tokens, arguments, num_ranks)
-        launch, model, notes = read_script(
-            *(tokens, path, num_ranks),
+        launch, model, notes = read_launch(
+            *(script, path, num_ranks),
             lambda name: read_text(str(Path(path).parent / name)),
+            *(self.say, self.ignore),
         )
-        notes = (*ignored, *notes)
         return LaunchReading(launch, model, notes, target="deepspeed")

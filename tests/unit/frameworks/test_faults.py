@@ -6,7 +6,9 @@ import pytest
 
 from nest.cli.main import main
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks import deepspeed
 from nest.frameworks.faults import FaultsError
+from nest.frameworks.shell import read_script
 from tests.unit.frameworks.test_launch_scripts import SCRIPT, launched
 
 SHAPE = (
@@ -93,3 +95,62 @@ def test_the_command_line_that_answers_all(tmp_path, monkeypatch, capsys):
     words += "optimizer-cpu-offload --ignore hiden-size --say hidden-size=1024 "
     code, lines = run(capsys, *words.split(), "--say", "seq-length=1024")
     assert code == 0, lines
+
+
+DS = (
+    "MB=1\ncfg=./ds_config.json\ncat <<EOT > $cfg\n"
+    '{"train_micro_batch_size_per_gpu": $MB, "train_batch_size": 64,\n'
+    '"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}\nEOT\n'
+    f"{RUN} {SHAPE} --deepspeed --deepspeed_config $cfg --zero-stage 1"
+)
+
+
+def speed(text, **more):
+    script = read_script(text, "run.sh", more.pop("variables", None))
+    return deepspeed.read_launch(script, "run.sh", 8, {}.__getitem__, **more)
+
+
+def test_a_configuration_that_the_script_writes_is_read():
+    launch, model, _ = speed(DS)
+    assert (launch.zero, launch.micro_batch, launch.global_batch) == (1, 8, 64)
+    assert model.layers == 8
+    unknown = DS.replace("MB=1\n", "")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh:\d: expected a configuration "
+        r"that the script states, got \$MB, which .* --set MB=VALUE$",
+    ):
+        speed(unknown)
+    assert speed(unknown, variables={"MB": "1"})[0] == launch
+
+
+def test_faults_of_a_script_and_its_configuration_come_together():
+    text = DS.replace(
+        '"stage": 1', '"stage": 1, "offload_optimizer": {"device": "cpu"}'
+    )
+    text = text.replace("--seq-length 1024", "").replace(
+        '"enabled": true', '"enabled": "auto"'
+    )
+    with pytest.raises(FaultsError) as caught:
+        speed(text)
+    assert [x.subject for x in caught.value.faults] == [
+        "zero_optimization.offload_optimizer",
+        "bf16.enabled",
+        "--seq-length",
+    ]
+    say = {"zero_optimization.offload_optimizer": "null", "bf16.enabled": "true",
+           "seq-length": "1024"}  # fmt: skip
+    assert speed(text, say=[*say.items()])[0] == speed(DS)[0]
+
+
+def test_two_sizes_of_batches_say_the_third():
+    text = DS.replace('"train_batch_size"', '"gradient_accumulation_steps": "auto", '
+                      '"train_batch_size"')  # fmt: skip
+    assert speed(text)[0] == speed(DS)[0]
+    text = text.replace("64,", '"auto",').replace("--global-batch-size 64", "")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"train_batch_size: expected a value, got "
+        r"'auto', .* --say train_batch_size=VALUE$",
+    ):
+        speed(text)

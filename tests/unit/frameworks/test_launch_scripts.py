@@ -821,8 +821,8 @@ def test_deepspeed_there_and_back_scores_the_same():
         files = export(problem, plan, "deepspeed", settings)
         devices = read_hosts(files)
         script = read_script(files["megatron-args.sh"], "args")
-        launch, model, notes = deepspeed.read_script(
-            script.variables["ARGS"], "args", len(devices), files.get
+        launch, model, notes = deepspeed.read_launch(
+            script, "args", len(devices), files.get
         )
         assert not notes
         read_back(problem, plan, launch, model, devices)
@@ -850,7 +850,7 @@ def test_script_and_configuration_that_differ_are_refused(old, new, message):
     assert old in files["ds.json"]
     changed = {"ds.json": files["ds.json"].replace(old, new, 1)}
     with pytest.raises(InvalidPlanError, match=message):
-        deepspeed.read_script(script.variables["ARGS"], "args", 8, changed.__getitem__)
+        deepspeed.read_launch(script, "args", 8, changed.__getitem__)
 
 
 def test_ranks_on_other_devices_are_no_plan():
