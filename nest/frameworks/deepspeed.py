@@ -201,8 +201,8 @@ _MOMENTS = {
 }
 
 
-def config_file(text: str, where: str) -> KeyedFile:
-    """Return the keys of a configuration.
+def config_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+    """Return the keys of a configuration; ``ignore`` as :class:`KeyedFile` has it.
 
     Raises
     ------
@@ -216,7 +216,9 @@ def config_file(text: str, where: str) -> KeyedFile:
             f"{where}: expected a JSON object, got something else; pass "
             f"the configuration of DeepSpeed"
         )
-    return KeyedFile(document, where, TABLE)
+    if "bfloat16" in document:  # its older name
+        document.setdefault("bf16", document.pop("bfloat16"))
+    return KeyedFile(document, where, TABLE, ignore=ignore)
 
 
 def _automatic(config: KeyedFile) -> str | None:
@@ -360,7 +362,9 @@ def _launch(
     zero = config.get("zero_optimization.stage")
     if zero > 1 and len(chunks) > 1:
         raise config.refuse("zero_optimization.stage", "0 or 1 with a pipeline", zero)
-    overlap = config.get("zero_optimization.overlap_comm") and data > 1
+    # By default with ZeRO 3 alone (``overlap_comm_valid`` of 0.19.8).
+    overlap = config.get("zero_optimization.overlap_comm")
+    overlap = (zero == 3 if overlap is None else overlap) and data > 1
     launch = Launch(
         tp=tp,
         dp=data,
@@ -395,17 +399,19 @@ def read_foreign(
     sequence_length: int,
     tp: int = 1,
     stages: int = 1,
+    ignore: Sequence[str] = (),
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read the configuration of a user, and return notes for the user too.
 
-    The file does not say the model, its sequence length, and the degrees.
+    The file does not say the model, its sequence length, and the degrees. ``ignore``
+    are keys that nest does not know, and that change no plan.
 
     Raises
     ------
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    config = config_file(text, where)
+    config = config_file(text, where, ignore)
     notes = ignored_note(where, config.ignored())
     automatic = _automatic(config)
     if automatic is not None:

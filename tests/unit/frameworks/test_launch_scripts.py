@@ -935,7 +935,7 @@ def test_older_job_files_are_read():
          "pipeline_parallel_microbatches: expected a divisor of the batch 8"),
         ('flavor = "8B"', 'flavor = "9B"',
          "model.flavor: expected a flavor that is known .* or --model, got"),
-        ('mode = "full"', 'mode = "selective"',
+        ('mode = "full"', 'mode = "half"',
          r"job.toml:1\d: activation_checkpoint.mode: expected one of none"),
         ("seq_len = 4096", "seq_len = 0",
          "job.toml:7: training.seq_len: expected at least 1, got 0"),
