@@ -237,7 +237,7 @@ class KeyedFile:
     def _entries(
         self, section: Mapping[str, Any], above: str = ""
     ) -> Iterator[tuple[str, Any]]:
-        """Yield keys and values of a section, inner ones that are classed as a whole."""
+        """Yield keys and values, and sections that are classed as a whole."""
         for name, value in section.items():
             path = f"{above}{name}"
             if path not in self.table.opened:

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from nest.constraints.targets import degree_rule
+from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks import schedule_csv
 from nest.frameworks.arguments import ignored_note
@@ -34,6 +36,7 @@ from nest.frameworks.layers import Chunk, with_ends
 from nest.ir.job import Schedule
 from nest.ir.plan import Overlap, Recompute
 from nest.models.architectures import Architecture
+from nest.models.stated import shape_of_model
 from nest.models.zoo import architecture
 from nest.units import ceil_div
 
@@ -225,6 +228,8 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     job = job_file(files[FILE], FILE)
     job.check_written()
     launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
+    if launch.recompute == "selective":
+        raise job.refuse(_CHECKPOINTING, "one of none, full", "'selective'")
     return launch, usual_groups(launch, devices)
 
 
@@ -388,9 +393,22 @@ def read_foreign(
     if not is_old:
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers, read_file)
+    _check_degrees(job, launch, model)
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
     notes = (*notes, *_checkpointing_note(job, launch))
     return replace(launch, overlap=overlap), model, notes
+
+
+def _check_degrees(job: KeyedFile, launch: Launch, model: Architecture) -> None:
+    """Refuse a tensor degree that no run of the model can start with."""
+    rules = find_target("torchtitan").rules
+    assert rules is not None
+    shape, tokens = shape_of_model(model), launch.sequence_length
+    forbidden = degree_rule(rules, tokens, shape, launch.tp)
+    if forbidden is not None:
+        rule, expected = forbidden
+        got = f"{launch.tp} ({rule.source})"
+        raise job.refuse("parallelism.tensor_parallel_degree", expected, got)
 
 
 def _recompute(job: KeyedFile) -> Recompute:

@@ -396,6 +396,22 @@ def test_other_checkpointing_is_refused(lines, message):
         titan(OLD.replace('mode = "full"', lines))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tensor_parallel_degree = 2", "tensor_parallel_degree = 16",
+         r"parallelism.tensor_parallel_degree: expected tp to divide the 8 "
+         r"key and value heads, got 16 \(tested"),
+        ("seq_len = 4096", "seq_len = 4098", r"expected 2 \* tp to divide the 4098"),
+    ],
+)  # fmt: skip
+def test_degrees_that_do_not_divide_the_model_are_refused(old, new, message):
+    # 2 data ranks and 2 stages of tp ranks.
+    world = 64 if "16" in new else 8
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(OLD.replace(old, new), world)
+
+
 def test_one_stage_has_no_schedule():
     text = """
 [model]
