@@ -206,7 +206,7 @@ def read_launch(
     say
         Keys and arguments in addition: name and value.
     ignored
-        Arguments that the script has and that do not count, without dashes.
+        Arguments and keys that are there and do not count, without dashes.
 
     Returns
     -------
@@ -222,6 +222,8 @@ def read_launch(
     keys = [(name, value) for name, value in say if is_key(name)]
     others = [(name, value) for name, value in say if not is_key(name)]
     doubled: list[Fault] = []
+    ignored_keys = [*filter(is_key, ignored)]
+    ignored = [name for name in ignored if name not in ignored_keys]
     stated = (*without(tokens, ignored, where), *override_words(others))
     arguments = present(Arguments(stated, where, doubled=doubled))
     option = arguments.options.get("--deepspeed-config")
@@ -233,7 +235,8 @@ def read_launch(
             raise arguments.refuse(
                 "--deepspeed-config", "the name of a configuration", "none"
             )
-    config = config_file(_text_of(written, where) if written else find(name), name)
+    text = _text_of(written, where) if written else find(name)
+    config = config_file(text, name, ignored_keys)
 
     def read(pair: _Pair) -> tuple[Launch, Architecture, tuple[str, ...]]:
         (arguments, world, counted), config = pair
@@ -254,8 +257,8 @@ def _text_of(written: Word, where: str) -> str:
         variable = re.match(r"\$(\w+)", document.unknown)
         name = variable[1] if variable else "NAME"
         raise Fault(
-            f"{where}:{document.line}: expected a configuration that the script states, "
-            f"got {document.unknown} in it; say it with --set {name}=VALUE",
+            f"{where}:{document.line}: expected a configuration that the script "
+            f"states, got {document.unknown} in it; say it with --set {name}=VALUE",
             answers=("--set", f"{name}=<VALUE>"),
         )
     return document.text
@@ -296,8 +299,8 @@ _MOMENTS = {
 }
 
 
-def config_file(text: str, where: str) -> KeyedFile:
-    """Return the keys of a configuration.
+def config_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+    """Return the keys of a configuration; ``ignore`` as :class:`KeyedFile` has it.
 
     Raises
     ------
@@ -311,7 +314,9 @@ def config_file(text: str, where: str) -> KeyedFile:
             f"{where}: expected a JSON object, got something else; pass "
             f"the configuration of DeepSpeed"
         )
-    return KeyedFile(document, where, TABLE)
+    if "bfloat16" in document:  # its older name
+        document.setdefault("bf16", document.pop("bfloat16"))
+    return KeyedFile(document, where, TABLE, ignore=ignore)
 
 
 def _check_automatic(config: KeyedFile) -> None:
@@ -466,7 +471,9 @@ def _launch(
     zero = config.get("zero_optimization.stage")
     if zero > 1 and len(chunks) > 1:
         raise config.refuse("zero_optimization.stage", "0 or 1 with a pipeline", zero)
-    overlap = config.get("zero_optimization.overlap_comm") and data > 1
+    # By default with ZeRO 3 alone (``overlap_comm_valid`` of 0.19.8).
+    overlap = config.get("zero_optimization.overlap_comm")
+    overlap = (zero == 3 if overlap is None else overlap) and data > 1
     launch = Launch(
         tp=tp,
         dp=data,
@@ -499,14 +506,15 @@ def read_foreign(
     world: int,
     model: Architecture,
     sequence_length: int,
-    tp: int = 1,
-    stages: int = 1,
+    degrees: tuple[int, int] = (1, 1),
     say: Sequence[tuple[str, str]] = (),
+    ignore: Sequence[str] = (),
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read the configuration of a user, and return notes for the user too.
 
-    The file does not say the model, its sequence length, and the degrees; ``say`` has
-    values of keys that win over those of the file.
+    The file does not say the model, its sequence length, and the ``degrees``, of tensor
+    parallelism and of pipeline stages; ``say`` has values of keys that win over those
+    of the file, and ``ignore`` are keys that nest does not know, and change no plan.
 
     Raises
     ------
@@ -515,9 +523,9 @@ def read_foreign(
     """
 
     def read(config: KeyedFile) -> tuple[Launch, tuple[str, ...]]:
-        return _read_config(config, world, model, sequence_length, (tp, stages))
+        return _read_config(config, world, model, sequence_length, degrees)
 
-    return read_all(read, config_file(text, where).with_values(say))
+    return read_all(read, config_file(text, where, ignore).with_values(say))
 
 
 def _read_config(

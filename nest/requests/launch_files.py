@@ -64,6 +64,7 @@ class LaunchReading(NamedTuple):
     notes: tuple[str, ...] = ()
     mesh_inside: bool = False
     target: str = ANY
+    selective_operators: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +176,11 @@ class LaunchFileRequest(Request, command="nest import"):
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
+        freedom = Freedom(
+            self.layers_per_node, any_sequences, reading.selective_operators
+        )
         made = build(
-            *(reading.launch, reading.model, site, overlap),
-            *(Freedom(self.layers_per_node, any_sequences), devices),
+            *(reading.launch, reading.model, site, overlap, freedom, devices),
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
@@ -235,18 +238,20 @@ class TorchtitanRequest(LaunchFileRequest):
     FRAMEWORK: ClassVar[str] = "torchtitan"
 
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a job file says."""
         from nest.frameworks.torchtitan import read_foreign
 
-        return LaunchReading(
-            *read_foreign(
-                *(self.text, self.path, num_ranks, [*self.say]),
-                self.architecture,
-                lambda name: read_text(str(Path(self.path).parent / name)),
-            )
+        launch, model, notes = read_foreign(
+            *(self.text, self.path, num_ranks, [*self.say]),
+            self.architecture,
+            lambda name: read_text(str(Path(self.path).parent / name)),
+            self.ignore,
         )
+        by_operators = launch.recompute == "selective"
+        return LaunchReading(launch, model, notes, selective_operators=by_operators)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +289,7 @@ class DeepSpeedRequest(LaunchFileRequest):
             return self._read_script(num_ranks)
         launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, length),
-            *(self.tp, self.pp, self.say),
+            *((self.tp, self.pp), self.say, self.ignore),
         )
         return LaunchReading(launch, model, notes, target="deepspeed")
 
