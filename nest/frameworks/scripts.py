@@ -17,6 +17,7 @@ import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
+from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import model_flags
@@ -27,6 +28,7 @@ from nest.frameworks.megatron_options import (
     with_present_names,
 )
 from nest.frameworks.shell import Script, read_script, words_in
+from nest.frameworks.shell_programs import PRINTING
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
@@ -58,6 +60,10 @@ _INSTEAD = {
 }
 
 _Kinds = dict[str, str]
+
+#: What faults about the devices that a script starts on have as their subject. With
+#: their value, 0 for that of the cluster, reading goes on.
+_DEVICES = "devices"
 
 
 class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,6 +103,24 @@ class Count(NamedTuple):
     location: str
 
 
+class Start(NamedTuple):
+    """What is started on how many devices, as a reader takes it."""
+
+    arguments: Arguments
+    world: int
+    #: Whether the devices that the script states are known.
+    counted: bool = True
+
+    def corrected(self, correction: Correction) -> Start:
+        """Return a copy in which an argument or the cluster is otherwise."""
+        if correction.subject == "--cluster":
+            return self._replace(world=int(correction.value or self.world))
+        if correction.subject == _DEVICES:
+            world = int(correction.value or 0) or self.world
+            return self._replace(world=world, counted=False)
+        return self._replace(arguments=self.arguments.corrected(correction))
+
+
 class Launched(NamedTuple):
     """The launch that a script starts.
 
@@ -114,6 +138,7 @@ def read_launch(
     variables: Mapping[str, str] | None = None,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
+    ignored: Sequence[str] = (),
 ) -> Launched:
     """Read what a script of Megatron-LM starts.
 
@@ -127,6 +152,8 @@ def read_launch(
         Arguments in addition to those of the script, without dashes: name and value.
     model
         Gives the arguments of the shape that the script leaves out.
+    ignored
+        Arguments that the script has and that do not count, without dashes.
 
     Raises
     ------
@@ -137,17 +164,29 @@ def read_launch(
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)
     tokens = find_words(script, where)
-    arguments = Arguments((*tokens, *override_words(overrides)), where)
+    doubled: list[Fault] = []
+    arguments = Arguments(
+        (*without(tokens, ignored, where), *override_words(overrides)),
+        where,
+        doubled=doubled,
+    )
     arguments = with_present_names(arguments)
-    if model is not None:
-        arguments = with_model(arguments, model)
-    if "--yaml-cfg" in arguments.options:
-        remedy = "import that file: nest import megatron-args FILE.yaml"
-        raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
-    taken = check_devices(script, tokens, arguments, world)
-    reading = read_checked(arguments, world, tokens)
-    notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
-    return Launched(reading, notes)
+
+    def read(start: Start) -> Launched:
+        arguments, world, counted = start
+        if model is not None:
+            arguments = with_model(arguments, model)
+        if "--yaml-cfg" in arguments.options:
+            remedy = "import that file: nest import megatron-args FILE.yaml"
+            raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
+        taken: tuple[str, ...] = ()
+        if counted:
+            taken = check_devices(script, tokens, arguments, world)
+        reading = read_checked(arguments, world, tokens)
+        notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
+        return Launched(reading, notes)
+
+    return read_all(read, Start(arguments, world), doubled)
 
 
 def in_variables(text: str, lines: Sequence[str]) -> list[str]:
@@ -182,6 +221,34 @@ def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
         for text in (f"--{name.lstrip('-').replace('_', '-')}", value)
         if text
     ]
+
+
+def without(
+    tokens: Sequence[Word], ignored: Sequence[str], where: str
+) -> tuple[Word, ...]:
+    """Return the words of a launch line without arguments of ``--ignore``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such argument.
+    """
+    names = {f"--{name.lstrip('-').replace('_', '-')}" for name in ignored}
+    remaining, taken = [], set()
+    drops = False
+    for token in tokens:
+        name = _name(token)
+        if name.startswith("--"):
+            drops = name in names
+            taken |= {name} & names
+        if not drops:
+            remaining.append(token)
+    for name in sorted(names - taken):
+        raise InvalidOptionError(
+            f"--ignore {name[2:]}: expected an argument that {where} has, got none; "
+            f"remove it"
+        )
+    return tuple(remaining)
 
 
 def read_checked(
@@ -271,6 +338,9 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         If there is none of either, or several commands.
     """
     commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
+    # Scripts print what they run.
+    started = [x for x in commands if _program(x.words[0]) not in PRINTING]
+    commands = started or commands
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)
         raise InvalidPlanError(
@@ -278,7 +348,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
             f"those of lines {lines}; leave one"
         )
     if commands:
-        return _before_redirection(commands[0].words)
+        return commands[0].words
     tokens = [
         token
         for values in script.variables.values()
@@ -291,14 +361,6 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
-
-
-def _before_redirection(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return words up to a redirection in a text that ``eval`` would run."""
-    for end, token in enumerate(tokens):
-        if re.fullmatch(r"[&\d]?>>?|[<|]", token.text):
-            return tuple(tokens[:end])
-    return tuple(tokens)
 
 
 def _name(token: Word) -> str:
@@ -375,11 +437,14 @@ def _counted(
             location = f"{where}:{value.line}: {name}"
             if "nodes" not in counts:
                 variable = re.match(r"\$(\w+)", value.unknown)
-                raise InvalidPlanError(
+                raise Fault(
                     f"{location}: expected a number of nodes that the script "
                     f"states, got {got}; say it with --set "
                     f"{variable[1] if variable else 'NAME'}=VALUE"
-                    + (", NAME being its variable" * (variable is None))
+                    + (", NAME being its variable" * (variable is None)),
+                    subject=_DEVICES,
+                    answers=("--set", f"{variable[1] if variable else '<NAME>'}=<N>"),
+                    value="0",
                 )
             notes = (f"{location}: {got}; counted is {counts['nodes'][1].location}",)
         each = counts["each"][1]
@@ -388,9 +453,11 @@ def _counted(
         stated.insert(0, Count(nodes.value * each.value, locations))
     for other in stated[1:]:
         if other.value != stated[0].value:
-            raise InvalidPlanError(
+            raise Fault(
                 f"{other.location}: expected the {stated[0].value} devices of "
-                f"{stated[0].location}, got {other.value}; correct one of them"
+                f"{stated[0].location}, got {other.value}; correct one of them",
+                subject=_DEVICES,
+                value="0",
             )
     if stated:
         return stated[0], notes
@@ -487,14 +554,19 @@ def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
             for name, degree in degrees.items()
             if degree > 1
         )
-        raise InvalidPlanError(
+        raise Fault(
             f"{stated.location}: expected devices for {product} ranks of a "
-            f"data rank ({locations}), got {stated.value}; correct one of them"
+            f"data rank ({locations}), got {stated.value}; correct one of them",
+            subject=_DEVICES,
+            value=str(product),
         )
     if stated.value != world:
-        raise InvalidPlanError(
+        raise Fault(
             f"{stated.location}: expected the {world} devices of --cluster, "
-            f"got {stated.value}; name a cluster of {stated.value} devices"
+            f"got {stated.value}; name a cluster of {stated.value} devices",
+            subject="--cluster",
+            answers=("--cluster", str(stated.value)),
+            value=str(stated.value),
         )
 
 

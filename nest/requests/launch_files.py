@@ -42,6 +42,12 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
+IGNORE: Any = setting(
+    "--ignore NAME",
+    "What nest does not know of the file, and what changes no plan; repeatable.",
+    anything,
+    multiple=True,
+)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
@@ -202,6 +208,7 @@ class MegatronRequest(LaunchFileRequest):
 
     variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a script or a configuration says."""
@@ -209,13 +216,13 @@ class MegatronRequest(LaunchFileRequest):
         from nest.frameworks.scripts import read_launch
 
         is_yaml = self.path.endswith((".yaml", ".yml"))
-        read_file = read_config if is_yaml else read_launch
-        launched = read_file(
-            *(self.text, self.path, num_ranks),
-            dict(self.variables),
-            [*self.say],
-            self.architecture,
-        )
+        options = (dict(self.variables), [*self.say], self.architecture)
+        if is_yaml:
+            launched = read_config(self.text, self.path, num_ranks, *options)
+        else:
+            launched = read_launch(
+                self.text, self.path, num_ranks, *options, self.ignore
+            )
         launch, model = launched.reading.launch, launched.reading.model
         mesh_inside = launched.reading.pipelines_inside
         return LaunchReading(launch, model, launched.notes, mesh_inside)

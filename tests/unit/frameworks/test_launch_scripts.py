@@ -184,7 +184,7 @@ def test_given_variables_win_over_the_scripts():
         ("T=4; ((T*=N)); a $T", "$N, which the script does not set"),
         ("T=4; let T=08; a $T", "$T, which is computed in line 1"),
         ("T=4; read T; a $T", "$T, which read sets"),
-        ("T=4; eval T=8; a $T", "$T, which eval sets"),
+        ("T=4; eval T=$(b); a $T", "the output of b"),
         ("declare -A M=([b]=4); a ${M[b]}", "${M[b]}"),
         ("A=($X 2); a ${A[1]}", "${A[1]}"),
         ("E=( $MORE ); a ${E[@]}", "$MORE, which the script does not set"),
