@@ -24,7 +24,7 @@ from nest.frameworks.arguments import Arguments, ignored_note, similar_name
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
-from nest.frameworks.megatron_model import MEGATRON
+from nest.frameworks.megatron_options import MEGATRON, with_present_names
 from nest.frameworks.scripts import (
     Count,
     Launched,
@@ -80,10 +80,13 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-_SWITCHED = frozenset(f"--{name}" for name in MEGATRON.switches)
+_SWITCHED = frozenset(f"--{name}" for name in MEGATRON.switches.split())
 _PLAIN = {
-    name.replace("-", "_"): Key(f"--{name}")
-    for name in (*MEGATRON.values, *MEGATRON.switches)
+    name[2:].replace("-", "_"): Key(name)
+    for name in (
+        *(f"--{name}" for name in (MEGATRON.values + MEGATRON.switches).split()),
+        *MEGATRON.refusals,
+    )
 }
 
 
@@ -231,7 +234,7 @@ def read_config(
     tokens = [token for source in sources.values() for token in source.tokens]
     tokens += override_words(options)
     names = {option: source.key for option, source in sources.items()}
-    arguments = Arguments(tokens, where, names, "file")
+    arguments = with_present_names(Arguments(tokens, where, names, "file"))
     _check_supported(config, layout)
     _check_required(config, layout, arguments, sources, model)
     if model is not None:

@@ -20,7 +20,13 @@ from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
-from nest.frameworks.megatron_model import MEGATRON, model_flags
+from nest.frameworks.megatron_model import model_flags
+from nest.frameworks.megatron_options import (
+    MEGATRON,
+    check_class,
+    check_program,
+    with_present_names,
+)
 from nest.frameworks.shell import Script, read_script, words_in
 from nest.frameworks.shell_programs import PRINTING
 from nest.frameworks.shell_words import Word
@@ -42,15 +48,6 @@ _SIGNS = frozenset(
         "--micro-batch-size",
         "--yaml-cfg",
     }
-)
-
-#: Arguments that are no other ones written wrongly.
-_NAMES = frozenset(
-    f"--{name}"
-    for name in (
-        *(*MEGATRON.values, *MEGATRON.switches),
-        *(*MEGATRON.others, *MEGATRON.harmless),
-    )
 )
 
 #: Arguments that say the same as one of these.
@@ -173,6 +170,7 @@ def read_launch(
         where,
         doubled=doubled,
     )
+    arguments = with_present_names(arguments)
 
     def read(start: Start) -> Launched:
         arguments, world, counted = start
@@ -261,9 +259,10 @@ def read_checked(
     Raises
     ------
     InvalidPlanError
-        If no run can start with them. The reason is an argument that is
-        written wrongly, if there is one.
+        If no run can start with them. The reason is an argument that nest does not
+        know, or that plans cannot express, if there is one.
     """
+    check_program(_launcher(tokens), arguments.where)
     name = re.sub(r"\W+", "-", arguments.where.rpartition("/")[2]).strip("-")
     try:
         return read_arguments(arguments, world, name)
@@ -303,15 +302,21 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
     Raises
     ------
     InvalidPlanError
-        If one is nearly that of an argument that is read.
+        If one is nearly that of an argument that is read, or as
+        :func:`~nest.frameworks.megatron_options.check_class` says.
     """
     launcher = {name.replace("_", "-") for name in _USUAL}
     launcher.update(map(_name, _launcher(tokens)))
-    ignored = arguments.unread({*_NAMES, *launcher})
-    read = {*launcher, "--rampup-batch-size"}
+    ignored = [
+        name
+        for name in arguments.unread({*MEGATRON.classed, *launcher})
+        if name not in launcher and name[2:] not in MEGATRON.present
+    ]
+    for name in ignored:
+        check_class(arguments, name)
     names = {name: text for name, (text, _) in arguments.underscored.items()}
     names |= arguments.names
-    return tuple(names.get(x, x) for x in ignored if x not in read)
+    return tuple(names.get(name, name) for name in ignored)
 
 
 def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
@@ -579,7 +584,7 @@ def notes_of(
     names = {*arguments.options, *stated}
     absent = [
         (keys or {}).get(option, option)
-        for option in (f"--{name}" for name in MEGATRON.shaping)
+        for option in (f"--{name}" for name in MEGATRON.shaping.split())
         if not {option, *_INSTEAD.get(option, ())} & names
     ]
     notes = [*arguments.assumed]
@@ -587,12 +592,12 @@ def notes_of(
         notes.append(
             f"not in the {arguments.what}, so {title}'s defaults: {', '.join(absent)}"
         )
-    if "--rampup-batch-size" in arguments.options:
-        location = arguments.location("--rampup-batch-size")
-        notes.append(
-            f"{location}: the global batch grows to its last size, with which "
-            f"the plan counts; steps before are shorter"
-        )
+    for name in ("--rampup-batch-size", "--step-batch-size-schedule"):
+        if name in arguments.options:
+            notes.append(
+                f"{arguments.location(name)}: the global batch grows to its last size, "
+                f"with which the plan counts; steps before are shorter"
+            )
     for token in arguments.unknown:
         notes.append(
             f"{arguments.where}:{token.line}: not read: {token.unknown}; what "

@@ -96,6 +96,29 @@ def megatron(folder: Path, world: int) -> argparse.Namespace:
     return args
 
 
+def megatron_options() -> dict[str, bool]:
+    """Return the options of Megatron-LM's parser, and whether they take values.
+
+    With dashes, as nest spells all options.
+    """
+    import typing
+
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # Python 3.11
+        typing.override = typing_extensions.override
+    stub_triton()
+    from megatron.training import arguments
+
+    parser = arguments.add_megatron_arguments(argparse.ArgumentParser())
+    return {
+        name.replace("_", "-"): action.nargs != 0
+        for action in parser._actions
+        for name in action.option_strings
+        if name.startswith("--")
+    }
+
+
 def megatron_layout(text: str, stages: int) -> Any:
     """Return a pipeline layout as Megatron-Core reads it."""
     stub_triton()

@@ -23,6 +23,7 @@ from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import placement_of
+from nest.frameworks.megatron_options import MEGATRON
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of
 from nest.ir import Plan, Stage, Strategy, read_problem
@@ -105,6 +106,16 @@ def cut(problem, *ends, **fields):
         ),
         **fields,
     )
+
+
+def test_every_option_of_megatron_has_a_class():
+    """``data/megatron.yaml`` lists what its parser has, and marks what takes values."""
+    present = {f"--{name}" for name in MEGATRON.present}
+    older = {*MEGATRON.older_names}
+    listed = {k: v for k, v in MEGATRON.classed.items() if k not in older | present}
+    options = parsers.megatron_options()
+    assert {k: v for k, v in options.items() if k not in present} == listed
+    assert not older & {*options}
 
 
 @pytest.mark.parametrize("experts", [0, 4])

@@ -359,7 +359,8 @@ def test_what_may_hide_arguments_is_named():
         ("--bf16 ", "", "--bf16: expected --bf16 or --fp16, got none"),
         ("--bf16", "--bf16 --use-torch-fsdp2", "it is not read"),
         ("--bf16", "--bf16 --normalization Own", "expected it once"),
-        ("RMSNorm", "Own", "expected one of LayerNorm, RMSNorm, got 'Own'"),
+        ("RMSNorm", "Own", "expected one of LayerNorm, RMSNorm, layernorm, rmsnorm, "
+         "got 'Own'"),
         ("--group-query-attention --num-query-groups 4",
          "--group-query-attention --num-query-groups 3",
          "--num-query-groups: expected a divisor of the 8 attention heads"),
@@ -374,7 +375,8 @@ def test_what_may_hide_arguments_is_named():
          "--moe-layer-freq: expected a number or lists such as"),
         ("--swiglu", "--swiglu --hidden-dropout x",
          "--hidden-dropout: expected it once|expected a number"),
-        ("--num-layers", "--layers", "--num-layers: expected a value"),
+        ("--num-layers 8", "", "--num-layers: expected a value"),
+        ("--num-layers", "--layers", "--layers: expected an argument that is"),
         # What would fill all memory.
         ("--num-layers 8", "--num-layers 1000000000000",
          "--num-layers: expected at most 10000, got 1000000000000"),
@@ -554,8 +556,8 @@ def test_underscores_for_dashes_are_refused(name, line):
 
 
 def test_arguments_of_others_may_have_underscores():
-    text = SCRIPT.replace("--bf16", "--bf16 --own_size 4")
-    assert "does not read: --own_size, --lr" in launched(text).notes[-1]
+    text = SCRIPT.replace("--bf16", "--bf16 --local_rank 4")
+    assert "does not read: --local_rank, --lr" in launched(text).notes[-1]
 
 
 def test_scripts_without_a_launch_are_refused():
@@ -578,7 +580,10 @@ def test_several_launches_are_refused_with_their_lines():
 
 
 def test_a_model_fills_in_the_shape():
-    text = "python x.py --seq-length 4096 --micro-batch-size 1 --bf16"
+    text = (
+        "python x.py --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 "
+        "--bf16"
+    )
     reading = launched(text, world=8, model=architecture("llama2-7b")).reading
     assert reading.model.layers == 32
     assert reading.launch.dp == 8
@@ -592,7 +597,7 @@ def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
     """It is that of a known model with these dimensions, else GPT-2's."""
     text = (
         f"python x.py --num-layers 30 --seq-length 4096 --bf16 --hidden-size {hidden} "
-        f"--num-attention-heads {heads} --micro-batch-size 1"
+        f"--num-attention-heads {heads} --micro-batch-size 1 --global-batch-size 8"
     )
     read = launched(text, world=8)
     assert read.reading.model.towers[0].vocabulary == vocabulary
@@ -611,7 +616,8 @@ def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
     text = (
         "python x.py --num-layers 32 --hidden-size 4096 --swiglu --bf16 "
         "--num-attention-heads 32 --ffn-hidden-size 14336 --seq-length 4096 "
-        "--group-query-attention --num-query-groups 8 --micro-batch-size 1"
+        "--group-query-attention --num-query-groups 8 --micro-batch-size 1 "
+        "--global-batch-size 8"
     )
     model = launched(text, world=8).reading.model
     assert model.head.outputs == 128256

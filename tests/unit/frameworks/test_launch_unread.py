@@ -48,11 +48,28 @@ def test_names_that_are_nearly_known_are_refused(old, new, meant):
 
 
 def test_other_names_are_listed():
-    notes = launched(with_more("--nonsense-flag 7")).notes
+    notes = launched(with_more("--seed 7")).notes
     assert (
         "run.sh: ignored 4 arguments that nest does not read: "
-        "--nonsense-flag, --lr, --save, --train-iters" in notes
+        "--seed, --lr, --save, --train-iters" in notes
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--nonsense-flag 7",
+         "--nonsense-flag: expected an argument that is known, got --nonsense-flag; "
+         "remove it, or pass --ignore nonsense-flag if it changes no plan$"),
+        ("--own_flag", "--own-flag: expected an argument that is known, "
+         "got --own_flag"),
+        ("--tokenizer-modle x", "--tokenizer-modle: expected an argument that is "
+         "known, got --tokenizer-modle; did you mean '--tokenizer-model'"),
+    ],
+)  # fmt: skip
+def test_names_in_no_class_are_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=rf"^run.sh:\d+: {message}"):
+        launched(with_more(more))
 
 
 def test_names_that_megatron_has_are_not_taken_for_others():
@@ -113,9 +130,9 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
     ("more", "message"),
     [
         *((name, rf"^run.sh:\d+: {name.split()[0]}: expected no such "
-           rf"argument, got it; {why}")
+           rf"argument, got {[*name.split(), 'it'][1]}; {why}")
           for name, why in (
-            ("--hybrid-override-pattern M-M*", "it is another model than is"),
+            ("--hybrid-override-pattern M-M", "it is another model than is"),
             ("--encoder-num-layers 4", "it is another model than is read"),
             ("--retro-add-retriever", "it is another model than is read"),
             ("--standalone-embedding-stage", "say it with an E alone"),
