@@ -155,29 +155,42 @@ def _texts(tokens: Iterable[Word]) -> list[str]:
     return [token.text for token in tokens]
 
 
-def check_class(arguments: Arguments, name: str) -> None:
-    """Refuse an argument that no reader has used, unless it changes nothing.
+def check_refused(arguments: Arguments) -> None:
+    """Refuse arguments that no reader has used and that change what plans count.
 
     Raises
     ------
     InvalidPlanError
-        If it is in no class, or changes what plans count.
+        If there is one.
     """
-    refusal = MEGATRON.refusals.get(name)
-    if refusal is not None:
-        values = arguments.options[name].values
-        stated = " ".join(token.unknown or token.text for token in values)
+    for name, option in arguments.options.items():
+        refusal = None if name in arguments.used else MEGATRON.refusals.get(name)
+        if refusal is None:
+            continue
+        stated = " ".join(token.unknown or token.text for token in option.values)
         if stated in refusal.unchanged:
-            return
+            continue
         expected = " or ".join(refusal.unchanged) or "no such argument"
-        raise arguments.refuse(name, expected, stated or "it", refusal.why)
+        answers = () if "nest import" in refusal.why else ("--ignore", name[2:])
+        raise arguments.refuse(name, expected, stated or "it", refusal.why, answers)
+
+
+def check_class(arguments: Arguments, name: str) -> None:
+    """Refuse an argument that is in no class.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it is in none.
+    """
     if name not in MEGATRON.classed:
         meant = near(name, MEGATRON.read) or similar_name(name, MEGATRON.classed)
         remedy = f"remove it, or pass --ignore {name[2:]} if it changes no plan"
         if meant is not None:
             remedy = f"did you mean {meant!r}? If not, {remedy}"
         spelt, _ = arguments.underscored.get(name, (name, 0))
-        raise arguments.refuse(name, "an argument that is known", spelt, remedy)
+        expected, answers = "an argument that is known", ("--ignore", name[2:])
+        raise arguments.refuse(name, expected, spelt, remedy, answers)
 
 
 def check_program(launcher: Sequence[Word], where: str) -> None:

@@ -25,6 +25,7 @@ from nest.frameworks.megatron_options import (
     MEGATRON,
     check_class,
     check_program,
+    check_refused,
     with_present_names,
 )
 from nest.frameworks.shell import Script, read_script, words_in
@@ -183,7 +184,8 @@ def read_launch(
         if counted:
             taken = check_devices(script, tokens, arguments, world)
         reading = read_checked(arguments, world, tokens)
-        notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
+        left_out = left_out_note(where, ignored)
+        notes = (*taken, *notes_of(arguments), *unread(arguments, tokens), *left_out)
         return Launched(reading, notes)
 
     return read_all(read, Start(arguments, world), doubled)
@@ -221,6 +223,12 @@ def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
         for text in (f"--{name.lstrip('-').replace('_', '-')}", value)
         if text
     ]
+
+
+def left_out_note(where: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    """Return the note about what ``--ignore`` leaves out, if anything."""
+    names = ", ".join(ignored)
+    return (f"{where}: left out, as --ignore says: {names}",) if names else ()
 
 
 def without(
@@ -303,8 +311,10 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
     ------
     InvalidPlanError
         If one is nearly that of an argument that is read, or as
-        :func:`~nest.frameworks.megatron_options.check_class` says.
+        :func:`~nest.frameworks.megatron_options.check_class` and
+        :func:`~nest.frameworks.megatron_options.check_refused` say.
     """
+    check_refused(arguments)
     launcher = {name.replace("_", "-") for name in _USUAL}
     launcher.update(map(_name, _launcher(tokens)))
     ignored = [

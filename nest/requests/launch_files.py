@@ -219,13 +219,14 @@ class MegatronRequest(LaunchFileRequest):
         from nest.frameworks.scripts import read_launch
 
         is_yaml = self.path.endswith((".yaml", ".yml"))
-        options = (dict(self.variables), [*self.say], self.architecture)
-        if is_yaml:
-            launched = read_config(self.text, self.path, num_ranks, *options)
-        else:
-            launched = read_launch(
-                self.text, self.path, num_ranks, *options, self.ignore
-            )
+        read_file = read_config if is_yaml else read_launch
+        launched = read_file(
+            *(self.text, self.path, num_ranks),
+            dict(self.variables),
+            [*self.say],
+            self.architecture,
+            self.ignore,
+        )
         launch, model = launched.reading.launch, launched.reading.model
         mesh_inside = launched.reading.pipelines_inside
         return LaunchReading(launch, model, launched.notes, mesh_inside)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks.megatron_configs import read_config
 from nest.frameworks.megatron_options import MEGATRON
 from nest.frameworks.scripts import read_launch
 from nest.models.zoo import architecture
@@ -179,6 +180,41 @@ def test_programs_of_other_models_are_refused(program):
         r"pretrain_gpt.py, got \w+.py; describe the model with 'nest import hf'",
     ):
         read("", RUN.replace("pretrain_gpt", program))
+
+
+def test_what_is_ignored_is_named():
+    text = f"{RUN} --made-up-flag 7 --cpu-optimizer"
+    ignored = ("made-up-flag", "cpu-optimizer")
+    launched = read_launch(text, "run.sh", 8, ignored=ignored)
+    assert launched.reading == read("").reading
+    assert launched.notes[-1] == (
+        "run.sh: left out, as --ignore says: made-up-flag, cpu-optimizer"
+    )
+
+
+def test_keys_of_configurations_are_refused_or_ignored():
+    """Names and values as those of arguments; false and the default change nothing."""
+    text = """MODEL_ARGS:
+  --num-layers: 8
+  --hidden-size: 1024
+  --num-attention-heads: 16
+  --seq-length: 1024
+  --micro-batch-size: 1
+  --global-batch-size: 64
+  --bf16: true
+  --cpu-optimizer: false
+  --cpu-offloading-num-layers: 0
+"""
+    assert read_config(text, "run.yaml", 8).reading.launch.global_batch == 64
+    for key in ("--moe-latent-size: 64", "--made-up-flag: 7"):
+        name = key.partition(":")[0]
+        more = f"{text}  {key}\n"
+        with pytest.raises(InvalidPlanError, match=f"{name}: expected"):
+            read_config(more, "run.yaml", 8)
+        launched = read_config(more, "run.yaml", 8, ignored=(name[2:],))
+        assert launched.notes[-1].endswith(f"as --ignore says: {name[2:]}")
+    with pytest.raises(InvalidOptionError, match="--ignore made-up: expected a key"):
+        read_config(text, "run.yaml", 8, ignored=("made-up",))
 
 
 # Shapes
