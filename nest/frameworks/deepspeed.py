@@ -32,7 +32,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron import array, data_ranks, read_array
+from nest.frameworks.megatron import array, chunks_of, data_ranks, read_array
 from nest.frameworks.megatron_model import (
     Flags,
     check_shape,
@@ -40,6 +40,7 @@ from nest.frameworks.megatron_model import (
     model_flags,
     read_model,
 )
+from nest.frameworks.megatron_options import with_present_names
 from nest.frameworks.scripts import (
     Start,
     check_devices,
@@ -138,30 +139,12 @@ def _old(flags: Flags, model: Architecture) -> Flags:
     return old
 
 
-def present(arguments: Arguments) -> Arguments:
-    """Return arguments under the names of Megatron-LM's present ones."""
-    norms = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
-    tokens: list[Word] = []
-    for name, option in arguments.options.items():
-        values = option.values
-        if name == "--num-key-value-heads":
-            tokens.append(Word("--group-query-attention", option.line))
-            name = "--num-query-groups"
-        elif name == "--normalization":
-            values = tuple(
-                token._replace(text=norms.get(token.text, token.text))
-                for token in values
-            )
-        tokens += [Word(name, option.line), *values]
-    return arguments.with_tokens(tokens)
-
-
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     config = config_file(files[FILE], FILE)
     config.check_written()
-    arguments = present(read_array(files[ARGUMENTS], ARGUMENTS))
+    arguments = with_present_names(read_array(files[ARGUMENTS], ARGUMENTS))
     launch, written = _read_pair(config, arguments, len(devices))
     arguments.check_all_used()
     check_shape(ARGUMENTS, model, written, launch.sequence_length)
@@ -225,7 +208,7 @@ def read_launch(
     ignored_keys = [*filter(is_key, ignored)]
     ignored = [name for name in ignored if name not in ignored_keys]
     stated = (*without(tokens, ignored, where), *override_words(others))
-    arguments = present(Arguments(stated, where, doubled=doubled))
+    arguments = with_present_names(Arguments(stated, where, doubled=doubled))
     option = arguments.options.get("--deepspeed-config")
     name = option.values[0].text if option and option.values else ""
     written = script.files.get(plain_path(name))
@@ -428,11 +411,7 @@ def _read_pair(
         arguments.integer_or_none(f"--{name}-batch-size")
         for name in ("micro", "global")
     )
-    chunks = even_chunks(model.layers, stages)
-    if chunks is None:
-        raise arguments.refuse(
-            "--num-layers", f"a multiple of the {stages} stages", model.layers
-        )
+    chunks, _ = chunks_of(arguments, model.layers, 0, stages)
     full = arguments.has("--checkpoint-activations")
     launch = _launch(
         *(config, data, tp, chunks, length),

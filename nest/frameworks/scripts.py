@@ -29,7 +29,7 @@ from nest.frameworks.megatron_options import (
     with_present_names,
 )
 from nest.frameworks.shell import Script, read_script, words_in
-from nest.frameworks.shell_programs import PRINTING
+from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
@@ -76,6 +76,7 @@ class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm_programs: tuple[str, ...]
     mpi_programs: tuple[str, ...]
     per_node_programs: frozenset[str]
+    others: tuple[str, ...]
 
 
 _LAUNCHERS = read_data("launchers", _Launchers)
@@ -315,7 +316,7 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
         :func:`~nest.frameworks.megatron_options.check_refused` say.
     """
     check_refused(arguments)
-    launcher = {name.replace("_", "-") for name in _USUAL}
+    launcher = {name.replace("_", "-") for name in (*_USUAL, *_LAUNCHERS.others)}
     launcher.update(map(_name, _launcher(tokens)))
     ignored = [
         name
@@ -330,11 +331,14 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
 
 
 def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return the words up to the program, none if there is none."""
-    for end, token in enumerate(tokens, 1):
+    """Return the words up to the program, or to the text that a shell reads."""
+    end = 0
+    for index, token in enumerate(tokens, 1):
         if token.text.endswith(".py"):
-            return tuple(tokens[:end])
-    return ()
+            return tuple(tokens[:index])
+        if _program(token) in SHELLS:
+            end = index
+    return tuple(tokens[:end])
 
 
 def find_words(script: Script, where: str) -> tuple[Word, ...]:
