@@ -31,6 +31,7 @@ from nest.frameworks.megatron_options import (
 from nest.frameworks.shell import Script, read_script, words_in
 from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
+from nest.frameworks.swift import as_megatron, is_other_step
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 
@@ -166,12 +167,17 @@ def read_launch(
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)
     tokens = find_words(script, where)
+    tokens = without(tokens, ignored, where)
+    swift = as_megatron(tokens, script.variables, where, [x for x, _ in overrides])
     doubled: list[Fault] = []
-    arguments = Arguments(
-        (*without(tokens, ignored, where), *override_words(overrides)),
-        where,
-        doubled=doubled,
-    )
+    more: tuple[str, ...] = ()
+    unknown_model = None
+    if swift is not None:
+        tokens, more = swift.tokens, swift.notes
+        doubled += swift.faults
+        if model is None:
+            model, unknown_model = swift.model, swift.unknown_model
+    arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
     arguments = with_present_names(arguments)
 
     def read(start: Start) -> Launched:
@@ -184,9 +190,12 @@ def read_launch(
         taken: tuple[str, ...] = ()
         if counted:
             taken = check_devices(script, tokens, arguments, world)
+        if unknown_model is not None and "--num-layers" not in arguments.options:
+            raise unknown_model
         reading = read_checked(arguments, world, tokens)
         left_out = left_out_note(where, ignored)
-        notes = (*taken, *notes_of(arguments), *unread(arguments, tokens), *left_out)
+        notes = (*taken, *notes_of(arguments), *more, *unread(arguments, tokens))
+        notes += left_out
         return Launched(reading, notes)
 
     return read_all(read, Start(arguments, world), doubled)
@@ -353,7 +362,11 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     """
     commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
     # Scripts print what they run.
-    started = [x for x in commands if _program(x.words[0]) not in PRINTING]
+    started = [
+        x
+        for x in commands
+        if _program(x.words[0]) not in PRINTING and not is_other_step(x.words)
+    ]
     commands = started or commands
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)
