@@ -31,7 +31,7 @@ from nest.frameworks.megatron_options import (
 from nest.frameworks.shell import Script, read_script, words_in
 from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
-from nest.frameworks.swift import as_megatron, is_other_step
+from nest.frameworks.swift import as_megatron, is_other_step, start_of
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 
@@ -360,22 +360,26 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     InvalidPlanError
         If there is none of either, or several commands.
     """
-    commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
-    # Scripts print what they run.
-    started = [
-        x
-        for x in commands
-        if _program(x.words[0]) not in PRINTING and not is_other_step(x.words)
+    lines_of = {x.words: x.line for x in reversed(script.commands)}
+    signed = [
+        line
+        for line in reversed(lines_of)
+        if _SIGNS & {*map(_name, line)} or start_of(line) is not None
     ]
-    commands = started or commands
-    if len({_arguments(command.words) for command in commands}) > 1:
-        lines = ", ".join(str(command.line) for command in commands)
+    # Scripts print what they run.
+    commands = [
+        line
+        for line in signed
+        if _program(line[0]) not in PRINTING and not is_other_step(line)
+    ] or signed
+    if len({*map(_arguments, commands)}) > 1:
+        lines = ", ".join(str(lines_of[command]) for command in commands)
         raise InvalidPlanError(
             f"{where}: expected one command that starts Megatron-LM, got "
             f"those of lines {lines}; leave one"
         )
     if commands:
-        return commands[0].words
+        return commands[0]
     tokens = [
         token
         for values in script.variables.values()

@@ -42,7 +42,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _SWIFT = read_data("swift", _Table)
 
 
-class Launch(NamedTuple):
+class SwiftLaunch(NamedTuple):
     """A launch of ms-swift in the words of Megatron-LM.
 
     Attributes
@@ -67,7 +67,7 @@ def as_megatron(
     variables: Mapping[str, tuple[Word, ...]],
     where: str,
     stated: Collection[str],
-) -> Launch | None:
+) -> SwiftLaunch | None:
     """Return a launch of ms-swift as one of Megatron-LM, ``None`` if it is none.
 
     Parameters
@@ -78,9 +78,9 @@ def as_megatron(
     where
         The script, for messages.
     stated
-        Arguments that are given besides, whose defaults do not count.
+        Arguments that are stated besides, whose defaults do not count.
     """
-    start = _start(tokens)
+    start = start_of(tokens)
     if start is None:
         return None
     options = dict(_options(tokens[start:]))
@@ -101,13 +101,13 @@ def as_megatron(
         if name in _SWIFT.harmless.split() or name in _SWIFT.needed:
             continue
         option = f"--{_SWIFT.renamed.get(name, name)}"
-        said = _as_switch(option, values)
-        if said is not None:
-            arguments[option] = (first._replace(text=option), *said)
+        shown = _as_switch(option, values)
+        if shown is not None:
+            arguments[option] = (first._replace(text=option), *shown)
     assumed = []
     for name, value in _SWIFT.defaults.items():
-        given = {name.replace("_", "-") for name in (*options, *stated)}
-        if name in given or (name == "bf16" and "fp16" in given):
+        stated_names = {name.replace("_", "-") for name in (*options, *stated)}
+        if name in stated_names or (name == "bf16" and "fp16" in stated_names):
             continue
         texts = [f"--{name}", value][: 1 if value == "true" else 2]
         arguments[f"--{name}"] = tuple(Word(text, 0) for text in texts)
@@ -115,7 +115,7 @@ def as_megatron(
     notes = (f"not in the script, so ms-swift's defaults: {', '.join(assumed)}",)
     launcher = (*tokens[:start], *_launcher(variables), Word("swift.py", 0))
     line = (*launcher, *chain.from_iterable(arguments.values()))
-    return Launch(line, model, unknown, faults, notes if assumed else ())
+    return SwiftLaunch(line, model, unknown, faults, notes if assumed else ())
 
 
 def is_other_step(tokens: Sequence[Word]) -> bool:
@@ -127,7 +127,7 @@ def is_other_step(tokens: Sequence[Word]) -> bool:
     )
 
 
-def _start(tokens: Sequence[Word]) -> int | None:
+def start_of(tokens: Sequence[Word]) -> int | None:
     """Return where the arguments of ms-swift begin, ``None`` if there is none."""
     texts = [token.text for token in tokens]
     for index, text in enumerate(texts, 1):
@@ -141,16 +141,16 @@ def _start(tokens: Sequence[Word]) -> int | None:
 
 def _options(tokens: Sequence[Word]) -> Iterator[tuple[str, tuple[Word, ...]]]:
     """Yield options by name, with dashes, and their words."""
-    words: list[Word] = []
+    option: list[Word] = []
     for token in (*tokens, Word("--", 0)):
         if token.text.startswith("--"):
-            if words:
-                yield words[0].text[2:].replace("_", "-"), tuple(words)
+            if option:
+                yield option[0].text[2:].replace("_", "-"), tuple(option)
             name, equals, value = token.text.partition("=")
-            words = [token._replace(text=name)]
-            words += [token._replace(text=value)] * bool(equals)
-        elif words:
-            words.append(token)
+            option = [token._replace(text=name)]
+            option += [token._replace(text=value)] * bool(equals)
+        elif option:
+            option.append(token)
 
 
 def _as_switch(option: str, values: Sequence[Word]) -> Sequence[Word] | None:

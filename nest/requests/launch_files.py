@@ -216,10 +216,13 @@ class MegatronRequest(LaunchFileRequest):
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a script or a configuration says."""
         from nest.frameworks.megatron_configs import read_config
+        from nest.frameworks.printed import is_printed, read_printed
         from nest.frameworks.scripts import read_launch
 
         is_yaml = self.path.endswith((".yaml", ".yml"))
         read_file = read_config if is_yaml else read_launch
+        if is_printed(self.text):
+            read_file = read_printed
         launched = read_file(
             *(self.text, self.path, num_ranks),
             dict(self.variables),
