@@ -115,6 +115,9 @@ def _with_answers(cluster: str, faults: Sequence[Fault]) -> str:
                     for token in tokens
                 ]
                 continue
+            if not name.startswith("--"):
+                tokens = [value if token == name else token for token in tokens]
+                continue
             # An answer takes the place of the one before.
             subject = value.partition("=")[0]
             before = [(name, x) for x in tokens if x.partition("=")[0] == subject]

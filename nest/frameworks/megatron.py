@@ -338,7 +338,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         f"a multiple of --micro-batch-size * data parallel = {samples} * {data}",
         batch,
     )
-    chunks, virtual = _chunks(arguments, model.layers, modules, stages)
+    chunks, virtual = chunks_of(arguments, model.layers, modules, stages)
     _check_interleaving(arguments, stages, virtual, micro_batches)
     sequence = arguments.has("--sequence-parallel") and tp > 1
     _check_split(arguments, model, tp, cp, length, sequence)
@@ -747,7 +747,7 @@ def _check_supported(arguments: Arguments) -> None:
     )
 
 
-def _chunks(
+def chunks_of(
     arguments: Arguments, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""

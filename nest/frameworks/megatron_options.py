@@ -133,6 +133,7 @@ def with_present_names(arguments: Arguments) -> Arguments:
         older = arguments.options.get(f"--{old}")
         if older is None:
             continue
+        arguments.used.add(f"--{old}")
         for name, values in _meanings(text, older):
             before = arguments.options.get(name)
             if before and _texts(before.values) != _texts(values):
@@ -171,7 +172,9 @@ def check_refused(arguments: Arguments) -> None:
         if stated in refusal.unchanged:
             continue
         expected = " or ".join(refusal.unchanged) or "no such argument"
-        answers = () if "nest import" in refusal.why else ("--ignore", name[2:])
+        answers = ("--ignore", name[2:])
+        if "nest import" in refusal.why:
+            answers = ("megatron-args", "deepspeed")
         raise arguments.refuse(name, expected, stated or "it", refusal.why, answers)
 
 

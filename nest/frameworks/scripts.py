@@ -28,8 +28,9 @@ from nest.frameworks.megatron_options import (
     with_present_names,
 )
 from nest.frameworks.shell import Script, read_script, words_in
-from nest.frameworks.shell_programs import PRINTING
+from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
+from nest.frameworks.swift import as_megatron, is_other_step
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 
@@ -75,6 +76,7 @@ class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm_programs: tuple[str, ...]
     mpi_programs: tuple[str, ...]
     per_node_programs: frozenset[str]
+    others: tuple[str, ...]
 
 
 _LAUNCHERS = read_data("launchers", _Launchers)
@@ -164,12 +166,17 @@ def read_launch(
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)
     tokens = find_words(script, where)
+    tokens = without(tokens, ignored, where)
+    swift = as_megatron(tokens, script.variables, where, [x for x, _ in overrides])
     doubled: list[Fault] = []
-    arguments = Arguments(
-        (*without(tokens, ignored, where), *override_words(overrides)),
-        where,
-        doubled=doubled,
-    )
+    more: tuple[str, ...] = ()
+    unknown_model = None
+    if swift is not None:
+        tokens, more = swift.tokens, swift.notes
+        doubled += swift.faults
+        if model is None:
+            model, unknown_model = swift.model, swift.unknown_model
+    arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
     arguments = with_present_names(arguments)
 
     def read(start: Start) -> Launched:
@@ -182,9 +189,12 @@ def read_launch(
         taken: tuple[str, ...] = ()
         if counted:
             taken = check_devices(script, tokens, arguments, world)
+        if unknown_model is not None and "--num-layers" not in arguments.options:
+            raise unknown_model
         reading = read_checked(arguments, world, tokens)
         left_out = left_out_note(where, ignored)
-        notes = (*taken, *notes_of(arguments), *unread(arguments, tokens), *left_out)
+        notes = (*taken, *notes_of(arguments), *more, *unread(arguments, tokens))
+        notes += left_out
         return Launched(reading, notes)
 
     return read_all(read, Start(arguments, world), doubled)
@@ -313,7 +323,7 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
         :func:`~nest.frameworks.megatron_options.check_refused` says.
     """
     check_refused(arguments)
-    launcher = {name.replace("_", "-") for name in _USUAL}
+    launcher = {name.replace("_", "-") for name in (*_USUAL, *_LAUNCHERS.others)}
     launcher.update(map(_name, _launcher(tokens)))
     ignored = [
         name
@@ -326,11 +336,14 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
 
 
 def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return the words up to the program, none if there is none."""
-    for end, token in enumerate(tokens, 1):
+    """Return the words up to the program, or to the text that a shell reads."""
+    end = 0
+    for index, token in enumerate(tokens, 1):
         if token.text.endswith(".py"):
-            return tuple(tokens[:end])
-    return ()
+            return tuple(tokens[:index])
+        if _program(token) in SHELLS:
+            end = index
+    return tuple(tokens[:end])
 
 
 def find_words(script: Script, where: str) -> tuple[Word, ...]:
@@ -345,7 +358,11 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     """
     commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
     # Scripts print what they run.
-    started = [x for x in commands if _program(x.words[0]) not in PRINTING]
+    started = [
+        x
+        for x in commands
+        if _program(x.words[0]) not in PRINTING and not is_other_step(x.words)
+    ]
     commands = started or commands
     if len({_arguments(command.words) for command in commands}) > 1:
         lines = ", ".join(str(command.line) for command in commands)

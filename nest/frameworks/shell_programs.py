@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nest.frameworks.shell_words import Word, clean, one_word
 
 #: Programs that read commands from a file, a text after ``-c`` or their input.
-_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 #: Programs that read a script from a file or their input.
 _QUEUES = frozenset({"sbatch", "qsub", "bsub"})
 #: Programs that read commands from their last words or their input.
@@ -58,7 +58,7 @@ def inner_script(
         text = files.get(plain_path(texts[1]))
         return None if text is None else Inner(0, text, same_shell=True)
     for index, program in enumerate(programs):
-        if program in _SHELLS:
+        if program in SHELLS:
             return _of_shell(tokens, texts, index, files, document)
         if program in _QUEUES:
             return _of_queue(tokens, texts, index, files, document)

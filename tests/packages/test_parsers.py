@@ -18,7 +18,7 @@ from nest.cli.main import cli
 from nest.constraints.targets import for_target
 from nest.cost.schedules import schedule_of
 from nest.errors import InvalidPlanError, NestError
-from nest.frameworks import megatron
+from nest.frameworks import deepspeed, megatron, torchtitan
 from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import Settings, launch_of
@@ -81,6 +81,16 @@ def test_exports_are_accepted(target, experts, tmp_path):
         parse(target, tmp_path / str(number), problem, plan, files)
         done += 1
     assert done or (target, experts) == ("deepspeed", 4)
+
+
+def test_every_key_of_a_job_file_has_a_class():
+    """So that none that changes a plan is passed over."""
+    assert parsers.torchtitan_keys() - torchtitan.TABLE.classed == set()
+
+
+def test_every_key_of_a_configuration_has_a_class():
+    removed = {"nebula"}  # DeepSpeed refuses it
+    assert parsers.deepspeed_keys() - deepspeed.TABLE.classed == removed
 
 
 def cut(problem, *ends, **fields):

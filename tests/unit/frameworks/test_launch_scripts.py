@@ -827,8 +827,8 @@ def test_deepspeed_there_and_back_scores_the_same():
         files = export(problem, plan, "deepspeed", settings)
         devices = read_hosts(files)
         script = read_script(files["megatron-args.sh"], "args")
-        launch, model, notes = deepspeed.read_script(
-            script.variables["ARGS"], "args", len(devices), files.get
+        launch, model, notes = deepspeed.read_launch(
+            script, "args", len(devices), files.get
         )
         assert not notes
         read_back(problem, plan, launch, model, devices)
@@ -856,7 +856,7 @@ def test_script_and_configuration_that_differ_are_refused(old, new, message):
     assert old in files["ds.json"]
     changed = {"ds.json": files["ds.json"].replace(old, new, 1)}
     with pytest.raises(InvalidPlanError, match=message):
-        deepspeed.read_script(script.variables["ARGS"], "args", 8, changed.__getitem__)
+        deepspeed.read_launch(script, "args", 8, changed.__getitem__)
 
 
 def test_ranks_on_other_devices_are_no_plan():
@@ -941,7 +941,7 @@ def test_older_job_files_are_read():
          "pipeline_parallel_microbatches: expected a divisor of the batch 8"),
         ('flavor = "8B"', 'flavor = "9B"',
          "model.flavor: expected a flavor that is known .* or --model, got"),
-        ('mode = "full"', 'mode = "selective"',
+        ('mode = "full"', 'mode = "half"',
          r"job.toml:1\d: activation_checkpoint.mode: expected one of none"),
         ("seq_len = 4096", "seq_len = 0",
          "job.toml:7: training.seq_len: expected at least 1, got 0"),
@@ -1052,8 +1052,8 @@ def test_configurations_are_read():
     launch = speed()
     assert (launch.dp, launch.zero, launch.samples) == (8, 2, 2)
     assert launch.micro_batches == 4
-    assert speed(tp=2).dp == 4
-    assert speed({"zero_optimization": {"stage": 1}}, stages=2).stages == 2
+    assert speed(degrees=(2, 1)).dp == 4
+    assert speed({"zero_optimization": {"stage": 1}}, degrees=(1, 2)).stages == 2
 
 
 @pytest.mark.parametrize(
@@ -1064,9 +1064,9 @@ def test_configurations_are_read():
         ({"zero_optimization": {"stage": "auto"}}, {},
          "zero_optimization.stage: expected a value, got 'auto'"),
         ({"train_batch_size": 60}, {}, "train_batch_size: expected train_mic"),
-        ({}, {"tp": 3}, "--tp: expected tensor . pipeline parallel = 3 . 1"),
-        ({}, {"stages": 3, "world": 24}, "--pp: expected a divisor of the 32"),
-        ({}, {"stages": 2}, "expected 0 or 1 with a pipeline, got 2"),
+        ({}, {"degrees": (3, 1)}, "--tp: expected tensor . pipeline parallel = 3 . 1"),
+        ({}, {"degrees": (1, 3), "world": 24}, "--pp: expected a divisor of the 32"),
+        ({}, {"degrees": (1, 2)}, "expected 0 or 1 with a pipeline, got 2"),
         ({"tensor_parallel": {"autotp_size": 2}}, {},
          "tensor_parallel.autotp_size: expected 1 as in --tp, got 2"),
         ({"sequence_parallel_size": 2}, {}, "sequence_parallel_size: expect"),
