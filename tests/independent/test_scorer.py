@@ -42,6 +42,20 @@ def test_scores_agree_where_plans_split_sequences(first: int) -> None:
         assert not found, f"pair {seed}: {'; '.join(found)}"
 
 
+@pytest.mark.parametrize("first", range(0, 5 * COUNT // 3, PER_TEST))
+def test_scores_agree_where_tensor_ranks_hold_whole_experts(first: int) -> None:
+    """5,000 pairs by default, 20,000 in full; of one plan in ten some layer does."""
+    whole = 0
+    for seed in range(first, first + PER_TEST):
+        problem, plan = draw_pair(
+            *(Random(seed), "standard"), sequences=seed % 3 == 0, folds=True
+        )
+        verdict, found = differences(problem, plan)
+        assert not found, f"pair {seed}: {'; '.join(found)}"
+        whole += verdict != "illegal" and "etp1" in plan.text
+    assert whole > PER_TEST // 15
+
+
 @pytest.mark.parametrize("first", range(0, COUNT // 2, PER_TEST // 2))
 def test_scores_agree_where_plans_order_passes(first: int) -> None:
     seen: Counter[str] = Counter()
@@ -110,6 +124,9 @@ def test_only_records_are_shared_with_the_product() -> None:
     methods = {
         "capacities",
         "data_ranks",
+        "expert_ranks",
+        "expert_tp",
+        "shares_weights",
         "devices_used",
         "index",
         "index_edges",

@@ -204,6 +204,21 @@ def choosing() -> st.SearchStrategy[Problem]:
     )
 
 
+@examples(200, full=3000)
+@given(
+    st.one_of(
+        problems(folding=True),
+        problems(folding=True, graphs=True),
+        problems(folding=True, granularity="layer"),
+        problems(folding=True, choosing=True),
+        problems(folding=True, overlapping=True),
+    )
+)
+def test_exact_solvers_prove_the_optimum_where_experts_are_whole(problem):
+    """Some tensor ranks hold whole experts, spread over other ranks than data's."""
+    check(EXACT, problem)
+
+
 @examples(100, full=2000)
 @given(choosing())
 def test_exact_solvers_prove_the_optimum_where_plans_split_sequences(problem):
