@@ -618,7 +618,8 @@ def test_defaults_suit_every_model(model: Architecture) -> None:
     for size in choices.micro_batches:
         assert choices.global_batch % size == 0
     assert Degrees() in choices.degrees
-    for tp, cp, ep, samples in choices.degrees:
+    for tp, cp, ep, samples, etp in choices.degrees:
+        assert etp == 0
         assert samples * longest <= 2**15
         assert (
             model.why_not_split(
