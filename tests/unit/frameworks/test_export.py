@@ -314,10 +314,12 @@ BROKEN = [
      "--expert-model-parallel-size: expected a divisor of the 4 experts"),
     ("experts", "args.sh", "--num-experts 4", "--num-experts 8",
      "expected the shape of small"),
-    # * experts split otherwise than other layers
+    # * experts cut over some tensor ranks, or whole ones of another plan
     ("experts", "args.sh", "expert-tensor-parallel-size 2",
-     "expert-tensor-parallel-size 1",
-     "--expert-tensor-parallel-size: expected --tensor-model-parallel-size"),
+     "expert-tensor-parallel-size 3",
+     "--expert-tensor-parallel-size: expected --tensor-model-parallel-size 2 or 1"),
+    ("experts", "args.sh", "expert-tensor-parallel-size 2",
+     "expert-tensor-parallel-size 1", "etp: expected 0, got 1"),
     # * experts and tensor parallelism without sequence parallelism
     ("experts", "args.sh", "  --sequence-parallel\n", "",
      "--sequence-parallel: expected it with experts and tensor"),
@@ -375,8 +377,10 @@ BROKEN = [
      "expert_parallel_degree = 64",
      "expert_parallel_degree: expected a divisor of the 4 shard"),
     ("titan-experts", "job.toml", "expert_tensor_parallel_degree = 2",
-     "expert_tensor_parallel_degree = 1",
-     "expert_tensor_parallel_degree: expected tensor_parallel_degree 2"),
+     "expert_tensor_parallel_degree = 4",
+     "expert_tensor_parallel_degree: expected tensor_parallel_degree 2 or 1"),
+    ("titan-experts", "job.toml", "expert_tensor_parallel_degree = 2",
+     "expert_tensor_parallel_degree = 1", "etp: expected 0, got 1"),
     # DeepSpeed
     # * an unknown block
     ("speed", "ds.json", '"zero_optimization"', '"zero_optimisation"',
