@@ -467,7 +467,12 @@ def problems(  # noqa: PLR0913
             # Long times in a quantum of 7 ps are refused.
             problem = replace(problem, quantum_ps=max(1000, problem.quantum_ps))
     problem = _with_memory(draw, problem)
-    return _share(draw, problem) if choosing else problem
+    if choosing:
+        return _share(draw, problem)
+    if folding:
+        shared = pick(draw, ((), (), (), ("ep",), ("tp", "ep")))
+        return with_job(problem, uniform=shared)
+    return problem
 
 
 def _share(draw: Draw, problem: Problem) -> Problem:
@@ -560,8 +565,7 @@ def _with_whole_experts(draw: Draw, problem: Problem) -> Problem:
                 costs[other.key] = other
         kinds.append(replace(kind, costs=tuple(costs.values())))
     allowed = pick(draw, (None, None, None, (1,), (1, 2), (2, 4)))
-    shared = pick(draw, ((), (), (), ("ep",), ("tp", "ep")))
-    job = replace(problem.job, expert_tensor_parallel=allowed, uniform=shared)
+    job = replace(problem.job, expert_tensor_parallel=allowed)
     return replace(problem, graph=replace(problem.graph, kinds=tuple(kinds)), job=job)
 
 

@@ -310,8 +310,8 @@ def as_run(launch: Launch) -> Launch:
     sharded within a replica. Without that, ``replicas`` is 1.
     """
     over_replicas = launch.distributed_optimizer
-    ranks = launch.dp * launch.cp
-    if launch.zero and ranks > 1 and not over_replicas:
+    shares = launch.strategy.shares_weights
+    if launch.zero and shares and not over_replicas:
         return launch
     return replace(
         launch,

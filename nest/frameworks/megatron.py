@@ -114,8 +114,12 @@ def mesh_of(launch: Launch) -> Mesh:
 
 
 def pipelines_inside(launch: Launch) -> bool:
-    """Whether the order with data ranks slowest is that of the plan."""
-    alone = launch.dp == launch.cp == 1
+    """Whether the order with data ranks slowest is that of the plan.
+
+    Megatron then wants experts on as many ranks as it wants tensor and context ranks.
+    """
+    ranks = launch.ep * launch.strategy.expert_tp
+    alone = launch.dp == launch.cp == 1 and ranks == launch.tp
     return alone and launch.replicas > 1 and launch.stages > 1
 
 

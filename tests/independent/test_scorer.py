@@ -81,6 +81,13 @@ def test_scores_agree_on_odd_pairs(random: Random) -> None:
 
 @examples(60, full=3000)
 @given(st.randoms(use_true_random=False))
+def test_scores_agree_on_odd_experts(random: Random) -> None:
+    _, found = differences(*draw_pair(random, "standard", folds=True))
+    assert not found
+
+
+@examples(60, full=3000)
+@given(st.randoms(use_true_random=False))
 def test_scores_agree_on_odd_orders(random: Random) -> None:
     _, found = differences(*draw_pair(random, "standard", orders=True))
     assert not found
@@ -153,20 +160,22 @@ def test_only_records_are_shared_with_the_product() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dp", "cp", "tp", "ep"),
+    ("dp", "cp", "tp", "ep", "etp"),
     [
-        (dp, cp, tp, ep)
+        (dp, cp, tp, ep, etp)
         for dp, cp, tp in itertools.product((1, 2, 3), repeat=3)
+        for etp in ((0,) if tp == 1 else (0, 1))
         for ep in (1, 2, 3, 6)
-        if dp * cp % ep == 0
+        if dp * cp * (tp if etp else 1) % ep == 0
     ],
 )
 def test_groups_are_those_of_the_coordinates(
-    dp: int, cp: int, tp: int, ep: int
+    dp: int, cp: int, tp: int, ep: int, etp: int
 ) -> None:
     # The page gives the groups by size and stride, and the ranks by
-    # coordinates: both are the same.
-    strategy = Strategy(dp=dp, cp=cp, tp=tp, ep=ep)
+    # coordinates: both are the same. Experts that are whole have coordinates of
+    # their own, of which that of the expert is the fastest.
+    strategy = Strategy(dp=dp, cp=cp, tp=tp, ep=ep, etp=etp)
     place = {
         (i, j, t): (i * cp + j) * tp + t
         for i in range(dp)
@@ -181,6 +190,9 @@ def test_groups_are_those_of_the_coordinates(
         "data": lambda i, j, t: t,
         "expert-data": lambda i, j, t: ((i * cp + j) % ep, t),
     }
+    if etp:
+        alike["ep"] = lambda i, j, t: ((i * cp + j) * tp + t) // ep
+        alike["expert-data"] = lambda i, j, t: ((i * cp + j) * tp + t) % ep
     for axis, key in alike.items():
         expected: dict[object, list[int]] = {}
         for at, rank in place.items():

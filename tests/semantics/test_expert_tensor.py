@@ -19,10 +19,6 @@ from tests.builders import PAIRS, call, make_cost, make_plan, make_problem, with
 from tests.independent.scorer import score as independent_score
 from tests.semantics.proofs import SOLVERS, check
 
-CUT = Strategy(dp=2, tp=2, ep=2)
-WHOLE = Strategy(dp=2, tp=2, ep=2, etp=1)
-SPREAD = Strategy(dp=2, tp=2, ep=4, etp=1)
-
 
 def moe(**fields: Any) -> LayerCost:
     """40 bytes go to the ranks with experts, of which a device has 40 bytes."""
@@ -53,8 +49,9 @@ def four(*costs: LayerCost, **fields: Any) -> Problem:
     )
 
 
-def step(problem: Problem, strategy: Strategy) -> int:
-    plan = make_plan(("a", strategy), micro_batch=2)
+def step(problem: Problem, **degrees: int) -> int:
+    """Return the step of a plan on two data and two tensor ranks, by both scorers."""
+    plan = make_plan(("a", Strategy(dp=2, tp=2, **degrees)), micro_batch=2)
     found = score(problem, plan).step_quanta
     assert found == independent_score(problem, plan).step
     return found
@@ -71,10 +68,11 @@ def test_experts_are_exchanged_with_the_ranks_that_have_them():
     """
     cut, whole, spread = moe(ep=2), moe(ep=2, etp=1), moe(ep=4, etp=1)
     problem = four(cut, whole, spread)
-    assert step(problem, CUT) == 30 + 300
-    assert step(problem, WHOLE) == 30 + 30 + 600
-    assert step(problem, SPREAD) == 30 + 330
+    assert step(problem, ep=2) == 30 + 300
+    assert step(problem, ep=2, etp=1) == 30 + 30 + 600
+    assert step(problem, ep=4, etp=1) == 30 + 330
     check(four(whole), 660)
+    check(four(spread), 360)
     check(four(replace(whole, expert_weight_bytes=0)), 60)
     check(four(cut, replace(whole, expert_weight_bytes=0)), 60)
 

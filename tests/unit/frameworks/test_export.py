@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nest.constraints.targets import for_target
+from nest.constraints.targets import for_target, inexpressible
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import strategies
@@ -49,13 +49,14 @@ def settings(experts=0, modules=0):
     return Settings(model=small_model(experts, modules), flavor="llama3/8B")
 
 
-def problem_for(target, experts=0, modules=0, **job):
-    problem = for_target(small_problem(experts, modules=modules), target)
+def problem_for(target, experts=0, modules=0, etp=None, **job):
+    problem = small_problem(experts, modules=modules, etp=etp)
+    problem = for_target(problem, target)
     return replace(problem, job=replace(problem.job, **job))
 
 
 #: Plans that broken exports are made of: target, strategy, blocks per chunk,
-#: fields of the plan, experts, modules for multi-token prediction.
+#: fields of the plan, experts, modules for multi-token prediction, and what etp may be.
 BASES = {
     "plain": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (2, 2, 2, 2), {}, 0),
     "uneven": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {}, 0),
@@ -67,6 +68,8 @@ BASES = {
     "experts": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}, 4),
     "expert-chunks": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (2, 2, 2, 2),
                       {"virtual_stages": 2}, 4),
+    "whole": ("megatron", {"dp": 4, "tp": 2, "ep": 4, "etp": 1}, (4, 4), {}, 4,
+              0, (1,)),
     "fsdp": ("megatron", {"dp": 4, "tp": 2, "zero": 3, "recompute": "full"},
              (4, 4), {}, 0),
     "modules": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {},
@@ -75,6 +78,9 @@ BASES = {
               0),
     "titan-experts": ("torchtitan", {"dp": 4, "tp": 2, "ep": 4, "zero": 2},
                       (4, 4), {}, 4),
+    "titan-whole": ("torchtitan",
+                    {"dp": 2, "tp": 4, "ep": 4, "etp": 1, "zero": 2}, (4, 4), {},
+                    4, 0, (1,)),
     "speed": ("deepspeed", {"dp": 8, "zero": 1}, (4, 4), {}, 0),
     "max": ("maxtext", {"dp": 4, "tp": 2, "zero": 3}, (4, 4), {}, 0),
 }  # fmt: skip
@@ -92,7 +98,7 @@ def base(name):
     problem = problem_for(target, *shape)
     plan = small_plan(problem, Strategy(**degrees), counts, **fields)
     score(problem, plan)
-    return problem, plan, target, settings(*shape)
+    return problem, plan, target, settings(*shape[:2])
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,56 @@ def test_equal_stages_of_every_kind_are_exported(target, experts):
     own = {"maxtext": {"zero", "ep", "model"}, "deepspeed": {"model"}}
     assert reasons <= own.get(target, set())
     assert done > 5 or (target, experts) == ("deepspeed", 4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_whole_experts_are_exported_where_the_target_has_them(target):
+    """Plans of all degrees; others do not offer them."""
+    problem = problem_for(target, 4, etp=(1, 2, 4))
+    plans = [
+        plan
+        for plan in uniform_plans(problem, every=23)
+        if plan.stages[0].layer_strategies[0].etp
+    ]
+    reasons, eps = set(), set()
+    for plan in plans:
+        try:
+            files = export(problem, plan, target, settings(4))
+        except InvalidPlanError as error:
+            reasons.add(str(error).partition(":")[0])
+            continue
+        eps.add(plan.stages[0].layer_strategies[0].ep)
+        name, said = {
+            "megatron": ("args.sh", "--expert-tensor-parallel-size 1\n"),
+            "torchtitan": ("job.toml", "expert_tensor_parallel_degree = 1\n"),
+        }[target]
+        assert said in files[name]
+    expected = {"megatron": {1, 2, 4}, "torchtitan": {2, 4}}.get(target, set())
+    assert (eps, reasons) == (expected, set())
+
+
+def test_targets_refuse_whole_experts_that_they_do_not_have():
+    problem = small_problem(4, etp=(1,))
+    for target, ep, text in (
+        ("torchtitan", 1, "stage 1: expected etp ep >= 2 with it, got etp=1"),
+        ("deepspeed", 2, "stage 1: expected etp none, got etp=1"),
+        ("maxtext", 4, "stage 1: expected etp none, got etp=1"),
+    ):
+        plan = small_plan(problem, Strategy(dp=4, tp=2, ep=ep, etp=1, zero=3))
+        obstacles = [str(x) for x in inexpressible(target, problem, plan)]
+        assert any(x.startswith(text) for x in obstacles), obstacles
+    pinned = replace(
+        problem,
+        graph=replace(
+            problem.graph,
+            kinds=tuple(
+                replace(kind, costs=tuple(x for x in kind.costs if x.etp))
+                for kind in problem.graph.kinds
+            ),
+        ),
+    )
+    with pytest.raises(InvalidOptionError, match="expected costs without etp"):
+        for_target(pinned, "maxtext")
 
 
 #: What was changed in an export, and what the refusal says. Frameworks
