@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from nest.analysis.neighbors import neighbors
 from nest.constraints.pins import restrict
 from nest.cost.score import score
 from nest.ir import LayerCost, Problem, Strategy
@@ -71,10 +72,19 @@ def test_experts_are_exchanged_with_the_ranks_that_have_them():
     assert step(problem, ep=2) == 30 + 300
     assert step(problem, ep=2, etp=1) == 30 + 30 + 600
     assert step(problem, ep=4, etp=1) == 30 + 330
-    check(four(whole), 660)
-    check(four(spread), 360)
-    check(four(replace(whole, expert_weight_bytes=0)), 60)
-    check(four(cut, replace(whole, expert_weight_bytes=0)), 60)
+
+
+@pytest.mark.parametrize(
+    ("costs", "optimum"),
+    [
+        ((moe(ep=2, etp=1),), 660),
+        ((moe(ep=4, etp=1),), 360),
+        ((moe(ep=2), moe(ep=2, etp=1), moe(ep=4, etp=1)), 330),
+    ],
+)
+def test_all_solvers_find_them(costs, optimum):
+    """The plans of the test before, alone and together."""
+    check(four(*costs), optimum)
 
 
 def test_optimizer_state_is_sharded_over_the_ranks_that_share_experts():
@@ -146,6 +156,17 @@ def test_layers_choose():
     problem = make_problem(costs, edge=100, devices=2, replicas=(1,))
     check(problem, 10 + 80)
     check(with_job(problem, granularity="layer"), 20)
+
+
+def test_a_neighbor_with_one_tensor_rank_has_whole_experts_anyway():
+    """Half of two tensor ranks, with a cost of 8 ns."""
+    problem = make_problem(
+        {"a": (make_cost(9, 9, tp=2, etp=1), make_cost(4, 4))}, devices=2
+    )
+    plan = make_plan(("a", Strategy(tp=2, etp=1)))
+    (half,) = (x for x in neighbors(problem, plan) if x.name == "tp halved")
+    assert half.score is not None
+    assert half.score.step_quanta == 8
 
 
 def test_solvers_are_the_exact_ones():

@@ -135,30 +135,31 @@ def test_equal_stages_of_every_kind_are_exported(target, experts):
     assert done > 5 or (target, experts) == ("deepspeed", 4)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_whole_experts_are_exported_where_the_target_has_them(target):
-    """Plans of all degrees; others do not offer them."""
+#: Plans of whole experts: shared by no ranks or several; by experts alone; with the
+#: pipelines of replicas inside, which Megatron numbers so where ``ep`` is ``tp`` only.
+WHOLE_EXPERTS = [
+    ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}),
+    ("megatron", {"dp": 4, "tp": 2, "zero": 2}, (8,), {}),
+    ("megatron", {"tp": 4, "ep": 2, "zero": 1}, (8,), {"replicas": 2}),
+    ("megatron", {"tp": 4, "ep": 4}, (4, 4), {"replicas": 2}),
+    ("megatron", {"tp": 4, "ep": 2}, (4, 4), {"replicas": 2}),
+    ("torchtitan", {"dp": 2, "tp": 4, "ep": 4, "zero": 2}, (4, 4), {}),
+]
+
+
+@pytest.mark.parametrize(("target", "degrees", "counts", "fields"), WHOLE_EXPERTS)
+def test_whole_experts_are_exported(target, degrees, counts, fields):
+    """What is written is read back as the plan, its groups of devices too."""
     problem = problem_for(target, 4, etp=(1, 2, 4))
-    plans = [
-        plan
-        for plan in uniform_plans(problem, every=23)
-        if plan.stages[0].layer_strategies[0].etp
-    ]
-    reasons, eps = set(), set()
-    for plan in plans:
-        try:
-            files = export(problem, plan, target, settings(4))
-        except InvalidPlanError as error:
-            reasons.add(str(error).partition(":")[0])
-            continue
-        eps.add(plan.stages[0].layer_strategies[0].ep)
-        name, said = {
-            "megatron": ("args.sh", "--expert-tensor-parallel-size 1\n"),
-            "torchtitan": ("job.toml", "expert_tensor_parallel_degree = 1\n"),
-        }[target]
-        assert said in files[name]
-    expected = {"megatron": {1, 2, 4}, "torchtitan": {2, 4}}.get(target, set())
-    assert (eps, reasons) == (expected, set())
+    fields = {"micro_batch": 2 * degrees.get("dp", 1), **fields}
+    plan = small_plan(problem, Strategy(**degrees, etp=1), counts, **fields)
+    score(problem, plan)
+    files = export(problem, plan, target, settings(4))
+    name, said = {
+        "megatron": ("args.sh", "--expert-tensor-parallel-size 1\n"),
+        "torchtitan": ("job.toml", "expert_tensor_parallel_degree = 1\n"),
+    }[target]
+    assert said in files[name]
 
 
 def test_targets_refuse_whole_experts_that_they_do_not_have():
