@@ -7,16 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nest.errors import InvalidPlanError
 from nest.frameworks.faults import Correction, Fault
 from nest.frameworks.shell_words import Word
 from nest.util.text import whole_number
 
 #: Options that are read and have underscores.
 _UNDERSCORED = frozenset({"--deepspeed_config"})
-
-#: Megatron-LM has fewer arguments than this.
-_MAX_UNREAD = 1000
 
 #: The largest number that a file may say: what frameworks keep in 32 bits.
 MAX_NUMBER = 2**31 - 1
@@ -279,30 +275,32 @@ class Arguments:
             raise self.refuse(name, "a number", repr(text)) from None
 
     def unread(self, others: Collection[str]) -> tuple[str, ...]:
-        """Return the options that no reader has used; ``others`` exist as well.
+        """Return the options that no reader has used, which must be ``others``.
 
         Raises
         ------
         InvalidPlanError
-            If one is nearly the name of an option that was used, or
-            begins like one, so that it may be a misspelling.
+            If one is no other. The text names what it may be a misspelling of: an
+            option that is nearly the same, or that one that was used begins like.
         """
         unread = [name for name in self.options if name not in self.used]
-        # Each one is compared with all that are read.
-        if len(unread) > _MAX_UNREAD:
-            raise InvalidPlanError(
-                f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
-                f"nest does not read, got {len(unread)}; remove some"
-            )
-        for name in unread:
-            meant = None if name in others else near(name, self.used)
-            if meant is not None:
-                remedy = f"did you mean {self.names.get(meant, meant)!r}?"
-                expected, answers = "an argument that is known", None
-                if not self.names:
-                    answers = self._renaming(name, meant)
-                raise self.refuse(name, expected, name, remedy, answers, meant)
+        unknown = next((name for name in unread if name not in others), None)
+        if unknown is not None:
+            raise self._unknown(unknown, others)
         return tuple(unread)
+
+    def _unknown(self, name: str, others: Collection[str]) -> Fault:
+        """Return the error about an option that does not exist."""
+        spelt, _ = self.underscored.get(name, (name, 0))
+        remedy = f"remove it, or pass --ignore {name[2:]} if it changes no plan"
+        answers: tuple[str, ...] | None = ("--ignore", name[2:])
+        used = near(name, self.used)
+        meant = used or similar_name(name, others)
+        if meant is not None:
+            remedy = f"did you mean {self.names.get(meant, meant)!r}?"
+            answers = None if self.names else self._renaming(name, meant)
+        expected = "an argument that is known"
+        return self.refuse(name, expected, spelt, remedy, answers, used or "")
 
     def check_all_used(self) -> None:
         """Refuse options that no reader has used."""

@@ -453,6 +453,8 @@ def _read_attention(
 def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
     """Return the MLP of every block, or the experts in its place."""
     experts = arguments.integer("--num-experts", default=0, minimum=0)
+    if experts == 1 and "--moe-expert-parallel-size" in arguments.options:
+        experts = 0  # in Megatron-DeepSpeed one expert is none
     topk = arguments.integer("--moe-router-topk", default=2)
     width = arguments.integer("--moe-ffn-hidden-size", default=dense.hidden)
     shared = arguments.integer("--moe-shared-expert-intermediate-size", default=0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.arguments import Arguments, Option, near, similar_name
+from nest.frameworks.arguments import Arguments, Option
 from nest.frameworks.keyed import read_data
 from nest.frameworks.shell_words import Word
 
@@ -176,24 +176,6 @@ def check_refused(arguments: Arguments) -> None:
         if "nest import" in refusal.why:
             answers = ("megatron-args", "deepspeed")
         raise arguments.refuse(name, expected, stated or "it", refusal.why, answers)
-
-
-def check_class(arguments: Arguments, name: str) -> None:
-    """Refuse an argument that is in no class.
-
-    Raises
-    ------
-    InvalidPlanError
-        If it is in none.
-    """
-    if name not in MEGATRON.classed:
-        meant = near(name, MEGATRON.read) or similar_name(name, MEGATRON.classed)
-        remedy = f"remove it, or pass --ignore {name[2:]} if it changes no plan"
-        if meant is not None:
-            remedy = f"did you mean {meant!r}? If not, {remedy}"
-        spelt, _ = arguments.underscored.get(name, (name, 0))
-        expected, answers = "an argument that is known", ("--ignore", name[2:])
-        raise arguments.refuse(name, expected, spelt, remedy, answers)
 
 
 def check_program(launcher: Sequence[Word], where: str) -> None:

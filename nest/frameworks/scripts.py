@@ -23,7 +23,6 @@ from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import model_flags
 from nest.frameworks.megatron_options import (
     MEGATRON,
-    check_class,
     check_program,
     check_refused,
     with_present_names,
@@ -320,20 +319,17 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
     Raises
     ------
     InvalidPlanError
-        If one is nearly that of an argument that is read, or as
-        :func:`~nest.frameworks.megatron_options.check_class` and
-        :func:`~nest.frameworks.megatron_options.check_refused` say.
+        If one is in no class, or as
+        :func:`~nest.frameworks.megatron_options.check_refused` says.
     """
     check_refused(arguments)
     launcher = {name.replace("_", "-") for name in (*_USUAL, *_LAUNCHERS.others)}
     launcher.update(map(_name, _launcher(tokens)))
     ignored = [
         name
-        for name in arguments.unread({*MEGATRON.classed, *launcher})
+        for name in arguments.unread(MEGATRON.classed.keys() | launcher)
         if name not in launcher and name[2:] not in MEGATRON.present
     ]
-    for name in ignored:
-        check_class(arguments, name)
     names = {name: text for name, (text, _) in arguments.underscored.items()}
     names |= arguments.names
     return tuple(names.get(name, name) for name in ignored)

@@ -165,6 +165,7 @@ def test_what_changes_the_plan_is_refused_by_name(more, message):
         "--zero-stage 0 --ds-sequence-parallel-size 1 --mlp-chunks-for-training 1",
         "--cpu-offloading-num-layers 0 --outer-dp-sharding-strategy no_shard",
         "--cp-comm-type a2a --linear-attention-freq 4 --dsa-indexer-topk 8",
+        "--num-experts 1 --moe-expert-parallel-size 1 --moe-train-capacity-factor 1.0",
         "--num-experts 0 --mlp-type standard --encoder-tensor-model-parallel-size 0",
     ],
 )
