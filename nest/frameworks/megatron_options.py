@@ -172,7 +172,9 @@ def check_refused(arguments: Arguments) -> None:
         if stated in refusal.unchanged:
             continue
         expected = " or ".join(refusal.unchanged) or "no such argument"
-        answers = ("--ignore", name[2:])
+        answers: tuple[str, ...] = ("--ignore", name[2:])
+        if refusal.why.startswith("it is another"):
+            answers = ()  # a plan without it is one of what is not run
         if "nest import" in refusal.why:
             answers = ("megatron-args", "deepspeed")
         raise arguments.refuse(name, expected, stated or "it", refusal.why, answers)

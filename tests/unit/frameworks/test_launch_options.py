@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks.faults import FaultsError
 from nest.frameworks.megatron_configs import read_config
 from nest.frameworks.megatron_options import MEGATRON
 from nest.frameworks.scripts import read_launch
@@ -216,6 +217,17 @@ def test_keys_of_configurations_are_refused_or_ignored():
         assert launched.notes[-1].endswith(f"as --ignore says: {name[2:]}")
     with pytest.raises(InvalidOptionError, match="--ignore made-up: expected a key"):
         read_config(text, "run.yaml", 8, ignored=("made-up",))
+
+
+def test_no_command_ignores_what_makes_another_model():
+    text = f"{RUN} --experimental-attention-variant dsa --cpu-optimizer"
+    with pytest.raises(FaultsError) as caught:
+        read("", text)
+    answers = {fault.subject: fault.answers for fault in caught.value.faults}
+    assert answers == {
+        "--experimental-attention-variant": (),
+        "--cpu-optimizer": ("--ignore", "cpu-optimizer"),
+    }
 
 
 # Shapes
