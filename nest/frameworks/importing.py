@@ -30,7 +30,7 @@ from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
-from nest.models.operators.base import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
 
 
@@ -59,11 +59,13 @@ class Freedom(NamedTuple):
 
     They do not cut ``layers_per_node`` consecutive blocks apart. With
     ``any_sequences`` they may be with or without sequence parallelism, where
-    the framework has it; otherwise all are as the launch.
+    the framework has it; otherwise all are as the launch. ``selective_operators`` as of
+    :class:`nest.models.operators.base.Execution` says what ``selective`` means.
     """
 
     layers_per_node: int = 1
     any_sequences: bool = False
+    selective_operators: bool = False
 
 
 _CLOSED = Freedom()
@@ -137,6 +139,9 @@ def build(
         choices = replace(choices, sequence_parallel=(False, True))
     elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    if freedom.selective_operators:
+        execution = Execution(dtype=choices.dtype, selective_operators=True)
+        choices = replace(choices, execution=execution)
     problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(
         problem.job,
@@ -193,7 +198,7 @@ def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
         replicas=replicas,
         micro_batch=launch.micro_batch * launch.replicas // replicas,
     )
-    if changed.dp * changed.cp % changed.ep:
+    if changed.block_devices // (changed.etp or changed.tp) % changed.ep:
         return None
     if not launch.zero or replicas == launch.replicas:
         return changed
@@ -223,6 +228,8 @@ def _choices(
         for axis in ("tp", "cp", "ep")
     }
     fitting = tuple(size for size in sizes if launch.global_batch % size == 0)
+    if launch.etp:
+        degrees["etp"] = _with({*degrees["tp"]}, launch.etp)
     request = replace(request, micro_batches=fitting, **degrees)
     return choose(model, machine, site.num_devices, request)
 

@@ -32,7 +32,6 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import Chunk, with_ends
 from nest.frameworks.megatron_model import (
-    MEGATRON,
     Flags,
     check_shape,
     check_tensor_split,
@@ -76,6 +75,10 @@ _SPLITS = (
     "--account-for-loss-in-pipeline-split",
     "--account-for-embedding-in-pipeline-split",
 )
+_PARTITION = "--pp-partition-method"
+#: Whether an embedding and the head count as layers, by DeepSpeed's name.
+_PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
+_EXPERT_TP = "--expert-tensor-parallel-size"
 _INSTANCES = "--num-distributed-optimizer-instances"
 
 _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -113,8 +116,12 @@ def mesh_of(launch: Launch) -> Mesh:
 
 
 def pipelines_inside(launch: Launch) -> bool:
-    """Whether the order with data ranks slowest is that of the plan."""
-    alone = launch.dp == launch.cp == 1
+    """Whether the order with data ranks slowest is that of the plan.
+
+    Megatron then wants experts on as many ranks as it wants tensor and context ranks.
+    """
+    ranks = launch.ep * launch.strategy.expert_tp
+    alone = launch.dp == launch.cp == 1 and ranks == launch.tp
     return alone and launch.replicas > 1 and launch.stages > 1
 
 
@@ -146,7 +153,8 @@ def plan_flags(launch: Launch) -> Flags:
     flag("--pipeline-model-parallel-size", stages)
     flag("--context-parallel-size", launch.cp)
     flag("--expert-model-parallel-size", launch.ep, when=launch.ep > 1)
-    flag("--expert-tensor-parallel-size", launch.tp, when=launch.ep > 1)
+    expert_tp = launch.strategy.expert_tp
+    flag(_EXPERT_TP, expert_tp, when=launch.ep > 1 or launch.etp)
     # Where modules for multi-token prediction are is always written.
     laid = launch.even_layers is None or (launch.mtp and stages > 1)
     flag(_LAYOUT, layout_of(launch.chunks), when=laid)
@@ -301,11 +309,12 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     if not reading.pipelines_inside:
         return usual_groups(launch, devices)
     tp, cp, dp, replicas, stages = usual_mesh(launch)
-    experts = ("experts", launch.dp * launch.cp // launch.ep)
+    split = launch.strategy
+    cut, experts = ("tp", split.expert_tp), ("experts", split.expert_ranks)
     return mesh_and_expert_groups(
         launch,
         (tp, cp, stages, dp, replicas),
-        (tp, ("ep", launch.ep), stages, experts, replicas),
+        (cut, ("ep", launch.ep), stages, experts, replicas),
         devices,
     )
 
@@ -326,9 +335,9 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     stages = arguments.count("--pipeline-model-parallel-size")
     cp = arguments.count("--context-parallel-size")
     data = data_ranks(arguments, world, tp, stages, cp)
-    ep = _expert_degree(arguments, model, tp, cp, data)
+    ep, etp = _expert_degree(arguments, model, tp, cp, data)
     samples = arguments.needed("--micro-batch-size")
-    batch = arguments.integer("--global-batch-size", default=samples * data)
+    batch = _global_batch(arguments, samples, data)
     micro_batches, rest = divmod(batch, samples * data)
     arguments.check(
         rest == 0,
@@ -336,17 +345,18 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         f"a multiple of --micro-batch-size * data parallel = {samples} * {data}",
         batch,
     )
-    chunks, virtual = _chunks(arguments, model.layers, modules, stages)
+    chunks, virtual = chunks_of(arguments, model.layers, modules, stages)
     _check_interleaving(arguments, stages, virtual, micro_batches)
     sequence = arguments.has("--sequence-parallel") and tp > 1
     _check_split(arguments, model, tp, cp, length, sequence)
-    zero, instances = _zero(arguments, data, cp, ep)
+    expert_tp = etp or tp
+    zero, instances = _zero(arguments, data, cp, data * cp * tp // (expert_tp * ep))
     inside = arguments.has("--use-tp-pp-dp-mapping")
     arguments.check(
-        not inside or cp == ep,
+        not inside or cp * tp == ep * expert_tp,
         "--use-tp-pp-dp-mapping",
-        "as many context as expert ranks",
-        f"{cp} and {ep}",
+        f"as many {'tensor * ' * etp}context as expert ranks",
+        f"{cp * tp // expert_tp} and {ep}",
         "remove it",
     )
     launch = Launch(
@@ -354,6 +364,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         cp=cp,
         dp=data // instances,
         ep=ep,
+        etp=etp,
         replicas=instances,
         stages=stages,
         virtual_stages=virtual,
@@ -392,6 +403,32 @@ def data_ranks(
     return world // ranks
 
 
+def _global_batch(arguments: Arguments, samples: int, data: int) -> int:
+    """Return the samples of a step, the last ones where they grow.
+
+    With ``--batch-size``, of 2019 and 2020, a step has one micro-batch.
+    """
+    name = "--global-batch-size"
+    batch = arguments.integer_or_none(name)
+    arguments.texts("--rampup-batch-size")
+    grows = arguments.texts("--step-batch-size-schedule")
+    if batch is not None:
+        return batch
+    if "--batch-size" in arguments.options:
+        arguments.assumed.append(
+            f"the global batch is {arguments.location('--batch-size')} {samples} on "
+            f"each of {data} data ranks; --say global-batch-size=N gives another"
+        )
+        return samples * data
+    if grows is not None:
+        last = " ".join(grows).replace(",", " ").rpartition(":")[2]
+        raise arguments.refuse(
+            *(name, "a value", f"none, and a batch that grows to {last}"),
+            f"pass --say global-batch-size={last} for the last steps",
+        )
+    return arguments.needed(name)
+
+
 def _check_interleaving(
     arguments: Arguments, stages: int, virtual: int, micro_batches: int
 ) -> None:
@@ -418,11 +455,11 @@ def _check_interleaving(
 
 def _expert_degree(
     arguments: Arguments, model: Architecture, tp: int, cp: int, data: int
-) -> int:
-    """Return the expert parallel degree."""
+) -> tuple[int, int]:
+    """Return the expert parallel degree, and ``etp`` of strategies."""
     experts = _experts(model)
     ep = arguments.count("--expert-model-parallel-size")
-    expert_tp = arguments.integer("--expert-tensor-parallel-size", default=tp)
+    expert_tp = arguments.integer(_EXPERT_TP, default=tp)
     arguments.check(
         ep == 1 or (experts > 0 and experts % ep == 0),
         "--expert-model-parallel-size",
@@ -430,19 +467,22 @@ def _expert_degree(
         ep,
     )
     arguments.check(
-        not experts or expert_tp == tp,
-        "--expert-tensor-parallel-size",
-        f"--tensor-model-parallel-size {tp}",
+        not experts or expert_tp in (1, tp),
+        _EXPERT_TP,
+        f"--tensor-model-parallel-size {tp} or 1",
         expert_tp,
-        "plans split experts as they split other layers",
+        "plans cut experts over all tensor ranks or none",
     )
+    etp = int(bool(experts) and expert_tp < tp)
+    whole = tp if etp else 1
     arguments.check(
-        data * cp % ep == 0,
+        data * cp * whole % ep == 0,
         "--expert-model-parallel-size",
-        f"a divisor of data * context parallel = {data} * {cp}",
+        f"a divisor of data * context{' * tensor' * etp} parallel = {data} * {cp}"
+        + f" * {tp}" * etp,
         ep,
     )
-    return ep
+    return ep, etp
 
 
 def _experts(model: Architecture) -> int:
@@ -483,8 +523,13 @@ def _check_split(
     )
 
 
-def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
-    """Return the ZeRO stage, and over how many instances it is replicated."""
+def _zero(
+    arguments: Arguments, data: int, cp: int, expert_ranks: int
+) -> tuple[int, int]:
+    """Return the ZeRO stage, and over how many instances it is replicated.
+
+    ``expert_ranks`` hold the same experts.
+    """
     zero = int(arguments.has("--use-distributed-optimizer"))
     strategy = arguments.text(
         "--data-parallel-sharding-strategy", ("no_shard", "optim", *_SHARDING.values())
@@ -493,7 +538,13 @@ def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
     if arguments.has("--use-megatron-fsdp"):
         stages = {name: stage for stage, name in _SHARDING.items()}
         stages |= {"optim": 1, "no_shard": 0}
-        zero = stages[strategy or "no_shard"]
+        if strategy is None:
+            # Its default is another one in other versions.
+            raise arguments.refuse(
+                *("--data-parallel-sharding-strategy", "a value", "none"),
+                f"add it, such as {_SHARDING[3]}",
+            )
+        zero = stages[strategy]
         arguments.check(
             checkpoint == "fsdp_dtensor",
             "--ckpt-format",
@@ -515,12 +566,11 @@ def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
         "none",
         "remove it",
     )
-    expert_ranks = data * cp // ep
     arguments.check(
         data % instances == 0 and expert_ranks % instances == 0,
         _INSTANCES,
         f"a divisor of the {data} data ranks"
-        + (f" and of the {expert_ranks} of experts" if ep > 1 else ""),
+        + (f" and of the {expert_ranks} of experts" * (expert_ranks != data * cp)),
         instances,
     )
     return zero, instances
@@ -532,6 +582,10 @@ def _recompute(arguments: Arguments, layers: int, predicting: int) -> Recompute:
     modules = arguments.texts("--recompute-modules")
     method = arguments.text("--recompute-method", ("uniform", "block"))
     count = arguments.integer_or_none("--recompute-num-layers")
+    # All that versions before granularities recomputed were whole layers.
+    old = "--activations-checkpoint-method" in arguments.options
+    if arguments.has("--checkpoint-activations") or old:
+        granularity, method = granularity or "full", method or "uniform"
     if arguments.has("--recompute-activations"):
         arguments.check(
             granularity != "full",
@@ -690,11 +744,6 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
 
 def _check_supported(arguments: Arguments) -> None:
     """Refuse what changes memory or time in ways that plans do not know."""
-    for name, why in MEGATRON.unsupported.items():
-        option = f"--{name}"
-        arguments.check(
-            arguments.texts(option) is None, option, "no such argument", "it", why
-        )
     backend = arguments.text("--attention-backend")
     arguments.check(
         backend not in ("unfused", "local"),
@@ -703,9 +752,18 @@ def _check_supported(arguments: Arguments) -> None:
         backend,
         "plans keep no scores of attention",
     )
+    exchanges = arguments.texts("--cp-comm-type") or ()
+    arguments.check(
+        {"p2p", "allgather", "all_gather"}.issuperset(exchanges)
+        or arguments.count("--context-parallel-size") == 1,
+        "--cp-comm-type",
+        "p2p or allgather with --context-parallel-size",
+        " ".join(exchanges),
+        "plans exchange keys and values, not heads",
+    )
 
 
-def _chunks(
+def chunks_of(
     arguments: Arguments, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
@@ -714,8 +772,13 @@ def _chunks(
     each = arguments.integer_or_none(_LAYERS_PER_CHUNK)
     first = arguments.integer_or_none("--decoder-first-pipeline-num-layers")
     last = arguments.integer_or_none("--decoder-last-pipeline-num-layers")
-    loss = arguments.has("--account-for-loss-in-pipeline-split")
-    embedding = arguments.has("--account-for-embedding-in-pipeline-split")
+    # DeepSpeed's stages have as many layers, or layers and embeddings, each.
+    with_ends_too = arguments.text(_PARTITION, tuple(_PARTITIONS))
+    loss, embedding = (
+        arguments.has(f"--account-for-{end}-in-pipeline-split")
+        or _PARTITIONS.get(with_ends_too or "", False)
+        for end in ("loss", "embedding")
+    )
     if layout is not None:
         other = next((x for x in _SPLITS if x in arguments.options), None)
         arguments.check(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nest.constraints.targets import Shape
 from nest.ir.problem import Problem
 from nest.models import builtin, zoo
-from nest.models.architectures import Architecture
+from nest.models.architectures import Architecture, blocks
 from nest.models.named import model_of_text
 from nest.util.stored import find
 
@@ -19,6 +20,25 @@ def stated_models(problem: Problem) -> Iterator[Architecture]:
     for model in zoo.ARCHITECTURES:
         if _is_named(problem, model) and not other_flops(problem, model):
             yield model
+
+
+def shape_of(problem: Problem, named: Architecture | None = None) -> Shape:
+    """Return what degrees must divide of a problem's model, as far as it is known.
+
+    ``named`` is the model that the user names, if any.
+    """
+    model = named or next(stated_models(problem), None)
+    return Shape() if model is None else shape_of_model(model)
+
+
+def shape_of_model(model: Architecture) -> Shape:
+    """Return what degrees must divide of a model.
+
+    Of latent attention every rank makes keys and values of its own heads.
+    """
+    attentions = (block.attention for block in blocks(model, once=True))
+    heads = {x.kv_heads for x in attentions if x.heads and not x.key_value_rank}
+    return Shape(tuple(sorted(heads)))
 
 
 def _is_named(problem: Problem, model: Architecture) -> bool:

@@ -42,6 +42,12 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
+IGNORE: Any = setting(
+    "--ignore NAME",
+    "What nest does not know of the file, and what changes no plan; repeatable.",
+    anything,
+    multiple=True,
+)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
@@ -58,6 +64,7 @@ class LaunchReading(NamedTuple):
     notes: tuple[str, ...] = ()
     mesh_inside: bool = False
     target: str = ANY
+    selective_operators: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +176,11 @@ class LaunchFileRequest(Request, command="nest import"):
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
+        freedom = Freedom(
+            self.layers_per_node, any_sequences, reading.selective_operators
+        )
         made = build(
-            *(reading.launch, reading.model, site, overlap),
-            *(Freedom(self.layers_per_node, any_sequences), devices),
+            *(reading.launch, reading.model, site, overlap, freedom, devices),
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
@@ -202,19 +211,24 @@ class MegatronRequest(LaunchFileRequest):
 
     variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a script or a configuration says."""
         from nest.frameworks.megatron_configs import read_config
+        from nest.frameworks.printed import is_printed, read_printed
         from nest.frameworks.scripts import read_launch
 
         is_yaml = self.path.endswith((".yaml", ".yml"))
         read_file = read_config if is_yaml else read_launch
+        if is_printed(self.text):
+            read_file = read_printed
         launched = read_file(
             *(self.text, self.path, num_ranks),
             dict(self.variables),
             [*self.say],
             self.architecture,
+            self.ignore,
         )
         launch, model = launched.reading.launch, launched.reading.model
         mesh_inside = launched.reading.pipelines_inside
@@ -228,18 +242,20 @@ class TorchtitanRequest(LaunchFileRequest):
     FRAMEWORK: ClassVar[str] = "torchtitan"
 
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a job file says."""
         from nest.frameworks.torchtitan import read_foreign
 
-        return LaunchReading(
-            *read_foreign(
-                *(self.text, self.path, num_ranks, [*self.say]),
-                self.architecture,
-                lambda name: read_text(str(Path(self.path).parent / name)),
-            )
+        launch, model, notes = read_foreign(
+            *(self.text, self.path, num_ranks, [*self.say]),
+            self.architecture,
+            lambda name: read_text(str(Path(self.path).parent / name)),
+            self.ignore,
         )
+        by_operators = launch.recompute == "selective"
+        return LaunchReading(launch, model, notes, selective_operators=by_operators)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +272,8 @@ class DeepSpeedRequest(LaunchFileRequest):
         "--pp N", "Pipeline stages, of equal layers.", integer(), default=1
     )
     variables: tuple[tuple[str, str], ...] = VARIABLES
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def check(self) -> None:
         """Refuse a configuration without a model or a sequence length."""
@@ -274,26 +292,23 @@ class DeepSpeedRequest(LaunchFileRequest):
         if model is None or length is None:
             return self._read_script(num_ranks)
         launch, notes = read_foreign(
-            *(self.text, self.path, num_ranks, model, length), *(self.tp, self.pp)
+            *(self.text, self.path, num_ranks, model, length),
+            *((self.tp, self.pp), self.say, self.ignore),
         )
         return LaunchReading(launch, model, notes, target="deepspeed")
 
     def _read_script(self, num_ranks: int) -> LaunchReading:
         """Return what a script of Megatron-DeepSpeed says."""
-        from nest.frameworks.arguments import Arguments
-        from nest.frameworks.deepspeed import read_script
-        from nest.frameworks.scripts import check_devices, check_variables, find_words
-        from nest.frameworks.shell import read_script as read_shell
+        from nest.frameworks.deepspeed import read_launch
+        from nest.frameworks.scripts import check_variables
+        from nest.frameworks.shell import read_script
 
         path, variables = self.path, dict(self.variables)
-        script = read_shell(self.text, path, variables)
+        script = read_script(self.text, path, variables)
         check_variables(variables, script.used, path)
-        tokens = find_words(script, path)
-        arguments = Arguments(tokens, path)
-        ignored = check_devices(script, tokens, arguments, num_ranks)
-        launch, model, notes = read_script(
-            *(tokens, path, num_ranks),
+        launch, model, notes = read_launch(
+            *(script, path, num_ranks),
             lambda name: read_text(str(Path(path).parent / name)),
+            *(self.say, self.ignore),
         )
-        notes = (*ignored, *notes)
         return LaunchReading(launch, model, notes, target="deepspeed")

@@ -18,11 +18,12 @@ from nest.cli.main import cli
 from nest.constraints.targets import for_target
 from nest.cost.schedules import schedule_of
 from nest.errors import InvalidPlanError, NestError
-from nest.frameworks import megatron
+from nest.frameworks import deepspeed, megatron, torchtitan
 from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import placement_of
+from nest.frameworks.megatron_options import MEGATRON
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of
 from nest.ir import Plan, Stage, Strategy, read_problem
@@ -66,10 +67,12 @@ def parse(target, folder, problem, plan, files):
         return parsers.deepspeed(folder, launch.world, data)
 
 
-@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
 @pytest.mark.parametrize("target", PACKAGES)
-def test_exports_are_accepted(target, experts, tmp_path):
-    problem = for_target(small_problem(experts), target)
+def test_exports_are_accepted(target, experts, etp, tmp_path):
+    if etp and target == "deepspeed":
+        pytest.skip("DeepSpeed spreads experts over data ranks")
+    problem = for_target(small_problem(experts, etp=etp), target)
     settings = Settings(small_model(experts), flavor="llama3/8B")
     done = 0
     for number, plan in enumerate(uniform_plans(problem, every=307)):
@@ -80,6 +83,16 @@ def test_exports_are_accepted(target, experts, tmp_path):
         parse(target, tmp_path / str(number), problem, plan, files)
         done += 1
     assert done or (target, experts) == ("deepspeed", 4)
+
+
+def test_every_key_of_a_job_file_has_a_class():
+    """So that none that changes a plan is passed over."""
+    assert parsers.torchtitan_keys() - torchtitan.TABLE.classed == set()
+
+
+def test_every_key_of_a_configuration_has_a_class():
+    removed = {"nebula"}  # DeepSpeed refuses it
+    assert parsers.deepspeed_keys() - deepspeed.TABLE.classed == removed
 
 
 def cut(problem, *ends, **fields):
@@ -95,6 +108,16 @@ def cut(problem, *ends, **fields):
         ),
         **fields,
     )
+
+
+def test_every_option_of_megatron_has_a_class():
+    """``data/megatron.yaml`` lists what its parser has, and marks what takes values."""
+    present = {f"--{name}" for name in MEGATRON.present}
+    older = {*MEGATRON.older_names}
+    listed = {k: v for k, v in MEGATRON.classed.items() if k not in older | present}
+    options = parsers.megatron_options()
+    assert {k: v for k, v in options.items() if k not in present} == listed
+    assert not older & {*options}
 
 
 @pytest.mark.parametrize("experts", [0, 4])
@@ -162,9 +185,9 @@ def test_broken_modules_of_predictions_are_refused_there_too(old, new, tmp_path)
         parsers.megatron(tmp_path / "out", launch.world)
 
 
-@pytest.mark.parametrize("experts", [0, 4])
-def test_megatron_makes_the_plans_groups(experts, tmp_path):
-    problem = for_target(small_problem(experts), "megatron")
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
+def test_megatron_makes_the_plans_groups(experts, etp, tmp_path):
+    problem = for_target(small_problem(experts, etp=etp), "megatron")
     settings = Settings(small_model(experts))
     parsers.stub_triton()
     from megatron.core.parallel_state import RankGenerator
@@ -180,9 +203,10 @@ def test_megatron_makes_the_plans_groups(experts, tmp_path):
         data = launch.dp * launch.replicas
         sizes = {"tp": launch.tp, "pp": launch.stages, "order": order}
         dense = RankGenerator(ep=1, dp=data, cp=launch.cp, **sizes)
-        sparse = RankGenerator(
-            ep=launch.ep, dp=data * launch.cp // launch.ep, cp=1, **sizes
-        )
+        expert_tp = launch.strategy.expert_tp
+        ranks = data * launch.cp * launch.tp // (launch.ep * expert_tp)
+        sizes["tp"] = expert_tp
+        sparse = RankGenerator(ep=launch.ep, dp=ranks, cp=1, **sizes)
         for generator, token, name in (
             (dense, "tp", "tp"),
             (dense, "cp", "cp"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,6 +13,9 @@ from nest.constraints.targets.records import (
     Framework,
     Rule,
     Rules,
+    Shape,
+    degree_rule,
+    has_experts_cut_so,
     has_schedule,
     overlap_rule,
     rules_of_plans,
@@ -49,7 +53,7 @@ class Obstacle(NamedTuple):
 
 
 def inexpressible(
-    target: Framework | str, problem: Problem, plan: Plan
+    target: Framework | str, problem: Problem, plan: Plan, shape: Shape | None = None
 ) -> list[Obstacle]:
     """Return everything in a plan that a target cannot express.
 
@@ -59,6 +63,9 @@ def inexpressible(
         A target or its name.
     problem, plan
         A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
+    shape
+        Of the model, as :func:`nest.models.stated.shape_of` has it; by default not
+        known.
 
     Raises
     ------
@@ -75,7 +82,10 @@ def inexpressible(
         *(
             check
             for index, stage in enumerate(plan.stages, 1)
-            for check in _of_stage(rules, problem, f"stage {index}", stage)
+            for check in chain(
+                _of_stage(rules, problem, f"stage {index}", stage),
+                _of_shape(rules, problem, f"stage {index}", stage, shape or Shape()),
+            )
         ),
     ]
     return [
@@ -174,6 +184,12 @@ def _of_stage(
                 f"{name} {_listed(rule.value or ())}",
                 rule,
             )
+    whole = rules.whole_experts_from
+    for s in dict.fromkeys(stage.layer_strategies):
+        if not has_experts_cut_so(rules, s):
+            expected = "none" if whole.value is None else f"ep >= {whole.value} with it"
+            yield _Check(False, location, f"etp={s.etp}", f"etp {expected}", whole)
+            break
     split = sequence_rule(rules, problem)
     kind = "with" if split.value else "without"
     wrong = {
@@ -187,6 +203,17 @@ def _of_stage(
         yield _Check(False, location, f"tp={tp}", expected, split)
 
 
+def _of_shape(
+    rules: Rules, problem: Problem, location: str, stage: Stage, shape: Shape
+) -> Iterator[_Check]:
+    """Yield the checks of degrees that the model does not allow, each value once."""
+    for tp in {strategy.tp: None for strategy in stage.layer_strategies}:
+        forbidden = degree_rule(rules, problem.job.sequence_length, shape, tp)
+        if forbidden is not None:
+            rule, expected = forbidden
+            yield _Check(False, location, f"tp={tp}", expected, rule)
+
+
 def _hiding(plan: Plan) -> Plan:
     """Return a plan without overlap of what it has none of.
 
@@ -196,7 +223,7 @@ def _hiding(plan: Plan) -> Plan:
     occurs = {
         "tp": any(strategy.tp > 1 for strategy in used),
         "ep": any(strategy.ep > 1 for strategy in used),
-        "weights": any(s.zero > 1 and s.data_ranks > 1 for s in used),
+        "weights": any(s.zero > 1 and s.shares_weights for s in used),
     }
     return replace(plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True)))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from nest.errors import UnknownNameError
+from nest.ir.graph import LayerCost
 from nest.ir.job import (
     ANY_ORDER,
     PAIRED,
@@ -20,7 +21,7 @@ from nest.ir.job import (
     Shared,
     named_schedules,
 )
-from nest.ir.plan import Overlap, Recompute
+from nest.ir.plan import Overlap, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.util.stored import read_stored
 
@@ -77,10 +78,17 @@ class Rules(Record, frozen=True, kw_only=True):
         Whether a stage may have several chunks.
     uneven_batches
         Whether ``R * B`` may fail to divide the global batch.
+    copied_heads
+        Whether several tensor ranks may have the same head of keys and values.
+    sequence_pieces
+        What the tokens of a sample for a tensor rank are a multiple of.
     sequence_parallel
         What comes with tensor parallelism; ``None`` for a choice.
     sequence_parallel_with_experts
         The same where a model has experts.
+    whole_experts_from
+        Smallest ``ep`` with which tensor ranks may hold whole experts (``etp`` 1);
+        ``None`` where they cannot.
     overlap, distributed_optimizer
         What exists there of the extensions.
     overlap_with_one
@@ -111,8 +119,11 @@ class Rules(Record, frozen=True, kw_only=True):
     micro_batch_count: Rule[MicroBatchCount]
     uneven_batches: Rule[bool]
     context_parallel: Rule[tuple[int, ...] | None]
+    copied_heads: Rule[bool]
+    sequence_pieces: Rule[int]
     sequence_parallel: Rule[bool | None]
     sequence_parallel_with_experts: Rule[bool | None]
+    whole_experts_from: Rule[int | None]
     overlap: Rule[tuple[Overlap, ...]]
     overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
     overlap_needs: Rule[dict[Overlap, tuple[OverlapNeed, ...]]]
@@ -120,6 +131,31 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+
+
+class Shape(NamedTuple):
+    """What degrees must divide of a model, which a problem does not say.
+
+    ``kv_heads`` are the numbers of heads that keys and values have in its layers.
+    """
+
+    kv_heads: tuple[int, ...] = ()
+
+
+def degree_rule(
+    rules: Rules, tokens: int | None, shape: Shape, tp: int
+) -> tuple[Rule[Any], str] | None:
+    """Return which rule forbids a tensor degree, and what it allows, or ``None``.
+
+    ``tokens`` are those of a sample.
+    """
+    for heads in shape.kv_heads:
+        if heads % tp and not rules.copied_heads.value:
+            return rules.copied_heads, f"tp to divide the {heads} key and value heads"
+    pieces = rules.sequence_pieces.value
+    if tokens is not None and tokens % (tp * pieces):
+        return rules.sequence_pieces, f"{pieces} * tp to divide the {tokens} tokens"
+    return None
 
 
 def has_schedule(rules: Rules, schedule: Schedules) -> bool:
@@ -205,6 +241,12 @@ def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
     if experts:
         return rules.sequence_parallel_with_experts
     return rules.sequence_parallel
+
+
+def has_experts_cut_so(rules: Rules, cut: LayerCost | Strategy) -> bool:
+    """Return whether tensor ranks hold experts there as a strategy or a cost says."""
+    start = rules.whole_experts_from.value
+    return not cut.etp or (start is not None and cut.ep >= start)
 
 
 class Framework(Record, frozen=True, kw_only=True):
