@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
+from nest.errors import InvalidOptionError
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.fabric import MachineRun
 from nest.ir.job import Optimizer, splits_backward
@@ -24,6 +26,14 @@ NAMES_OF_TARGETS = {
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "maxtext": "MaxText",
+}
+
+#: What the entries of the table begin with that run plans of a target, or are based on.
+_RUNNING = {
+    "megatron": r"Megatron|NeMo(?! AutoModel)|Vocabulary Parallelism|Zero Bubble",
+    "torchtitan": r"torchtitan",
+    "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
+    "maxtext": r"MaxText",
 }
 
 
@@ -102,12 +112,30 @@ def planned(
         Name of a target.
     model, device, dtype
         What the entries of the table go by besides.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the name is that of software which does not run plans of the target.
     """
-    if name is None:
-        name = NAMES_OF_TARGETS.get(target or ANY)
-    if name is None:
+    usual = NAMES_OF_TARGETS.get(target or ANY)
+    if name is None and usual is None:
         return None
     row = Row(
-        framework=name, model=model, hardware=device, precision_class=dtype or "bf16"
+        framework=name or usual,
+        model=model,
+        hardware=device,
+        precision_class=dtype or "bf16",
     )
-    return Planned(row, software_of(row))
+    facts = software_of(row)
+    if usual is not None and facts.is_known and not _runs(facts, target or ANY):
+        raise InvalidOptionError(
+            f"software: expected software that runs plans of --target {target}, such "
+            f"as {usual!r}, got {name!r} ({facts.name}); remove it or --target"
+        )
+    return Planned(row, facts)
+
+
+def _runs(facts: Software, target: str) -> bool:
+    """Return whether an entry, or one that it is based on, runs a target's plans."""
+    return any(re.match(_RUNNING[target], name) for name in facts.lineage)

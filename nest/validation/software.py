@@ -189,6 +189,12 @@ class Software(Struct, frozen=True, kw_only=True):
     host_share: PositiveReal = 1.0
     sources: dict[str, str] = {}
 
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Its name, and those of the entries that it is based on, nearest first."""
+        base = next((x for x in SOFTWARE if x.name == self.based_on), None)
+        return (self.name, *(base.lineage if base else ()))
+
     def matches(self, row: Row) -> bool:
         """Return whether the entry is about what a row ran with."""
         year = year_of(row)

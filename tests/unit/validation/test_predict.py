@@ -235,6 +235,8 @@ def test_every_other_layer_recomputes() -> None:
         ("selective (every other layer)", ("full",)),
         ("selective (every 4 layers)", ("full",)),
         ("selective (per-op SAC, config default)", ("selective",)),
+        ("per-op", ("selective",)),
+        ("per-operator SAC", ("selective",)),
         ("selective (qkv_proj_offloaded)", ("full",)),
         ("qkv_proj_offloaded", ("full",)),
         ("custom", ("none", "selective", "full")),
@@ -243,6 +245,25 @@ def test_every_other_layer_recomputes() -> None:
 )
 def test_stated_recomputation(text: str | None, choices: tuple[str, ...]) -> None:
     assert recomputations(row(recompute=text)) == choices
+
+
+def test_checkpointing_by_operator_is_read_of_any_software() -> None:
+    """ "per-op" means torchtitan's, which keeps other values than "selective"."""
+    kept = {
+        words: decoder_cost(
+            built(
+                row(
+                    framework="PyTorch FSDP2",
+                    precision_class="bf16",
+                    gated_mlp=True,
+                    recompute=words,
+                ),
+                "selective",
+            )
+        )
+        for words in ("per-op", "selective (per-op SAC)", "selective")
+    }
+    assert kept["per-op"] == kept["selective (per-op SAC)"] != kept["selective"]
 
 
 def test_selective_of_fsdp_recomputes_some_layers() -> None:
