@@ -30,7 +30,7 @@ from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
-from nest.models.operators.base import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
 
 
@@ -39,7 +39,8 @@ class Site(NamedTuple):
 
     On runs of machines, with their devices, or on the cluster of a file. ``software``
     is what the calibration of that name says that software hides there, by default the
-    stored one; ``own_runs`` is what the runs behind it leave unknown.
+    stored one; ``own_runs`` is what the runs behind it leave unknown, and ``execution``
+    how operators run, by default as usual.
     """
 
     machines: Sequence[tuple[Machine, int]]
@@ -47,6 +48,7 @@ class Site(NamedTuple):
     software: Software | None = None
     calibration: str | None = None
     own_runs: OwnRuns | None = None
+    execution: Execution | None = None
 
     @property
     def num_devices(self) -> int:
@@ -137,6 +139,9 @@ def build(
         choices = replace(choices, sequence_parallel=(False, True))
     elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    if site.execution is not None:
+        execution = replace(site.execution, dtype=choices.dtype)
+        choices = replace(choices, execution=execution)
     problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(
         problem.job,

@@ -12,9 +12,10 @@ from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.fabric import MachineRun
-from nest.ir.job import Optimizer, splits_backward
+from nest.ir.job import Optimizer, Schedules, splits_backward
 from nest.ir.plan import Overlap
 from nest.models.choices import Choices
+from nest.models.operators.base import Dtype, Execution
 from nest.validation.predict import execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
@@ -57,6 +58,21 @@ class Planned(NamedTuple):
             (reached_by(self.row, self.facts, site), count) for site, count in machines
         ]
 
+    def execution(
+        self,
+        machines: Sequence[MachineRun],
+        dtype: Dtype = "bf16",
+        schedule: Schedules = "1f1b",
+    ) -> Execution:
+        """Return how operators run on machines, in a data type and a schedule."""
+        site, _ = machines[0]
+        num_devices = sum(count for _, count in machines)
+        return replace(
+            execution_of(self.row, self.facts, site, num_devices),
+            dtype=dtype,
+            split_backward=splits_backward(schedule),
+        )
+
     def choices(
         self,
         choices: Choices,
@@ -75,13 +91,8 @@ class Planned(NamedTuple):
         fractions
             What overlap hides; by default as the stored calibration has it.
         """
-        facts, (site, _) = self.facts, machines[0]
-        num_devices = sum(count for _, count in machines)
-        execution = replace(
-            execution_of(self.row, facts, site, num_devices),
-            dtype=choices.dtype,
-            split_backward=splits_backward(choices.schedule),
-        )
+        facts = self.facts
+        execution = self.execution(machines, choices.dtype, choices.schedule)
         choices = replace(choices, execution=execution)
         if "overlap" not in stated:
             fractions = fractions or stored_calibration().software.overlap
@@ -130,8 +141,8 @@ def planned(
     facts = software_of(row)
     if usual is not None and facts.is_known and not _runs(facts, target or ANY):
         raise InvalidOptionError(
-            f"software: expected software that runs plans of --target {target}, such "
-            f"as {usual!r}, got {name!r} ({facts.name}); remove it or --target"
+            f"software: expected one that runs plans for {target}, such as {usual!r}, "
+            f"got {name!r} ({facts.name}); correct it or leave it out"
         )
     return Planned(row, facts)
 

@@ -233,7 +233,7 @@ def test_software_that_does_not_run_a_target_is_refused(
 ) -> None:
     with pytest.raises(
         InvalidOptionError,
-        match=f"software.*expected software that runs plans of .*{target}.*{software}",
+        match=f"software.*expected one that runs plans for {target}.*{software}",
     ):
         problem_of(target=target, software=software)
 
