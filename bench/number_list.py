@@ -31,6 +31,24 @@ LINK_FIELDS = ("efficiency", "latency_ns", "launch_ns", "group_loss")
 
 NO_SOURCE = "set by hand; no source is recorded"
 
+#: How numbers without a published source were set, by the history of the repository.
+_OF_A100 = (
+    "A100's in the first fit, to 971 step times (2026-11-21), kept when TPUs became a "
+    "family of their own; no run of a TPU tells it"
+)
+_GUESSED = (
+    "a guess, in the first fit (2026-11-21) already; how it was chosen is not recorded"
+)
+HOW_SET = {
+    "every.collective_kernels": "came with the host's time (2026-11-22), with three "
+    "digits, so probably from a fit; its rows are not recorded",
+    "TPU.matmul_half_size": _OF_A100,
+    "TPU.attention_fraction": _OF_A100,
+    "V100.matmul_half_size": f"{_GUESSED}; next to no loss, so that the rate, which 17 "
+    "runs fit, has all of it",
+    "V100.attention_fraction": f"{_GUESSED}; few kernels of fused attention run there",
+}
+
 
 class Number(NamedTuple):
     """One number: what kind it is, its name, its value, and its source."""
@@ -73,7 +91,7 @@ def set_by_hand() -> Iterator[Number]:
             name = f"{family}.{field.name}"
             if value == field.default:
                 name = f"every.{field.name}"
-            yield Number("set by hand", name, value, NO_SOURCE)
+            yield Number("set by hand", name, value, HOW_SET.get(name, NO_SOURCE))
     for name, value in stored_calibration().software.overlap.items():
         if f"software.{name}" not in names:
             yield Number("set by hand", f"software.{name}", value, "as that of tp")
