@@ -22,6 +22,7 @@ from nest.hardware.calibration import Calibration, stored_calibration
 from nest.hardware.links import stored_link_calibration
 from nest.models.operators import mlp
 from nest.validation import software
+from nest.validation.predict import FP4_CASTS
 
 #: Values that say that nothing is lost, hidden or added.
 NEUTRAL = (0.0, 1.0)
@@ -95,6 +96,8 @@ def set_by_hand() -> Iterator[Number]:
     for name, value in stored_calibration().software.overlap.items():
         if f"software.{name}" not in names:
             yield Number("set by hand", f"software.{name}", value, "as that of tp")
+    source = "bytes of casts, counted: nest/validation/predict.py"
+    yield Number("set by hand", "casts to fp4 over those to fp8", FP4_CASTS, source)
     source = "counted in Megatron-Core's code: nest/models/operators/mlp.py"
     yield Number("set by hand", "router kernels", mlp.ROUTER_KERNELS, source)
     backward = mlp.ROUTER_BACKWARD_KERNELS
