@@ -547,6 +547,7 @@ def execution_of(
         dispatch_node=dispatch_node(row, site, num_devices, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
+        weight_copy_bytes=software.weight_copy_bytes,
         checkpointed_ends=False,
     )
 

@@ -249,3 +249,21 @@ def test_the_same_facts_hold_on_every_machine_of_a_cluster() -> None:
             (first,), (second,) = (kind.costs[:1] for kind in (one, other))
             assert second.forward_ns > first.forward_ns
             assert second.by_device[0].forward_ns > first.by_device[0].forward_ns
+
+
+def test_plans_in_fp8_hold_copies_of_weights() -> None:
+    """Of Megatron-LM, not of Megatron-Bridge, whose weights are in fp8 alone."""
+    held = {
+        name: max(
+            activations.static_bytes
+            for kind in problem_of(
+                target="megatron", software=name, dtype="fp8"
+            ).graph.kinds
+            for cost in kind.costs
+            for activations in cost.activations
+        )
+        for name in (None, "Megatron-Bridge")
+    }
+    # A block of Llama 2 7B: 4 matrices of attention, 3 of the MLP.
+    assert held[None] == 2 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert held["Megatron-Bridge"] == 0
