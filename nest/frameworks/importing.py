@@ -39,7 +39,8 @@ class Site(NamedTuple):
 
     On runs of machines, with their devices, or on the cluster of a file. ``software``
     is what the calibration of that name says that software hides there, by default the
-    stored one; ``own_runs`` is what the runs behind it leave unknown.
+    stored one; ``own_runs`` is what the runs behind it leave unknown, and ``execution``
+    how operators run, by default as usual.
     """
 
     machines: Sequence[tuple[Machine, int]]
@@ -47,6 +48,7 @@ class Site(NamedTuple):
     software: Software | None = None
     calibration: str | None = None
     own_runs: OwnRuns | None = None
+    execution: Execution | None = None
 
     @property
     def num_devices(self) -> int:
@@ -139,8 +141,11 @@ def build(
         choices = replace(choices, sequence_parallel=(False, True))
     elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    execution = site.execution
     if freedom.selective_operators:
-        execution = Execution(dtype=choices.dtype, selective_operators=True)
+        execution = replace(execution or Execution(), selective_operators=True)
+    if execution is not None:
+        execution = replace(execution, dtype=choices.dtype)
         choices = replace(choices, execution=execution)
     problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(

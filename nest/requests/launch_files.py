@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -13,7 +14,7 @@ from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
-from nest.requests.values import RefusedValueError, anything, integer, pairs
+from nest.requests.values import RefusedValueError, anything, integer, name_text, pairs
 
 if TYPE_CHECKING:
     from nest.frameworks.importing import Imported, Site
@@ -57,7 +58,10 @@ VARIABLES: Any = setting(
 
 
 class LaunchReading(NamedTuple):
-    """What a file says, with notes for the user, as ``build`` takes it."""
+    """What a file says, with notes for the user, as ``build`` takes it.
+
+    ``software`` is the name of what runs it, by default the framework's.
+    """
 
     launch: Launch
     model: Architecture
@@ -65,6 +69,7 @@ class LaunchReading(NamedTuple):
     mesh_inside: bool = False
     target: str = ANY
     selective_operators: bool = False
+    software: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +99,12 @@ class LaunchFileRequest(Request, command="nest import"):
         "--calibration FILE",
         "What kernels reach on the user's own devices, and what of "
         "communication is hidden there; see 'nest calibrate'.",
+    )
+    software: str | None = setting(
+        "--software NAME",
+        "Software that runs it, with its release, such as 'NeMo 24.07': its kernels "
+        "count.  [default: the framework of the file]",
+        name_text,
     )
     layers_per_node: int = setting(
         "--layers-per-node N",
@@ -170,7 +181,6 @@ class LaunchFileRequest(Request, command="nest import"):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
-        from nest.validation.planned import planned
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
@@ -179,21 +189,36 @@ class LaunchFileRequest(Request, command="nest import"):
         freedom = Freedom(
             self.layers_per_node, any_sequences, reading.selective_operators
         )
+        site, software = self._under_software(site, reading)
         made = build(
             *(reading.launch, reading.model, site, overlap, freedom, devices),
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
-        problem = made.problem
-        software = planned(
-            *(None, self.FRAMEWORK, made.model.name),
-            *(problem.cluster.device.name, problem.job.dtype),
-        )
-        if software is not None:
-            problem = replace(problem, software=software.facts.name)
+        problem = replace(made.problem, software=software)
         plan = replace(made.plan, problem_hash=problem_hash(problem))
         notes = (*reading.notes, *made.notes)
+        if self.software is None:
+            notes += (f"kernels are those of {software}; --software names others",)
         return made._replace(problem=problem, plan=plan, notes=notes)
+
+    def _under_software(self, site: Site, reading: LaunchReading) -> tuple[Site, str]:
+        """Return the site as the software runs there, and the name of its entry."""
+        from nest.validation.planned import planned
+
+        launch, machines = reading.launch, site.machines
+        try:
+            software = planned(
+                *(self.software or reading.software, self.FRAMEWORK),
+                reading.model.name,
+                *(machines[0][0].device.name, launch.dtype),
+            )
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"--{error}") from None
+        assert software is not None
+        execution = software.execution(machines)
+        site = site._replace(machines=software.on(machines), execution=execution)
+        return site, software.facts.name
 
 
 def read_text(path: str) -> str:
@@ -255,7 +280,12 @@ class TorchtitanRequest(LaunchFileRequest):
             self.ignore,
         )
         by_operators = launch.recompute == "selective"
-        return LaunchReading(launch, model, notes, selective_operators=by_operators)
+        in_file = tomllib.loads(self.text).get("compile", {}).get("enable", False)
+        compiles = dict(self.say).get("compile.enable", str(in_file)).lower()
+        software = "torchtitan, compiled" if compiles == "true" else None
+        return LaunchReading(
+            *(launch, model, notes), selective_operators=by_operators, software=software
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
