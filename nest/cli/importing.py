@@ -166,6 +166,18 @@ def torchtitan_command(request: launch_files.TorchtitanRequest, output: str) -> 
     return _import(request, output)
 
 
+@import_group.command("maxtext")
+@takes(launch_files.MaxTextRequest)
+@output_option("problem")
+def maxtext_command(request: launch_files.MaxTextRequest, output: str) -> int:
+    """Import a configuration of MaxText: a problem, and its plan.
+
+    FILE has the keys that differ from base.yml; '--say KEY=VALUE' is a key on MaxText's
+    command line.
+    """
+    return _import(request, output)
+
+
 @import_group.command("deepspeed")
 @takes(launch_files.DeepSpeedRequest)
 @output_option("problem")

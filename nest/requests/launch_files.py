@@ -42,12 +42,6 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
-IGNORE: Any = setting(
-    "--ignore NAME",
-    "What nest does not know of the file, and what changes no plan; repeatable.",
-    anything,
-    multiple=True,
-)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
@@ -55,15 +49,18 @@ VARIABLES: Any = setting(
     multiple=True,
 )
 IGNORE: Any = setting(
-    "--ignore FLAG",
-    "An argument of the script that does not count; repeatable.",
+    "--ignore NAME",
+    "An argument or key of the file that does not count; repeatable.",
     pairs,
     multiple=True,
 )
 
 
 class LaunchReading(NamedTuple):
-    """What a file says, with notes for the user, as ``build`` takes it."""
+    """What a file says, with notes for the user, as ``build`` takes it.
+
+    With ``plan_order`` the framework puts ranks where the plan has them.
+    """
 
     launch: Launch
     model: Architecture
@@ -71,6 +68,7 @@ class LaunchReading(NamedTuple):
     mesh_inside: bool = False
     target: str = ANY
     selective_operators: bool = False
+    plan_order: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,12 +174,16 @@ class LaunchFileRequest(Request, command="nest import"):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
+        from nest.frameworks.launch import rank_map_of, usual_mesh
         from nest.validation.planned import planned
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
+        if devices is None and reading.plan_order:
+            stride = site.num_devices // reading.launch.replicas
+            devices = rank_map_of(reading.launch, stride, usual_mesh(reading.launch))
         freedom = Freedom(
             self.layers_per_node, any_sequences, reading.selective_operators
         )
@@ -258,6 +260,30 @@ class TorchtitanRequest(LaunchFileRequest):
         )
         by_operators = launch.recompute == "selective"
         return LaunchReading(launch, model, notes, selective_operators=by_operators)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxTextRequest(LaunchFileRequest):
+    """A configuration of MaxText."""
+
+    FRAMEWORK: ClassVar[str] = "maxtext"
+
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a configuration says."""
+        from nest.frameworks.maxtext import read_foreign
+
+        launch, model, notes = read_foreign(
+            *(self.text, self.path, num_ranks, [*self.say]),
+            *(self.architecture, self.ignore),
+        )
+        # Of its mesh, data is outside the stages, and fsdp inside (mesh_axes).
+        outside = launch.zero < 2 and launch.stages > 1
+        return LaunchReading(
+            launch, model, notes, outside, target="maxtext", plan_order=not outside
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
