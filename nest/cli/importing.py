@@ -178,6 +178,18 @@ def maxtext_command(request: launch_files.MaxTextRequest, output: str) -> int:
     return _import(request, output)
 
 
+@import_group.command("accelerate")
+@takes(launch_files.AccelerateRequest)
+@output_option("problem")
+def accelerate_command(request: launch_files.AccelerateRequest, output: str) -> int:
+    """Import a configuration of Hugging Face Accelerate: a problem, and its plan.
+
+    Arguments of the trainer are read from NAME-trainer.json beside NAME.yaml, or given
+    with '--say per_device_train_batch_size=4 --say max_length=4096'.
+    """
+    return _import(request, output)
+
+
 @import_group.command("deepspeed")
 @takes(launch_files.DeepSpeedRequest)
 @output_option("problem")

@@ -181,9 +181,11 @@ class LaunchFileRequest(Request, command="nest import"):
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
-        if devices is None and reading.plan_order:
-            stride = site.num_devices // reading.launch.replicas
-            devices = rank_map_of(reading.launch, stride, usual_mesh(reading.launch))
+        if reading.plan_order:
+            launch = reading.launch
+            stride, mesh = launch.world // launch.replicas, usual_mesh(launch)
+            order = range(launch.world) if devices is None else devices
+            devices = tuple(order[rank] for rank in rank_map_of(launch, stride, mesh))
         freedom = Freedom(
             self.layers_per_node, any_sequences, reading.selective_operators
         )
@@ -284,6 +286,36 @@ class MaxTextRequest(LaunchFileRequest):
         return LaunchReading(
             launch, model, notes, outside, target="maxtext", plan_order=not outside
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccelerateRequest(LaunchFileRequest):
+    """A configuration of Hugging Face Accelerate."""
+
+    FRAMEWORK: ClassVar[str] = "accelerate"
+
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a configuration says, with the arguments of a trainer."""
+        from nest.frameworks.accelerate import read_foreign
+
+        def beside(name: str) -> str:
+            path = Path(self.path).with_name(name)
+            return read_text(str(path)) if path.is_file() else ""
+
+        model = self.architecture
+        if model is None:
+            raise InvalidOptionError(
+                "--model: expected a value, got none, and the configuration does not "
+                "say it; add it"
+            )
+        launch, notes = read_foreign(
+            *(self.text, self.path, num_ranks, model, [*self.say]),
+            *(beside, self.ignore),
+        )
+        return LaunchReading(launch, model, notes, target="accelerate")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ NAMES_OF_TARGETS = {
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "maxtext": "MaxText",
+    "accelerate": "Accelerate",
 }
 
 
