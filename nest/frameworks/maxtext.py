@@ -257,7 +257,7 @@ def read_foreign(
 def _lines(text: str) -> dict[str, int]:
     """Return the line of every key."""
     lines = enumerate(text.splitlines(), 1)
-    return {line.partition(":")[0].strip(): number for number, line in lines}
+    return {line.partition(":")[0].strip(): index for index, line in lines}
 
 
 def _named_model(config: KeyedFile, model: Architecture | None) -> Architecture | None:

@@ -301,7 +301,7 @@ class AccelerateRequest(LaunchFileRequest):
         """Return what a configuration says, with the arguments of a trainer."""
         from nest.frameworks.accelerate import read_foreign
 
-        def beside(name: str) -> str:
+        def read_sibling(name: str) -> str:
             path = Path(self.path).with_name(name)
             return read_text(str(path)) if path.is_file() else ""
 
@@ -313,7 +313,7 @@ class AccelerateRequest(LaunchFileRequest):
             )
         launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, [*self.say]),
-            *(beside, self.ignore),
+            *(read_sibling, self.ignore),
         )
         return LaunchReading(launch, model, notes, target="accelerate")
 

@@ -91,7 +91,7 @@ def test_two_configurations_of_an_export_must_agree():
     files = exported(dp=4, zero=3)
     files["zero3-ds.json"] = files["zero3-ds.json"].replace(": 64", ": 128")
     files["zero3-ds.json"] = files["zero3-ds.json"].replace('steps": 8', 'steps": 16')
-    with pytest.raises(InvalidPlanError, match="^zero3.yaml: expected the plan"):
+    with pytest.raises(InvalidPlanError, match=r"^zero3.yaml: expected the plan"):
         accelerate.read(files, small_model())
 
 
