@@ -126,6 +126,13 @@ KINDS: dict[str, Callable[[], Kind]] = {
     ),
     "offload": _offloading,
     "mtp": _predicting,
+    "experts": lambda: st.one_of(
+        problems(folding=True),
+        problems(folding=True, graphs=True),
+        problems(folding=True, granularity="layer"),
+        problems(folding=True, choosing=True),
+        problems(folding=True, overlapping=True),
+    ),
     "distributed": lambda: problems(overlapping=True).map(_sharded),
     # Times that differ by six orders, with overlap and without.
     "spread": lambda: st.randoms(use_true_random=True).map(

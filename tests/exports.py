@@ -52,11 +52,13 @@ def small_problem(
     devices: int = 16,
     sequences: tuple[bool, ...] | None = None,
     modules: int = 0,
+    etp: tuple[int, ...] | None = None,
 ) -> Problem:
     """Return a problem that allows much, with every extension.
 
     ``sequences`` is what its plans may choose of sequence parallelism,
-    ``modules`` are those for multi-token prediction.
+    ``modules`` are those for multi-token prediction, ``etp`` is how many tensor
+    ranks an expert may be cut over.
     """
     model = small_model(experts, modules)
     site = machine("dgx-h100")
@@ -67,6 +69,7 @@ def small_problem(
         tp=(1, 2, 4),
         cp=(1, 2),
         ep=(1, 2, 4) if experts else (1,),
+        etp=etp,
         virtual_stages=(1, 2),
         sequence_parallel=sequences,
     )

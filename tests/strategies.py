@@ -400,6 +400,7 @@ def problems(  # noqa: PLR0913
     graphs: bool = False,
     overlapping: bool = False,
     choosing: bool = False,
+    folding: bool = False,
     hosts: bool = False,
     magnified: bool = True,
 ) -> Problem:
@@ -424,13 +425,17 @@ def problems(  # noqa: PLR0913
     choosing
         Whether its plans choose where sequences are split; such problems are
         under ``standard``.
+    folding
+        Whether its plans choose where tensor ranks hold whole experts; such
+        problems are under ``standard``.
     hosts
         Whether issuing its passes surely takes the host some time; of other
         problems one in four.
     magnified
         Whether layers may take up to 1e14 quanta.
     """
-    if preset is None and (granularity == "layer" or graphs or overlapping or choosing):
+    special = granularity == "layer" or graphs or overlapping or choosing or folding
+    if preset is None and special:
         preset = "standard"
     if preset is None:
         preset = pick(draw, ("standard",) * 5 + ("nest-artifact",))
@@ -451,6 +456,8 @@ def problems(  # noqa: PLR0913
         problem = replace(problem, quantum_ps=quantum_ps)
     if choosing:
         problem = _with_choice(draw, problem)
+    if folding:
+        problem = _with_whole_experts(draw, problem)
     if hosts or draw(st.integers(0, 3)) == 3:
         problem = _with_hosts(draw, problem)
     problem = _shrink_space(problem)
@@ -460,7 +467,12 @@ def problems(  # noqa: PLR0913
             # Long times in a quantum of 7 ps are refused.
             problem = replace(problem, quantum_ps=max(1000, problem.quantum_ps))
     problem = _with_memory(draw, problem)
-    return _share(draw, problem) if choosing else problem
+    if choosing:
+        return _share(draw, problem)
+    if folding:
+        shared = pick(draw, ((), (), (), ("ep",), ("tp", "ep")))
+        return with_job(problem, uniform=shared)
+    return problem
 
 
 def _share(draw: Draw, problem: Problem) -> Problem:
@@ -521,6 +533,40 @@ def _with_choice(draw: Draw, problem: Problem) -> Problem:
     values = pick(draw, ((False, True), (False, True), (True, False), (True,)))
     job = replace(job, sequence_parallel=values)
     return replace(problem, graph=replace(problem.graph, kinds=kinds), job=job)
+
+
+def _with_whole_experts(draw: Draw, problem: Problem) -> Problem:
+    """Leave it to plans where tensor ranks hold whole experts.
+
+    Costs with ``tp > 1`` get others beside them: of another ``ep``, with more or
+    fewer experts, a little faster or slower.
+    """
+
+    def whole(cost: LayerCost) -> LayerCost:
+        ep = pick(draw, (cost.tp * cost.ep, cost.tp * cost.ep, cost.ep, 1))
+        more = pick(draw, (-20, 0, 0, 5, 60))
+        experts = cost.expert_weight_bytes or pick(draw, (0, 40))
+        fresh = _draw_collectives(draw, cost.tp, cost.cp, ep, 1)
+        return replace(
+            cost,
+            ep=ep,
+            etp=1,
+            forward_ns=max(0.0, cost.forward_ns + more),
+            expert_weight_bytes=experts * cost.tp * cost.ep // ep,
+            collectives=fresh,
+        )
+
+    kinds = []
+    for kind in problem.graph.kinds:
+        costs = {cost.key: cost for cost in kind.costs}
+        for cost in kind.costs:
+            if cost.tp > 1 and draw(st.integers(0, 5)):
+                other = whole(cost)
+                costs[other.key] = other
+        kinds.append(replace(kind, costs=tuple(costs.values())))
+    allowed = pick(draw, (None, None, None, (1,), (1, 2), (2, 4)))
+    job = replace(problem.job, expert_tensor_parallel=allowed)
+    return replace(problem, graph=replace(problem.graph, kinds=tuple(kinds)), job=job)
 
 
 def _with_hosts(draw: Draw, problem: Problem) -> Problem:

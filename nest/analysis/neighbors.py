@@ -248,7 +248,8 @@ def _with_degrees(old: Strategy, **values: int) -> Strategy:
     """Return a strategy with other degrees; one tensor rank splits nothing."""
     split = bool(values.pop("sequence_parallel", old.sequence_parallel))
     has_ranks = values.get("tp", old.tp) > 1
-    return replace(old, sequence_parallel=split and has_ranks, **values)
+    whole = old.etp if has_ranks else 0
+    return replace(old, sequence_parallel=split and has_ranks, etp=whole, **values)
 
 
 def _values(plan: Plan, name: str) -> set[int]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.cost.axes import AXES
+from nest.cost.axes import AXES, EXPERT_TENSOR_AXIS, degree_of
 from nest.cost.schedules import schedule_of
 from nest.cost.space import (
     PLAIN,
@@ -72,7 +72,7 @@ SETTINGS = {
     "pp": PlanSetting("pipeline_parallel", "numbers of stages"),
     **{
         axis.name: PlanSetting(axis.field, axis.meaning, of_strategy=True)
-        for axis in AXES
+        for axis in (*AXES, EXPERT_TENSOR_AXIS)
     },
     "zero": PlanSetting("zero", "ZeRO stages", of_strategy=True, numbers=range(4)),
     "recompute": PlanSetting(
@@ -210,9 +210,9 @@ def choices(problem: Problem) -> dict[str, tuple[Value, ...]]:
     for strategy in used:
         for name, setting in SETTINGS.items():
             if setting.of_strategy:
-                values_of[name].add(getattr(strategy, name))
-    # On one data rank all ZeRO stages are one plan, and one is listed.
-    if not zero_is_named(problem) and any(s.data_ranks == 1 for s in used):
+                values_of[name].add(degree_of(strategy, name))
+    # Where no ranks share weights all ZeRO stages are one plan, and one is listed.
+    if not zero_is_named(problem) and any(not s.shares_weights for s in used):
         values_of["zero"].update(problem.job.zero)
     # In the order of their words, numbers ascending.
     return {

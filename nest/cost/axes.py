@@ -38,6 +38,17 @@ EXPERT_AXIS = Axis("ep", "expert_parallel", "expert parallel degrees")
 
 AXES = (*RANK_AXES, EXPERT_AXIS)
 
+#: Tensor ranks that an expert is cut over: ``tp`` of them unless a strategy states it.
+EXPERT_TENSOR_AXIS = Axis(
+    "etp", "expert_tensor_parallel", "expert tensor parallel degrees"
+)
+
+
+def degree_of(strategy: Strategy, name: str) -> int | str:
+    """Return the value that a setting of plans has in a strategy."""
+    value: int | str = getattr(strategy, name)
+    return strategy.expert_tp if name == EXPERT_TENSOR_AXIS.name else value
+
 
 class Groups(NamedTuple):
     """The parallel groups of one purpose."""
@@ -58,7 +69,8 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
     ``expert-data``, those that share experts; ``sync`` and ``expert-sync``, the same
     over all replicas; ``replicas``, one rank of every replica; ``step-data`` and
     ``step-expert-data``, those of ``data`` and ``expert-data`` at the end of the step.
-    Experts sit on ``ep`` consecutive ranks of those that share dense weights.
+    Experts sit on ``ep`` ranks, ``expert_tp`` apart: on consecutive ones of those that
+    share dense weights, or, if experts are whole, on consecutive devices.
     """
     groups = {}
     stride = 1
@@ -66,11 +78,10 @@ def groups_of(strategy: Strategy) -> dict[str, Groups]:
         degree = getattr(strategy, axis.name)
         groups[axis.name] = Groups(degree, stride)
         stride *= degree
-    ranks, experts = strategy.data_ranks, strategy.ep
-    stride = strategy.devices // ranks
-    groups[EXPERT_AXIS.name] = Groups(experts, stride)
-    groups["data"] = Groups(ranks, stride)
-    groups["expert-data"] = Groups(ranks // experts, stride * experts)
+    ranks, experts, apart = strategy.data_ranks, strategy.ep, strategy.expert_tp
+    groups[EXPERT_AXIS.name] = Groups(experts, apart)
+    groups["data"] = Groups(ranks, strategy.devices // ranks)
+    groups["expert-data"] = Groups(strategy.expert_ranks, apart * experts)
     groups["replicas"] = Groups(1, 1, joined=True, tiled=True)
     for name in ("data", "expert-data"):
         groups[f"step-{name}"] = groups[name]._replace(tiled=True)

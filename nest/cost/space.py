@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.cost.axes import AXES, EXPERT_AXIS, RANK_AXES
+from nest.cost.axes import AXES, EXPERT_TENSOR_AXIS, RANK_AXES, degree_of
 from nest.cost.orders import plan_schedule, why_not_order, why_not_split_passes
 from nest.cost.rules import get_rules
 from nest.cost.schedules import LISTED
@@ -348,7 +348,7 @@ def breaches(problem: Problem, plan: Plan, num_micro_batches: int) -> Iterator[B
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
     for index, stage in enumerate(plan.stages, 1):
-        for field in job.uniform:
+        for field in shared_fields(job.uniform):
             value = getattr(first, field)
             for strategy in stage.layer_strategies:
                 if getattr(strategy, field) != value:
@@ -573,9 +573,10 @@ def why_not_strategy(
     )
     if reason is not None:
         return reason
-    limits = [(axis.name, getattr(job, axis.field)) for axis in AXES]
+    axes = (*AXES, EXPERT_TENSOR_AXIS)
+    limits = [(axis.name, getattr(job, axis.field)) for axis in axes]
     for field, allowed in (*limits, ("zero", job.zero), ("recompute", job.recompute)):
-        value = getattr(strategy, field)
+        value = degree_of(strategy, field)
         if allowed is not None and value not in allowed:
             return f"{field}: expected one of {list(allowed)}, got {value!r}"
     split, choices = strategy.sequence_parallel, job.sequence_choices
@@ -605,8 +606,8 @@ def why_not_strategy(
 def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     """Return the distinct strategies that a stage may use, in a fixed order.
 
-    A strategy is listed if at least one layer kind has a cost for it. On a
-    single data rank all ZeRO stages are the same plan; only the lowest
+    A strategy is listed if at least one layer kind has a cost for it. Where no ranks
+    share weights all ZeRO stages are the same plan; only the lowest
     allowed one is listed, unless it matters to a rule which one it is.
     """
     keys = {
@@ -647,7 +648,7 @@ def _expand(
             continue
         spread = Strategy(dp=dp, **degrees)
         zero_stages = sorted(job.zero)
-        if spread.data_ranks == 1 and not named:
+        if not (spread.shares_weights or named):
             zero_stages = zero_stages[:1]
         for zero in zero_stages:
             for recompute in RECOMPUTE:
@@ -658,8 +659,8 @@ def _expand(
 
 def _experts_left(dp: int, degrees: dict[str, Any]) -> int:
     """Return what is left of the data ranks when experts are spread."""
-    ranks = Strategy(dp=dp, **{**degrees, EXPERT_AXIS.name: 1}).data_ranks
-    return ranks % int(degrees[EXPERT_AXIS.name])
+    whole = Strategy(dp=dp, **{**degrees, "ep": 1})
+    return whole.expert_ranks % int(degrees["ep"])
 
 
 def max_stages(problem: Problem, case: BatchSplit) -> int:
@@ -706,6 +707,14 @@ def uniform_fields(problem: Problem) -> tuple[str, ...]:
     return problem.job.uniform
 
 
+def shared_fields(names: Iterable[str]) -> Iterator[str]:
+    """Yield the fields that names of ``uniform`` stand for: ``ep`` is two."""
+    for name in names:
+        yield name
+        if name == "ep":
+            yield "etp"
+
+
 def is_single(problem: Problem) -> bool:
     """Whether all layers of a plan share one strategy."""
     fields = {"dp", "tp", "cp", "ep", "zero", "recompute"}
@@ -735,7 +744,7 @@ def families(
     groups: dict[object, list[Strategy]] = {}
     for strategy in runnable:
         if strategy.zero in zero:
-            key = tuple(getattr(strategy, name) for name in shared)
+            key = tuple(getattr(strategy, name) for name in shared_fields(shared))
             groups.setdefault(key, []).append(strategy)
     result = []
     for group in groups.values():

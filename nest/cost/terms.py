@@ -152,7 +152,7 @@ def weight_sizes(
 
     return WeightSizes(
         sizes(cost.weight_bytes, strategy.data_ranks),
-        sizes(cost.expert_weight_bytes, strategy.data_ranks // strategy.ep),
+        sizes(cost.expert_weight_bytes, strategy.expert_ranks),
     )
 
 
@@ -274,7 +274,7 @@ class LayerPrices:
             degrees = "".join(
                 f"{axis}={str(degree).lower()}, "
                 for axis, degree in zip(COST_AXES, strategy.degrees, strict=True)
-                if degree is not False
+                if degree
             )
             samples = self.rules.samples_per_rank(strategy, micro_batch)
             return (

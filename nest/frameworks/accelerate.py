@@ -45,10 +45,10 @@ from nest.models.architectures import Architecture
 
 FILE, ZERO3, DEEPSPEED = "accelerate.yaml", "zero3.yaml", "zero3-ds.json"
 START = (
-    f"On host i of hostfile: accelerate launch --config_file {FILE} --num_machines "
-    f"<hosts> --machine_rank <i> --main_process_ip <first host> your_trainer.py with "
-    f"the arguments of accelerate-trainer.json ({{world}} processes). Where there is "
-    f"{ZERO3}, it runs the same plan with DeepSpeed."
+    f"On host I of hostfile: accelerate launch --config_file {FILE} --num_machines N "
+    f"--machine_rank I --main_process_ip FIRST_HOST your_trainer.py with the arguments "
+    f"of accelerate-trainer.json ({{world}} processes). Where there is {ZERO3}, it runs "
+    f"the same plan with DeepSpeed."
 )
 mesh_of = usual_mesh
 

@@ -198,7 +198,7 @@ def _with_replicas(launch: Launch, replicas: int) -> Launch | None:
         replicas=replicas,
         micro_batch=launch.micro_batch * launch.replicas // replicas,
     )
-    if changed.dp * changed.cp % changed.ep:
+    if changed.block_devices // (changed.etp or changed.tp) % changed.ep:
         return None
     if not launch.zero or replicas == launch.replicas:
         return changed
@@ -228,6 +228,8 @@ def _choices(
         for axis in ("tp", "cp", "ep")
     }
     fitting = tuple(size for size in sizes if launch.global_batch % size == 0)
+    if launch.etp:
+        degrees["etp"] = _with({*degrees["tp"]}, launch.etp)
     request = replace(request, micro_batches=fitting, **degrees)
     return choose(model, machine, site.num_devices, request)
 

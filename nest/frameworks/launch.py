@@ -51,8 +51,8 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
 
     Attributes
     ----------
-    tp, cp, dp, ep
-        Degrees; ``dp`` per replica.
+    tp, cp, dp, ep, etp
+        Degrees; ``dp`` per replica, ``etp`` as of a strategy.
     replicas, stages, virtual_stages
         ``R``, ``S`` (blocks of devices) and ``v``.
     chunks
@@ -88,6 +88,7 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     cp: int = 1
     dp: int = 1
     ep: int = 1
+    etp: int = 0
     replicas: int = 1
     stages: int = 1
     virtual_stages: int = 1
@@ -151,7 +152,8 @@ class Launch(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def strategy(self) -> Strategy:
         """The strategy of every stage."""
-        return Strategy(**fields_of(self, "dp", "tp", "cp", "ep", "zero", "recompute"))
+        names = ("dp", "tp", "cp", "ep", "etp", "zero", "recompute")
+        return Strategy(**fields_of(self, *names))
 
 
 def fields_of(record: Struct, *names: str) -> dict[str, Any]:
@@ -190,7 +192,6 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
             f"choose another micro-batch"
         )
     schedule, order = _schedule_of(job, plan)
-    ranks = first.data_ranks
     distributed = plan.distributed_optimizer and plan.replicas > 1
     zero = _zero_stage(first, plan.distributed_optimizer, distributed)
     # Names of what does not occur make no difference.
@@ -199,13 +200,13 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
         "cp": first.cp > 1,
         "ep": first.ep > 1,
         "weights": zero > 1,
-        "gradients": ranks * plan.replicas > 1,
+        "gradients": first.shares_weights or plan.replicas > 1,
     }
     hidden = set(plan.overlap)
     if job.gradient_sync_overlap:
         hidden.add("gradients")
     return Launch(
-        **fields_of(first, "tp", "cp", "dp", "ep", "recompute"),
+        **fields_of(first, "tp", "cp", "dp", "ep", "etp", "recompute"),
         **fields_of(plan, "replicas", "virtual_stages", "placement", "micro_batch"),
         **fields_of(job, "global_batch", "sequence_length", "dtype"),
         **fields_of(job.optimizer, *BYTES),
@@ -242,7 +243,7 @@ def _optimizer(job: Job) -> str:
 
 def _zero_stage(first: Strategy, sharded: bool, distributed: bool) -> int:
     """Return the ZeRO stage that makes a difference."""
-    if distributed or first.data_ranks == 1:
+    if distributed or not first.shares_weights:
         return 0
     # Without replicas the distributed optimizer is ZeRO 1.
     return max(first.zero, int(sharded))
@@ -309,8 +310,8 @@ def as_run(launch: Launch) -> Launch:
     sharded within a replica. Without that, ``replicas`` is 1.
     """
     over_replicas = launch.distributed_optimizer
-    ranks = launch.dp * launch.cp
-    if launch.zero and ranks > 1 and not over_replicas:
+    shares = launch.strategy.shares_weights
+    if launch.zero and shares and not over_replicas:
         return launch
     return replace(
         launch,
@@ -359,6 +360,7 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
     shards and what is synchronized off the launch.
     """
     tp, cp, dp, ep = launch.tp, launch.cp, launch.dp, launch.ep
+    expert_tp = launch.strategy.expert_tp
     stride = problem.cluster.num_devices // plan.replicas
     replicas = range(0, stride * plan.replicas, stride)
     sizes = [stage.devices for stage in plan.stages[: plan.num_blocks]]
@@ -372,10 +374,17 @@ def groups_of_plan(problem: Problem, plan: Plan, launch: Launch) -> Groups:
         ]
         for ranks in data:
             groups["cp"].update(_slices(ranks, cp))
-            groups["ep"].update(_slices(ranks, ep))
             groups["shard"].add(tuple(ranks))
-            groups["expert-shard"].update(_with_same_experts(ranks, ep))
         groups["sync"].add(tuple(chain(*data)))
+    for start, t in product(starts, range(expert_tp)):
+        # The same of the ranks that hold one part of experts.
+        data = [
+            [*range(first + start + t, first + start + launch.block_devices, expert_tp)]
+            for first in replicas
+        ]
+        for ranks in data:
+            groups["ep"].update(_slices(ranks, ep))
+            groups["expert-shard"].update(_with_same_experts(ranks, ep))
         experts = [_with_same_experts(ranks, ep) for ranks in data]
         groups["expert-sync"].update(
             tuple(chain(*ranks)) for ranks in zip(*experts, strict=True)
@@ -429,11 +438,12 @@ def usual_mesh(launch: Launch) -> Mesh:
 def usual_groups(launch: Launch, devices: Sequence[int]) -> Groups:
     """Return the groups of a framework with the usual mesh, as devices.
 
-    Experts are spread over consecutive data ranks of a replica.
+    Experts are spread over consecutive data ranks of a replica, or over consecutive
+    ranks where tensor ranks hold whole ones.
     """
-    mesh = usual_mesh(launch)
-    experts = ("experts", launch.dp * launch.cp // launch.ep)
-    expert_mesh = (mesh[0], ("ep", launch.ep), experts, *mesh[3:])
+    mesh, split = usual_mesh(launch), launch.strategy
+    cut, experts = ("tp", split.expert_tp), ("experts", split.expert_ranks)
+    expert_mesh = (cut, ("ep", launch.ep), experts, *mesh[3:])
     return mesh_and_expert_groups(launch, mesh, expert_mesh, devices)
 
 

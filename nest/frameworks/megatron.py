@@ -76,6 +76,7 @@ _SPLITS = (
     "--account-for-loss-in-pipeline-split",
     "--account-for-embedding-in-pipeline-split",
 )
+_EXPERT_TP = "--expert-tensor-parallel-size"
 _INSTANCES = "--num-distributed-optimizer-instances"
 
 _GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -113,8 +114,12 @@ def mesh_of(launch: Launch) -> Mesh:
 
 
 def pipelines_inside(launch: Launch) -> bool:
-    """Whether the order with data ranks slowest is that of the plan."""
-    alone = launch.dp == launch.cp == 1
+    """Whether the order with data ranks slowest is that of the plan.
+
+    Megatron then wants experts on as many ranks as it wants tensor and context ranks.
+    """
+    ranks = launch.ep * launch.strategy.expert_tp
+    alone = launch.dp == launch.cp == 1 and ranks == launch.tp
     return alone and launch.replicas > 1 and launch.stages > 1
 
 
@@ -146,7 +151,8 @@ def plan_flags(launch: Launch) -> Flags:
     flag("--pipeline-model-parallel-size", stages)
     flag("--context-parallel-size", launch.cp)
     flag("--expert-model-parallel-size", launch.ep, when=launch.ep > 1)
-    flag("--expert-tensor-parallel-size", launch.tp, when=launch.ep > 1)
+    expert_tp = launch.strategy.expert_tp
+    flag(_EXPERT_TP, expert_tp, when=launch.ep > 1 or launch.etp)
     # Where modules for multi-token prediction are is always written.
     laid = launch.even_layers is None or (launch.mtp and stages > 1)
     flag(_LAYOUT, layout_of(launch.chunks), when=laid)
@@ -301,11 +307,12 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
     if not reading.pipelines_inside:
         return usual_groups(launch, devices)
     tp, cp, dp, replicas, stages = usual_mesh(launch)
-    experts = ("experts", launch.dp * launch.cp // launch.ep)
+    split = launch.strategy
+    cut, experts = ("tp", split.expert_tp), ("experts", split.expert_ranks)
     return mesh_and_expert_groups(
         launch,
         (tp, cp, stages, dp, replicas),
-        (tp, ("ep", launch.ep), stages, experts, replicas),
+        (cut, ("ep", launch.ep), stages, experts, replicas),
         devices,
     )
 
@@ -326,7 +333,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     stages = arguments.count("--pipeline-model-parallel-size")
     cp = arguments.count("--context-parallel-size")
     data = data_ranks(arguments, world, tp, stages, cp)
-    ep = _expert_degree(arguments, model, tp, cp, data)
+    ep, etp = _expert_degree(arguments, model, tp, cp, data)
     samples = arguments.needed("--micro-batch-size")
     batch = arguments.integer("--global-batch-size", default=samples * data)
     micro_batches, rest = divmod(batch, samples * data)
@@ -340,13 +347,14 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     _check_interleaving(arguments, stages, virtual, micro_batches)
     sequence = arguments.has("--sequence-parallel") and tp > 1
     _check_split(arguments, model, tp, cp, length, sequence)
-    zero, instances = _zero(arguments, data, cp, ep)
+    expert_tp = etp or tp
+    zero, instances = _zero(arguments, data, cp, data * cp * tp // (expert_tp * ep))
     inside = arguments.has("--use-tp-pp-dp-mapping")
     arguments.check(
-        not inside or cp == ep,
+        not inside or cp * tp == ep * expert_tp,
         "--use-tp-pp-dp-mapping",
-        "as many context as expert ranks",
-        f"{cp} and {ep}",
+        f"as many {'tensor * ' * etp}context as expert ranks",
+        f"{cp * tp // expert_tp} and {ep}",
         "remove it",
     )
     launch = Launch(
@@ -354,6 +362,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         cp=cp,
         dp=data // instances,
         ep=ep,
+        etp=etp,
         replicas=instances,
         stages=stages,
         virtual_stages=virtual,
@@ -418,11 +427,11 @@ def _check_interleaving(
 
 def _expert_degree(
     arguments: Arguments, model: Architecture, tp: int, cp: int, data: int
-) -> int:
-    """Return the expert parallel degree."""
+) -> tuple[int, int]:
+    """Return the expert parallel degree, and ``etp`` of strategies."""
     experts = _experts(model)
     ep = arguments.count("--expert-model-parallel-size")
-    expert_tp = arguments.integer("--expert-tensor-parallel-size", default=tp)
+    expert_tp = arguments.integer(_EXPERT_TP, default=tp)
     arguments.check(
         ep == 1 or (experts > 0 and experts % ep == 0),
         "--expert-model-parallel-size",
@@ -430,19 +439,22 @@ def _expert_degree(
         ep,
     )
     arguments.check(
-        not experts or expert_tp == tp,
-        "--expert-tensor-parallel-size",
-        f"--tensor-model-parallel-size {tp}",
+        not experts or expert_tp in (1, tp),
+        _EXPERT_TP,
+        f"--tensor-model-parallel-size {tp} or 1",
         expert_tp,
-        "plans split experts as they split other layers",
+        "plans cut experts over all tensor ranks or none",
     )
+    etp = int(bool(experts) and expert_tp < tp)
+    whole = tp if etp else 1
     arguments.check(
-        data * cp % ep == 0,
+        data * cp * whole % ep == 0,
         "--expert-model-parallel-size",
-        f"a divisor of data * context parallel = {data} * {cp}",
+        f"a divisor of data * context{' * tensor' * etp} parallel = {data} * {cp}"
+        + f" * {tp}" * etp,
         ep,
     )
-    return ep
+    return ep, etp
 
 
 def _experts(model: Architecture) -> int:
@@ -483,8 +495,13 @@ def _check_split(
     )
 
 
-def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
-    """Return the ZeRO stage, and over how many instances it is replicated."""
+def _zero(
+    arguments: Arguments, data: int, cp: int, expert_ranks: int
+) -> tuple[int, int]:
+    """Return the ZeRO stage, and over how many instances it is replicated.
+
+    ``expert_ranks`` hold the same experts.
+    """
     zero = int(arguments.has("--use-distributed-optimizer"))
     strategy = arguments.text(
         "--data-parallel-sharding-strategy", ("no_shard", "optim", *_SHARDING.values())
@@ -515,12 +532,11 @@ def _zero(arguments: Arguments, data: int, cp: int, ep: int) -> tuple[int, int]:
         "none",
         "remove it",
     )
-    expert_ranks = data * cp // ep
     arguments.check(
         data % instances == 0 and expert_ranks % instances == 0,
         _INSTANCES,
         f"a divisor of the {data} data ranks"
-        + (f" and of the {expert_ranks} of experts" if ep > 1 else ""),
+        + (f" and of the {expert_ranks} of experts" * (expert_ranks != data * cp)),
         instances,
     )
     return zero, instances

@@ -165,7 +165,7 @@ def write(
         split["fsdp_reshard_after_forward"] = _RESHARD[run.zero]
     if run.ep > 1:
         split["expert_parallel_degree"] = run.ep
-        split["expert_tensor_parallel_degree"] = run.tp
+        split["expert_tensor_parallel_degree"] = run.strategy.expert_tp
     if piped:
         if run.order is None:
             kind = (run.schedule, run.virtual_stages > 1)
@@ -299,7 +299,7 @@ def read_job(
         raise job.refuse(_DATA, expected, f"{shard} * {others}")
     sharded = shard * cp > 1
     ranks, replicas = (shard, replicas) if sharded else (replicas, 1)
-    ep = _expert_degree(job, tp, shard * cp)
+    ep, etp = _expert_degree(job, tp, shard * cp)
     chunks, virtual = _chunks(job, layers, stages)
     samples, batch = _batch(job, stages, replicas * ranks)
     policy = job.get("parallelism.fsdp_reshard_after_forward")
@@ -310,6 +310,7 @@ def read_job(
         cp=cp,
         dp=ranks,
         ep=ep,
+        etp=etp,
         replicas=replicas,
         stages=stages,
         virtual_stages=virtual,
@@ -563,17 +564,22 @@ def _default_split(job: KeyedFile, layers: int) -> None:
     job.document.setdefault(section, {})[key] = modules_of(with_ends(counts))
 
 
-def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> int:
+def _expert_degree(job: KeyedFile, tp: int, ranks: int) -> tuple[int, int]:
+    """Return the expert parallel degree, and ``etp`` of strategies.
+
+    Of experts on one rank the matrices are cut, whatever the file states.
+    """
     ep: int = job.get("parallelism.expert_parallel_degree")
     path = "parallelism.expert_tensor_parallel_degree"
-    if ep > 1 and job.get(path) != tp:
-        raise job.refuse(
-            path, f"tensor_parallel_degree {tp}, as plans split experts", job.get(path)
-        )
+    expert_tp = job.get(path) if ep > 1 else tp
+    if expert_tp not in (1, tp):
+        raise job.refuse(path, f"tensor_parallel_degree {tp} or 1", expert_tp)
+    etp = int(expert_tp < tp)
+    ranks *= tp if etp else 1
     if ranks % ep:
-        expected = f"a divisor of the {ranks} shard * context ranks"
+        expected = f"a divisor of the {ranks} shard * context{' * tensor' * etp} ranks"
         raise job.refuse("parallelism.expert_parallel_degree", expected, ep)
-    return ep
+    return ep, etp
 
 
 def _with_schedule(

@@ -18,7 +18,7 @@ from nest.ir.base import (
     each,
     entries,
 )
-from nest.ir.plan import Recompute, check_sequence_parallel
+from nest.ir.plan import Recompute, check_expert_tensor, check_sequence_parallel
 
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Axis = Literal["dp", "tp", "cp", "ep"]
@@ -193,10 +193,10 @@ class LayerCost(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    tp, cp, ep, sequence_parallel, samples
-        The key: degrees, whether activations outside tensor parallel regions
-        are split over ``tp`` too (only where the job leaves that to plans),
-        and samples per data-parallel rank.
+    tp, cp, ep, etp, sequence_parallel, samples
+        The key: degrees (``etp`` as of a strategy), whether activations outside
+        tensor parallel regions are split over ``tp`` too (only where the job
+        leaves that to plans), and samples per data-parallel rank.
     forward_ns, backward_ns
         Computation of one micro-batch, collectives not included.
     weight_backward_ns
@@ -225,6 +225,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     tp: Count = 1
     cp: Count = 1
     ep: Count = 1
+    etp: Size = 0
     sequence_parallel: bool = False
     samples: Count = 1
     forward_ns: Real
@@ -243,6 +244,7 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sequence_parallel(self.sequence_parallel, self.tp)
+        check_expert_tensor(self.etp, self.tp)
         check_distinct("activations", tuple(a.recompute for a in self.activations))
         if self.by_device:
             check_distinct("by_device", tuple(times.device for times in self.by_device))
@@ -251,7 +253,8 @@ class LayerCost(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> tuple[int, ...]:
         """The key: a strategy's degrees, and samples."""
-        return (*(self.tp, self.cp, self.ep), *(self.sequence_parallel, self.samples))
+        degrees = (self.tp, self.cp, self.ep, self.etp)
+        return (*degrees, self.sequence_parallel, self.samples)
 
     def on(self, device: str) -> ComputeTimes:
         """Return the times on a type of device."""
@@ -288,9 +291,16 @@ class LayerKind(Struct, frozen=True, kw_only=True):
         return f"<LayerKind {self.name}: {len(self.costs)} costs>"
 
     def __post_init__(self) -> None:
-        keys = (cost.key for cost in self.costs)
-        # As in files, where false is left out.
-        written = (tuple(x for x in key if x is not False) for key in keys)
+        # As in files, where what is not so is left out.
+        written = (
+            (
+                *(cost.tp, cost.cp, cost.ep),
+                *(f"etp={cost.etp}" for _ in range(cost.etp)),
+                *(True for _ in range(cost.sequence_parallel)),
+                cost.samples,
+            )
+            for cost in self.costs
+        )
         check_distinct("costs", tuple(written))
 
 

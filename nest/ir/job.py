@@ -153,6 +153,8 @@ class Job(Struct, frozen=True, kw_only=True):
     pipeline_parallel, tensor_parallel, context_parallel, expert_parallel
         Allowed numbers of stages (of blocks where a plan is interleaved), and allowed
         values of ``tp``, ``cp`` and ``ep``; ``None`` allows every value.
+    expert_tensor_parallel
+        Allowed numbers of tensor ranks that an expert is cut over, ``tp`` or 1.
     zero, recompute
         Allowed ZeRO stages and recompute choices.
     sequence_parallel
@@ -223,6 +225,7 @@ class Job(Struct, frozen=True, kw_only=True):
     tensor_parallel: Counts | None = None
     context_parallel: Counts | None = None
     expert_parallel: Counts | None = None
+    expert_tensor_parallel: Counts | None = None
     zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
     recompute: Distinct[Recompute] = ("none",)
     sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = False

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import field
 
-from nest.ir.base import Count, Distinct, FileStruct, LayerId, Struct, check_distinct
+from nest.ir.base import (
+    Count,
+    Distinct,
+    FileStruct,
+    LayerId,
+    Size,
+    Struct,
+    check_distinct,
+)
 from nest.ir.views import Row, Tabular
 
 #: What becomes of activations until the backward pass: they are kept, a part or all of
@@ -36,7 +44,7 @@ PassLists = tuple[tuple[str, ...], ...]
 
 #: Fields of a strategy that tell the entries of a cost table apart, besides
 #: the samples.
-COST_AXES = ("tp", "cp", "ep", "sequence_parallel")
+COST_AXES = ("tp", "cp", "ep", "etp", "sequence_parallel")
 
 
 def check_zero_stage(field: str, value: int) -> None:
@@ -54,6 +62,16 @@ def check_sequence_parallel(sequence_parallel: bool, tp: int) -> None:
         )
 
 
+def check_expert_tensor(etp: int, tp: int) -> None:
+    """Raise ``ValueError`` unless experts are cut as other layers (0), or whole (1)."""
+    if etp and (etp > 1 or tp == 1):
+        raise ValueError(
+            f"etp: expected 1, for whole experts on each of several tensor ranks, or "
+            f"none, for experts that are cut over all of them, got {etp} with tp = "
+            f"{tp}; leave it out"
+        )
+
+
 def _written(default: Any) -> Any:
     """Return a field that files state even where it has its default."""
     return field(default_factory=lambda: default)
@@ -67,7 +85,10 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     dp, tp, cp
         Data, tensor and context parallel degree; a layer uses ``dp * tp * cp`` devices.
     ep
-        Expert parallel degree; divides ``dp * cp`` and adds no devices.
+        Expert parallel degree; divides ``dp * cp * tp / expert_tp``, adds no devices.
+    etp
+        Tensor parallel degree of experts: 1 where each tensor rank holds whole ones, 0
+        where experts are cut over ``tp`` as other layers are.
     sequence_parallel
         Whether activations between layers are also split over ``tp``, where
         the job leaves that to plans; else false.
@@ -81,6 +102,7 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     tp: Count = _written(1)
     cp: Count = _written(1)
     ep: Count = _written(1)
+    etp: Size = 0
     sequence_parallel: bool = False
     zero: Annotated[int, check_zero_stage] = _written(0)
     recompute: Recompute = _written("none")
@@ -88,10 +110,12 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_sequence_parallel(self.sequence_parallel, self.tp)
-        if (self.dp * self.cp) % self.ep:
+        check_expert_tensor(self.etp, self.tp)
+        ranks = self.devices // self.expert_tp
+        if ranks % self.ep:
+            product = "dp * cp * tp" if self.etp else "dp * cp"
             raise ValueError(
-                f"ep: expected a divisor of dp * cp = {self.dp * self.cp}, "
-                f"got {self.ep}"
+                f"ep: expected a divisor of {product} = {ranks}, got {self.ep}"
             )
 
     @property
@@ -107,17 +131,32 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
     @property
     def degrees(self) -> tuple[int, ...]:
         """What a layer's cost depends on, see COST_AXES."""
-        return (self.tp, self.cp, self.ep, self.sequence_parallel)
+        return (self.tp, self.cp, self.ep, self.etp, self.sequence_parallel)
 
     @property
     def spread(self) -> tuple[int, ...]:
         """The degrees that a layer's groups depend on."""
-        return (self.dp, self.tp, self.cp, self.ep)
+        return (self.dp, self.tp, self.cp, self.ep, self.etp)
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor ranks that each expert is cut over."""
+        return self.etp or self.tp
 
     @property
     def data_ranks(self) -> int:
-        """Size of the group that shares weights, ``dp * cp``."""
+        """Size of the group that shares dense weights, ``dp * cp``."""
         return self.dp * self.cp
+
+    @property
+    def expert_ranks(self) -> int:
+        """Size of the group that shares experts."""
+        return self.devices // (self.expert_tp * self.ep)
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether several ranks of a replica share some weights, if only experts."""
+        return self.data_ranks > 1 or self.expert_ranks > 1
 
     def __str__(self) -> str:
         labels = [
@@ -125,6 +164,8 @@ class Strategy(Struct, frozen=True, kw_only=True, order=True):
             for name in ("dp", "tp", "cp", "ep")
             if (value := getattr(self, name)) > 1
         ]
+        if self.etp:
+            labels.append(f"etp{self.etp}")
         if self.sequence_parallel:
             labels.insert(1 + (self.dp > 1), "sp")
         if self.zero:
@@ -280,6 +321,7 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
             low, *_, high = sorted({*values}) * 2
             return str(low) if low == high else f"{low}–{high}"
 
+        folded = any(s.etp for s in used)
         return {
             "TP": span(s.tp for s in used),
             "PP": str(self.num_blocks),
@@ -287,6 +329,7 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
             "DP": span(self.replicas * s.dp for s in used),
             "CP": span(s.cp for s in used),
             "EP": span(s.ep for s in used),
+            **({"ETP": span(s.expert_tp for s in used)} if folded else {}),
             "ZeRO": span(s.zero for s in used),
         }
 
@@ -314,9 +357,13 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
     def to_rows(self) -> list[Row]:
         """Return a row per stage; degrees are those of its first layer.
 
-        Devices are those of the first replica, from 0.
+        Devices are those of the first replica, from 0. ``etp`` is a column where a
+        strategy states it.
         """
         rows: list[Row] = []
+        names = [*Strategy.__struct_fields__]
+        if not any(s.etp for stage in self.stages for s in stage.layer_strategies):
+            names.remove("etp")
         first = [0]
         for stage in self.stages[: self.num_blocks]:
             first.append(first[-1] + stage.devices)
@@ -332,10 +379,7 @@ class Plan(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-plan/1"):
                     "num_layers": len(stage.layers),
                     "first_device": first[block],
                     "devices": stage.devices,
-                    **{
-                        name: getattr(strategy, name)
-                        for name in strategy.__struct_fields__
-                    },
+                    **{name: getattr(strategy, name) for name in names},
                     "strategies": len(set(stage.layer_strategies)),
                 }
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from nest.ir.job import (
     named_schedules,
 )
 from nest.ir.plan import NOT_SPLIT, OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
-from nest.models.architectures import Architecture, head_towers
+from nest.models.architectures import Architecture, blocks, head_towers
 from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
 
@@ -62,12 +62,16 @@ MIN_NODES = 16
 
 
 class Degrees(NamedTuple):
-    """Key of a cost: degrees, and samples per data-parallel rank."""
+    """Key of a cost: degrees, and samples per data-parallel rank.
+
+    ``etp`` is 1 where tensor ranks hold whole experts, 0 where these are cut too.
+    """
 
     tp: int = 1
     cp: int = 1
     ep: int = 1
     samples: int = 1
+    etp: int = 0
 
 
 def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
@@ -129,6 +133,7 @@ class Request(Struct, frozen=True, kw_only=True):
     tp: tuple[int, ...] | None = None
     cp: tuple[int, ...] | None = None
     ep: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
     zero: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
     layers_per_node: int | None = None
@@ -251,9 +256,13 @@ def choose(
         # A degree that was named takes nothing from the others.
         few = usual["tp"] if request.tp is None else None
         sequence_parallel = _usual_split(model, length, tps, few)
+    expert_tensor = _expert_tensor(
+        *(model, request.etp, sequence_parallel), values_of_settings.get("etp", ())
+    )
     degrees = tuple(
-        Degrees(*key)
+        Degrees(*key, etp)
         for key in product(tps, cps, eps, samples)
+        for etp in expert_tensor(key[0])
         if model.why_not_split(*key[:3], length, sequence_parallel is True) is None
     )
     if not degrees:
@@ -278,6 +287,43 @@ def choose(
         overlap=request.overlap or {},
         distributed_optimizer=bool(request.distributed_optimizer),
     )
+
+
+def _expert_tensor(
+    model: Architecture,
+    requested: tuple[int, ...] | None,
+    sequence_parallel: bool | tuple[bool, ...],
+    named: Collection[int],
+) -> Callable[[int], tuple[int, ...]]:
+    """Return what ``etp`` of keys may be at a ``tp``: 0, and 1 for whole experts.
+
+    The request lists numbers of tensor ranks that an expert is cut over, by default
+    ``tp`` and what is named.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the model has no experts, or whole ones would need sequence parallelism.
+    """
+    has_experts = any(block.mlp.experts for block in blocks(model, once=True))
+    if requested and not has_experts:
+        raise InvalidOptionError(
+            f"etp: expected none, as {model.name} has no experts, got "
+            f"{_listed(requested)}; leave it out"
+        )
+    if requested == (1,) and sequence_parallel is False:
+        raise InvalidOptionError(
+            "etp: expected sequence parallelism, as tensor ranks with whole experts "
+            "dispatch tokens of their own, got none; add --sequence-parallel on"
+        )
+
+    def values(tp: int) -> tuple[int, ...]:
+        allowed = requested or (tp, *named)
+        cut = (0,) if tp in allowed else ()
+        whole = (1,) if tp > 1 and 1 in allowed and has_experts else ()
+        return cut + whole
+
+    return values
 
 
 #: Chunks per block of plans with any order of passes, by default.

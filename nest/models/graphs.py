@@ -246,7 +246,7 @@ class Counted(NamedTuple):
         """The key of its cost, :attr:`nest.ir.graph.LayerCost.key`."""
         split = self.split
         return (
-            *(split.tp, split.cp, split.ep),
+            *(split.tp, split.cp, split.ep, split.etp),
             *(self.sequence_parallel, split.samples),
         )
 
@@ -413,9 +413,11 @@ def _count_splits(
 ) -> Iterator[Counted]:
     """Count a graph node under every split."""
     lengths = model.lengths(choices.sequence_length)
-    for tp, cp, ep, samples in choices.degrees:
+    for tp, cp, ep, samples, etp in choices.degrees:
         for stated, sequence_parallel in choices.splits(tp).items():
             if stated and model.why_not_split(tp, cp, ep, choices.sequence_length):
+                continue
+            if etp and not sequence_parallel:
                 continue
             parts = []
             for part in node.parts:
@@ -424,6 +426,7 @@ def _count_splits(
                     tp=tp,
                     cp=cp,
                     ep=ep,
+                    etp=etp,
                     samples=samples,
                     sequence_length=lengths[part.tower.name],
                     sequence_parallel=sequence_parallel,

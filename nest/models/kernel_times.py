@@ -183,7 +183,7 @@ def _choices(problem: Problem, plans: Iterable[Plan]) -> Choices:
     (dtype,) = (name for name in DTYPES if name == job.dtype)
     grain = re.search(r"one graph node per (\d+) layers", problem.source)
     degrees = {
-        Degrees(x.tp, x.cp, x.ep, plan.micro_batch // x.dp)
+        Degrees(x.tp, x.cp, x.ep, plan.micro_batch // x.dp, x.etp)
         for plan in plans
         for stage in plan.stages
         for x in stage.layer_strategies

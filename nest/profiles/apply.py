@@ -73,7 +73,7 @@ def apply_profile(
     split = problem.job.plans_split_sequences and profile.sequence_parallel
     measured: dict[tuple[object, ...], Entry] = {
         (
-            *(entry.kind, entry.tp, entry.cp, entry.ep),
+            *(entry.kind, entry.tp, entry.cp, entry.ep, 0),
             *(split and entry.tp > 1, entry.samples),
         ): entry
         for entry in entries

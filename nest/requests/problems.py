@@ -18,7 +18,7 @@ from nest.constraints.targets import (
     stated_schedules,
 )
 from nest.constraints.targets import target as find_target
-from nest.cost.axes import AXES
+from nest.cost.axes import AXES, EXPERT_TENSOR_AXIS
 from nest.cost.magnitude import with_quantum
 from nest.errors import (
     InvalidOptionError,
@@ -68,6 +68,7 @@ _DEFAULT_DEGREES = {
     "tp": "powers of two up to the node",
     "cp": "1, and 2 for long sequences",
     "ep": "powers of two up to 64",
+    "etp": "as --tp",
 }
 
 
@@ -77,7 +78,8 @@ _OF_ANY_PROBLEM = ("schedule", "virtual_stages")
 
 def _meaning(axis_name: str) -> str:
     """Return the help of the degrees of a parallel axis."""
-    (axis,) = (axis for axis in AXES if axis.name == axis_name)
+    axes = (*AXES, EXPERT_TENSOR_AXIS)
+    (axis,) = (axis for axis in axes if axis.name == axis_name)
     default = _DEFAULT_DEGREES.get(axis_name, "1")
     return f"{axis.meaning.capitalize()}.  [default: {default}]"
 
@@ -153,6 +155,7 @@ class JobRequest(Request, group="Model, cluster and job"):
     tp: Integers | None = setting("--tp N,…", _meaning("tp"), read.integers())
     cp: Integers | None = setting("--cp N,…", _meaning("cp"), read.integers())
     ep: Integers | None = setting("--ep N,…", _meaning("ep"), read.integers())
+    etp: Integers | None = setting("--etp N,…", _meaning("etp"), read.integers())
     zero: Integers | None = setting(
         "--zero N,…", "ZeRO stages.  [default: 0,1,2,3]", read.integers(0, 3)
     )

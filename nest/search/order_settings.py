@@ -134,7 +134,9 @@ class Settings:
     ) -> Iterator[Setting]:
         """Yield a setting with other amounts, if a strategy has them."""
         degrees = {x: amounts[x] for x in ("dp", "tp", "cp", "ep")}
-        if degrees["dp"] * degrees["cp"] % degrees["ep"]:
+        degrees["etp"] = setting.strategy.etp if degrees["tp"] > 1 else 0
+        whole = degrees["tp"] if degrees["etp"] else 1
+        if degrees["dp"] * degrees["cp"] * whole % degrees["ep"]:
             return
         split = setting.strategy.sequence_parallel and degrees["tp"] > 1
         yield setting._replace(
@@ -153,6 +155,8 @@ class Settings:
             yield replace(strategy, recompute=recompute)
         for split in job.sequence_choices(strategy.tp):
             yield replace(strategy, sequence_parallel=split)
+        if strategy.tp > 1 and strategy.data_ranks % strategy.ep == 0:
+            yield replace(strategy, etp=0 if strategy.etp else 1)
 
     def plainest(self) -> Iterator[Setting]:
         """Yield settings to begin with, the first strategies of batches."""

@@ -31,7 +31,7 @@ from nest.solvers.base import Capabilities, Deadline, wrong_proof
 SHARE = 0.03
 
 #: What a strategy has in common with another one, most telling first.
-_FIELDS = ("recompute", "zero", "tp", "cp", "ep", "sequence_parallel")
+_FIELDS = ("recompute", "zero", "tp", "cp", "ep", "etp", "sequence_parallel")
 
 
 class Challenger(NamedTuple):

@@ -131,7 +131,7 @@ def _more_zero(problem: Problem, plan: Plan) -> Iterator[tuple[str, Change]]:
         if zero:
 
             def change(old: Strategy, zero: int = zero) -> Strategy:
-                if old.zero >= zero or old.data_ranks == 1:
+                if old.zero >= zero or not old.shares_weights:
                     return old
                 return msgspec.structs.replace(old, zero=zero)
 

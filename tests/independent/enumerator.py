@@ -120,8 +120,10 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     for dp, tp, cp in itertools.product(range(1, num_devices + 1), repeat=3):
         if dp * tp * cp > num_devices:
             continue
-        for ep in range(1, dp * cp + 1):
-            if dp * cp % ep:
+        for ep, etp in itertools.product(range(1, dp * tp * cp + 1), (0, 1)):
+            if etp and tp == 1:
+                continue
+            if dp * cp * (tp if etp else 1) % ep:
                 continue
             for sequence_parallel, zero, recompute in itertools.product(
                 sequence_choices(problem, tp), problem.job.zero, problem.job.recompute
@@ -132,6 +134,7 @@ def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
                         tp=tp,
                         cp=cp,
                         ep=ep,
+                        etp=etp,
                         sequence_parallel=sequence_parallel,
                         zero=zero,
                         recompute=recompute,

@@ -363,10 +363,11 @@ def draw_problem(
     most_layers: int = 8,
     sequences: bool = False,
     orders: bool = False,
+    folds: bool = False,
 ) -> Problem:
     """Draw a problem; its plans choose ``sequences`` to be split or not.
 
-    And the ``orders`` of their passes.
+    And the ``orders`` of their passes, and whether tensor ranks hold whole experts.
     """
     job = draw_job(random, preset)
     if orders:
@@ -403,6 +404,8 @@ def draw_problem(
         problem = mixed(random, problem)
     if sequences:
         problem = opened(random, problem)
+    if folds:
+        problem = folded(random, problem)
     if chance(random, 3):
         problem = hosted(random, problem)
     if chance(random, 4):
@@ -524,6 +527,41 @@ def opened(random: Random, problem: Problem) -> Problem:
     return replace(problem, graph=graph, job=job)
 
 
+def folded(random: Random, problem: Problem) -> Problem:
+    """Return the problem with whole experts on tensor ranks as a choice of plans.
+
+    Most entries with ``tp > 1`` have one with it beside them.
+    """
+    kinds = []
+    for kind in problem.graph.kinds:
+        costs = {cost.key: cost for cost in kind.costs}
+        for cost in kind.costs:
+            if cost.tp == 1 or chance(random, 8):
+                continue
+            if chance(random, 4):
+                del costs[cost.key]
+            ep = random.choice((1, 2, 3, cost.ep, cost.tp, cost.tp * cost.ep))
+            (other,) = draw_kind(
+                random,
+                kind.name,
+                [(cost.tp, cost.cp, ep, cost.samples)],
+                problem.job,
+                problem.preset,
+            ).costs
+            split = cost.sequence_parallel
+            other = replace(other, etp=1, sequence_parallel=split)
+            costs[other.key] = other
+        kinds.append(replace(kind, costs=tuple(costs.values())))
+    job = problem.job
+    if chance(random, 6):
+        allowed = random.choice(((1,), (1, 2), (2, 3), (2,)))
+        job = replace(job, expert_tensor_parallel=allowed)
+    if chance(random, 6):
+        job = replace(job, uniform=some(random, ("ep", "tp", "dp")))
+    graph = replace(problem.graph, kinds=tuple(kinds))
+    return replace(problem, graph=graph, job=job)
+
+
 def enlarged(problem: Problem, factor: int) -> Problem:
     """Return a problem with times and sizes so large that the last bit of a
     double is seen in quanta of 1 ps."""
@@ -551,6 +589,11 @@ def enlarged(problem: Problem, factor: int) -> Problem:
     )
     graph = replace(with_costs(problem.graph, larger), edges=edges)
     return replace(problem, graph=graph, quantum_ps=1)
+
+
+def costs_of(problem: Problem) -> list[LayerCost]:
+    """Return the entries of all tables."""
+    return [cost for kind in problem.graph.kinds for cost in kind.costs]
 
 
 def with_costs(graph: Graph, change: Callable[[LayerCost], LayerCost]) -> Graph:
@@ -617,16 +660,20 @@ def draw_strategies(
     found = []
     keys = sorted(
         {
-            (*(cost.tp, cost.cp, cost.ep, cost.samples), cost.sequence_parallel)
+            (
+                *(cost.tp, cost.cp, cost.ep, cost.samples),
+                *(cost.sequence_parallel, cost.etp),
+            )
             for kind in problem.graph.kinds
             for cost in kind.costs
         }
     )
-    for tp, cp, ep, samples, sequence_parallel in keys:
+    for tp, cp, ep, samples, sequence_parallel, etp in keys:
         for dp in dps:
             if problem.preset != "piper" and dp * samples != micro_batch:
                 continue
-            if (dp * cp) % ep or dp * tp * cp > problem.cluster.num_devices:
+            ranks = dp * cp * (tp if etp else 1)
+            if ranks % ep or dp * tp * cp > problem.cluster.num_devices:
                 continue
             if any(
                 allowed is not None and degree not in allowed
@@ -635,6 +682,7 @@ def draw_strategies(
                     (tp, job.tensor_parallel),
                     (cp, job.context_parallel),
                     (ep, job.expert_parallel),
+                    (etp if etp else tp, job.expert_tensor_parallel),
                     (sequence_parallel, sequence_choices(problem, tp)),
                 )
             ):
@@ -645,6 +693,7 @@ def draw_strategies(
                     tp=tp,
                     cp=cp,
                     ep=ep,
+                    etp=etp,
                     sequence_parallel=sequence_parallel,
                     zero=zero,
                     recompute=recompute,
@@ -921,6 +970,7 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
                 if isinstance(problem.job.sequence_parallel, tuple)
                 else []
             ),
+            *(["etp"] * 3 if any(x.etp for x in costs_of(problem)) else []),
         )
     )
     try:
@@ -956,6 +1006,8 @@ def spoil(random: Random, problem: Problem, plan: Plan) -> Plan:  # noqa: C901
                 new = replace(old, zero=random.randrange(4))
             elif what == "recompute":
                 new = replace(old, recompute=random.choice(RECOMPUTE))
+            elif what == "etp":
+                new = replace(old, etp=1 - old.etp)
             elif what == "sequence_parallel":
                 other_value = not old.sequence_parallel
                 new = replace(old, sequence_parallel=other_value)
@@ -979,6 +1031,7 @@ def draw_tiny(
     *,
     sequences: bool = False,
     orders: bool = False,
+    folds: bool = False,
 ) -> Problem:
     """Draw a problem with some plans, but not too many to list.
 
@@ -991,6 +1044,7 @@ def draw_tiny(
             most_layers=4,
             sequences=sequences,
             orders=orders,
+            folds=folds,
         )
         job = problem.job
         few = replace(
@@ -1057,6 +1111,7 @@ def draw_pair(
     *,
     sequences: bool = False,
     orders: bool = False,
+    folds: bool = False,
 ) -> tuple[Problem, Plan]:
     """Draw a problem and a plan; about one in eight plans is illegal.
 
@@ -1068,7 +1123,9 @@ def draw_pair(
         )
     plan = None
     while plan is None:
-        problem = draw_problem(random, preset, sequences=sequences, orders=orders)
+        problem = draw_problem(
+            *(random, preset), sequences=sequences, orders=orders, folds=folds
+        )
         for _ in range(4):
             plan = draw_plan(random, problem)
             if plan is not None:

@@ -85,10 +85,10 @@ def cost_of(
         if table.name == kind:
             for cost in table.costs:
                 if (
-                    *(cost.tp, cost.cp, cost.ep),
+                    *(cost.tp, cost.cp, cost.ep, cost.etp),
                     *(cost.sequence_parallel, cost.samples),
                 ) == (
-                    *(strategy.tp, strategy.cp, strategy.ep),
+                    *(strategy.tp, strategy.cp, strategy.ep, strategy.etp),
                     *(strategy.sequence_parallel, samples),
                 ):
                     return cost
@@ -108,6 +108,11 @@ def activations_of(cost: LayerCost, recompute: str) -> Activations | None:
         if entry.recompute == recompute:
             return entry
     return None
+
+
+def expert_tensor(strategy: Strategy) -> int:
+    """Return ``etp``: ``tp``, or what the strategy states."""
+    return strategy.etp if strategy.etp else strategy.tp
 
 
 def samples_per_rank(problem: Problem, plan: Plan, strategy: Strategy) -> int:
@@ -302,7 +307,10 @@ def _whole_plan(
     ]
     for name in job.uniform:
         values = {
-            x.dp * x.tp * x.cp if name == "devices" else getattr(x, name)
+            (
+                x.dp * x.tp * x.cp if name == "devices" else getattr(x, name),
+                x.etp if name == "ep" else None,
+            )
             for x in everywhere
         }
         rule(f"uniform {name}", len(values) == 1)
@@ -365,6 +373,9 @@ def _broken_by(
     ):
         if allowed is not None and getattr(strategy, field) not in allowed:
             broken.append(field)
+    whole = job.expert_tensor_parallel
+    if whole is not None and expert_tensor(strategy) not in whole:
+        broken.append("etp")
     if strategy.sequence_parallel not in sequence_choices(problem, strategy.tp):
         broken.append("sequence_parallel")
     if problem.preset == "piper":

@@ -29,6 +29,7 @@ from tests.independent.rules import (
     batches,
     block_of,
     cost_of,
+    expert_tensor,
     num_blocks,
     samples_per_rank,
     schedule_name,
@@ -53,13 +54,14 @@ def up(dividend: int, divisor: int) -> int:
 def sizes_and_strides(strategy: Strategy) -> dict[str, tuple[int, int]]:
     """Return size and stride of the groups of every axis."""
     dp, tp, cp, ep = strategy.dp, strategy.tp, strategy.cp, strategy.ep
+    etp = expert_tensor(strategy)
     return {
         "tp": (tp, 1),
         "cp": (cp, tp),
         "dp": (dp, tp * cp),
-        "ep": (ep, tp),
+        "ep": (ep, etp),
         "data": (dp * cp, tp),
-        "expert-data": (dp * cp // ep, tp * ep),
+        "expert-data": (dp * tp * cp // (etp * ep), etp * ep),
     }
 
 
@@ -197,8 +199,8 @@ class LayerOfStage:
     @property
     def sharing(self) -> tuple[int, int]:
         """Ranks ``z`` of a replica that share dense weights, experts."""
-        ranks = self.strategy.dp * self.strategy.cp
-        return (ranks, ranks // self.strategy.ep)
+        sizes = sizes_and_strides(self.strategy)
+        return (sizes["data"][0], sizes["expert-data"][0])
 
     # Passes
 

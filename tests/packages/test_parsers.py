@@ -66,10 +66,12 @@ def parse(target, folder, problem, plan, files):
         return parsers.deepspeed(folder, launch.world, data)
 
 
-@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
 @pytest.mark.parametrize("target", PACKAGES)
-def test_exports_are_accepted(target, experts, tmp_path):
-    problem = for_target(small_problem(experts), target)
+def test_exports_are_accepted(target, experts, etp, tmp_path):
+    if etp and target == "deepspeed":
+        pytest.skip("DeepSpeed spreads experts over data ranks")
+    problem = for_target(small_problem(experts, etp=etp), target)
     settings = Settings(small_model(experts), flavor="llama3/8B")
     done = 0
     for number, plan in enumerate(uniform_plans(problem, every=307)):
@@ -172,9 +174,9 @@ def test_broken_modules_of_predictions_are_refused_there_too(old, new, tmp_path)
         parsers.megatron(tmp_path / "out", launch.world)
 
 
-@pytest.mark.parametrize("experts", [0, 4])
-def test_megatron_makes_the_plans_groups(experts, tmp_path):
-    problem = for_target(small_problem(experts), "megatron")
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
+def test_megatron_makes_the_plans_groups(experts, etp, tmp_path):
+    problem = for_target(small_problem(experts, etp=etp), "megatron")
     settings = Settings(small_model(experts))
     parsers.stub_triton()
     from megatron.core.parallel_state import RankGenerator
@@ -190,9 +192,10 @@ def test_megatron_makes_the_plans_groups(experts, tmp_path):
         data = launch.dp * launch.replicas
         sizes = {"tp": launch.tp, "pp": launch.stages, "order": order}
         dense = RankGenerator(ep=1, dp=data, cp=launch.cp, **sizes)
-        sparse = RankGenerator(
-            ep=launch.ep, dp=data * launch.cp // launch.ep, cp=1, **sizes
-        )
+        expert_tp = launch.strategy.expert_tp
+        ranks = data * launch.cp * launch.tp // (launch.ep * expert_tp)
+        sizes["tp"] = expert_tp
+        sparse = RankGenerator(ep=launch.ep, dp=ranks, cp=1, **sizes)
         for generator, token, name in (
             (dense, "tp", "tp"),
             (dense, "cp", "cp"),

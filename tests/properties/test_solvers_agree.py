@@ -204,6 +204,31 @@ def choosing() -> st.SearchStrategy[Problem]:
     )
 
 
+#: Problems whose plans choose where tensor ranks hold whole experts.
+FOLDING = {
+    "stage": problems(folding=True),
+    "layer": problems(folding=True, granularity="layer"),
+    "graph": problems(folding=True, graphs=True),
+    "sequences": problems(folding=True, choosing=True),
+    "overlap": problems(folding=True, overlapping=True),
+}
+
+
+@examples(100, full=3000)
+@given(st.one_of(*FOLDING.values()))
+def test_exact_solvers_prove_the_optimum_where_experts_are_whole(problem):
+    """Experts are then spread over other ranks than those that share data."""
+    check(EXACT, problem)
+
+
+@pytest.mark.parametrize("kind", FOLDING)
+@examples(400, full=2000)
+@given(st.data())
+def test_a_thousand_problems_with_whole_experts(kind, data):
+    """200 of each kind, by default."""
+    check(EXACT, data.draw(FOLDING[kind]))
+
+
 @examples(100, full=2000)
 @given(choosing())
 def test_exact_solvers_prove_the_optimum_where_plans_split_sequences(problem):

@@ -15,6 +15,7 @@ from nest.constraints.targets.records import (
     Rules,
     Shape,
     degree_rule,
+    has_experts_cut_so,
     has_schedule,
     overlap_rule,
     rules_of_plans,
@@ -194,6 +195,12 @@ def _of_stage(
         for value in {getattr(s, name): None for s in stage.layer_strategies}:
             holds = value == 1 or name not in rules.single.value
             yield _Check(holds, location, f"{name}={value}", f"{name} 1", rules.single)
+    whole = rules.whole_experts_from
+    for s in dict.fromkeys(stage.layer_strategies):
+        if not has_experts_cut_so(rules, s):
+            expected = "none" if whole.value is None else f"ep >= {whole.value} with it"
+            yield _Check(False, location, f"etp={s.etp}", f"etp {expected}", whole)
+            break
     split = sequence_rule(rules, problem)
     kind = "with" if split.value else "without"
     wrong = {
@@ -227,7 +234,7 @@ def _hiding(plan: Plan) -> Plan:
     occurs = {
         "tp": any(strategy.tp > 1 for strategy in used),
         "ep": any(strategy.ep > 1 for strategy in used),
-        "weights": any(s.zero > 1 and s.data_ranks > 1 for s in used),
+        "weights": any(s.zero > 1 and s.shares_weights for s in used),
     }
     return replace(plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True)))
 

@@ -14,6 +14,7 @@ from nest.constraints.targets.records import (
     Rules,
     Shape,
     degree_rule,
+    has_experts_cut_so,
     kinds_in_one_stage,
     overlap_rule,
     rules_of_plans,
@@ -23,6 +24,7 @@ from nest.constraints.targets.records import (
 )
 from nest.constraints.targets.records import target as find
 from nest.errors import InvalidOptionError
+from nest.ir.graph import Graph
 from nest.ir.job import FIXED_CHUNKS, Job, Optimizer, Schedules, named_schedules
 from nest.ir.problem import Problem
 
@@ -109,7 +111,25 @@ def for_target(
         **fields,
         **_sequences(target, rules, problem),
     )
-    return replace(problem, job=changed)
+    return replace(problem, job=changed, graph=_with_experts_cut(target, problem.graph))
+
+
+def _with_experts_cut(target: Framework, graph: Graph) -> Graph:
+    """Return a graph with the costs whose experts the target can cut so."""
+    rules = target.rules
+    if rules is None or not any(x.etp for kind in graph.kinds for x in kind.costs):
+        return graph
+    kinds = []
+    for kind in graph.kinds:
+        costs = tuple(x for x in kind.costs if has_experts_cut_so(rules, x))
+        if not costs:
+            raise InvalidOptionError(
+                f"target {target.name}: expected costs without etp, which "
+                f"{target.title} cannot express, got none in kind {kind.name!r}; add "
+                f"tp to the list of etp"
+            )
+        kinds.append(replace(kind, costs=costs))
+    return replace(graph, kinds=tuple(kinds))
 
 
 def _schedule(

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 from nest.errors import UnknownNameError
+from nest.ir.graph import LayerCost
 from nest.ir.job import (
     ANY_ORDER,
     PAIRED,
@@ -20,7 +21,7 @@ from nest.ir.job import (
     Shared,
     named_schedules,
 )
-from nest.ir.plan import Overlap, Recompute
+from nest.ir.plan import Overlap, Recompute, Strategy
 from nest.ir.problem import Problem
 from nest.util.stored import read_stored
 
@@ -87,6 +88,9 @@ class Rules(Record, frozen=True, kw_only=True):
         What comes with tensor parallelism; ``None`` for a choice.
     sequence_parallel_with_experts
         The same where a model has experts.
+    whole_experts_from
+        Smallest ``ep`` with which tensor ranks may hold whole experts (``etp`` 1);
+        ``None`` where they cannot.
     overlap, distributed_optimizer
         What exists there of the extensions.
     overlap_with_one
@@ -122,6 +126,7 @@ class Rules(Record, frozen=True, kw_only=True):
     sequence_pieces: Rule[int]
     sequence_parallel: Rule[bool | None]
     sequence_parallel_with_experts: Rule[bool | None]
+    whole_experts_from: Rule[int | None]
     overlap: Rule[tuple[Overlap, ...]]
     overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
     overlap_needs: Rule[dict[Overlap, tuple[OverlapNeed, ...]]]
@@ -247,6 +252,12 @@ def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:
     if experts:
         return rules.sequence_parallel_with_experts
     return rules.sequence_parallel
+
+
+def has_experts_cut_so(rules: Rules, cut: LayerCost | Strategy) -> bool:
+    """Return whether tensor ranks hold experts there as a strategy or a cost says."""
+    start = rules.whole_experts_from.value
+    return not cut.etp or (start is not None and cut.ep >= start)
 
 
 class Framework(Record, frozen=True, kw_only=True):

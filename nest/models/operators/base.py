@@ -59,6 +59,9 @@ class Split(Struct, frozen=True, kw_only=True):
     ----------
     tp, cp, ep
         Tensor, context and expert parallel degree.
+    etp
+        1 where tensor ranks hold whole experts, which are spread over ``ep`` of the
+        ``dp * cp * tp`` ranks; 0 where each is cut over ``tp`` ranks.
     samples
         Samples ``b`` per data-parallel rank.
     sequence_length
@@ -72,6 +75,7 @@ class Split(Struct, frozen=True, kw_only=True):
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 0
     samples: int = 1
     sequence_length: int
     sequence_parallel: bool = True

@@ -121,7 +121,7 @@ def sent_values(split: Split, shape: Mlp, values: int, execution: Execution) -> 
     if not node:
         return values
     spread = 1 if execution.expert_tp else split.tp
-    devices = split.ep * split.tp
+    devices = split.ep * (split.etp or split.tp)
     holders = split.ep * spread if devices <= node else ceil_div(devices, node)
     groups, chosen = shape.groups, shape.token_groups
     groups_per_holder = max(1, groups // holders)

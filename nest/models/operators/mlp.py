@@ -65,19 +65,24 @@ def dense_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> N
 def expert_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> Node:
     """Count router, dispatch, experts of this rank, shared experts, sum.
 
+    With whole experts on tensor ranks (``split.etp``) each rank dispatches the tokens
+    that it has outside tensor parallel regions, and no other collective is needed.
+
     Kept are the dispatched tokens, the expert intermediates, the expert
     outputs (for the gradient of the gates) and the fp32 gates.
     """
-    # Either each expert is cut over tp or the experts are spread over it.
-    cut, spread = (split.tp, 1) if execution.expert_tp else (1, split.tp)
+    # Either each expert is cut over tp, or ranks of tp have whole ones: of ep, which
+    # then counts them, or in their group (see Execution.expert_tp).
+    is_cut = execution.expert_tp and not split.etp
+    cut, whole = (split.tp, 1) if is_cut else (1, split.tp)
     hidden, width = block.hidden, shape.hidden // cut
     visits = shape.experts_per_token
-    experts = shape.experts // (split.ep * spread)
+    experts = shape.experts // (split.ep * (1 if split.etp else whole))
     size = shape.latent or hidden
     matrices = 3 if shape.gated else 2
     inner = matrices - 1
     outer = split.outer_tokens
-    rows = split.tokens // spread * visits
+    rows = split.tokens // whole * visits
     routed = outer * visits * size
     fused = execution.flash_attention
     selective = (
@@ -118,7 +123,7 @@ def expert_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> 
         weights += shared.weights
         none += shared.kept_bytes["none"]
         selective += shared.kept_bytes["selective"]
-    if execution.expert_tp:
+    if is_cut:
         region = (rows if split.sequence_parallel else split.tokens) * size
     else:
         region = split.tokens * hidden if shape.shared_hidden else 0

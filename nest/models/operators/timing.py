@@ -158,6 +158,7 @@ def timed_cost(
         tp=split.tp,
         cp=split.cp,
         ep=split.ep,
+        etp=split.etp,
         samples=split.samples,
         forward_ns=times.forward_ns,
         backward_ns=times.backward_ns,

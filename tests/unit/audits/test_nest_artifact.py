@@ -85,8 +85,8 @@ def test_layers(tmp_path: Path, document: Document) -> None:
         activations=kept,
     )
     assert [cost.key for cost in costs["layer--1"]] == [
-        (1, 4, 2, False, 1),
-        (2, 4, 2, False, 1),
+        (1, 4, 2, 0, False, 1),
+        (2, 4, 2, 0, False, 1),
     ]
 
 

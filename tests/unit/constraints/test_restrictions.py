@@ -51,6 +51,7 @@ def test_choices_are_what_plans_can_have():
         "dp": (1, 2),
         "cp": (1,),
         "ep": (1,),
+        "etp": (1, 2),
         "zero": (0, 1),
         "recompute": ("none", "full"),
         "v": (1,),

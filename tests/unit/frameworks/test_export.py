@@ -7,7 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nest.constraints.targets import for_target
+from nest.constraints.targets import for_target, inexpressible
 from nest.cost.schedules import schedule_of
 from nest.cost.score import score
 from nest.cost.space import strategies
@@ -49,13 +49,14 @@ def settings(experts=0, modules=0):
     return Settings(model=small_model(experts, modules), flavor="llama3/8B")
 
 
-def problem_for(target, experts=0, modules=0, **job):
-    problem = for_target(small_problem(experts, modules=modules), target)
+def problem_for(target, experts=0, modules=0, etp=None, **job):
+    problem = small_problem(experts, modules=modules, etp=etp)
+    problem = for_target(problem, target)
     return replace(problem, job=replace(problem.job, **job))
 
 
 #: Plans that broken exports are made of: target, strategy, blocks per chunk,
-#: fields of the plan, experts, modules for multi-token prediction.
+#: fields of the plan, experts, modules for multi-token prediction, and what etp may be.
 BASES = {
     "plain": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (2, 2, 2, 2), {}, 0),
     "uneven": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {}, 0),
@@ -67,6 +68,8 @@ BASES = {
     "experts": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}, 4),
     "expert-chunks": ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (2, 2, 2, 2),
                       {"virtual_stages": 2}, 4),
+    "whole": ("megatron", {"dp": 4, "tp": 2, "ep": 4, "etp": 1}, (4, 4), {}, 4,
+              0, (1,)),
     "fsdp": ("megatron", {"dp": 4, "tp": 2, "zero": 3, "recompute": "full"},
              (4, 4), {}, 0),
     "modules": ("megatron", {"dp": 2, "tp": 2, "zero": 1}, (3, 2, 2, 1), {},
@@ -75,6 +78,9 @@ BASES = {
               0),
     "titan-experts": ("torchtitan", {"dp": 4, "tp": 2, "ep": 4, "zero": 2},
                       (4, 4), {}, 4),
+    "titan-whole": ("torchtitan",
+                    {"dp": 2, "tp": 4, "ep": 4, "etp": 1, "zero": 2}, (4, 4), {},
+                    4, 0, (1,)),
     "speed": ("deepspeed", {"dp": 8, "zero": 1}, (4, 4), {}, 0),
     "max": ("maxtext", {"dp": 4, "tp": 2, "zero": 3}, (4, 4), {}, 0),
 }  # fmt: skip
@@ -92,7 +98,7 @@ def base(name):
     problem = problem_for(target, *shape)
     plan = small_plan(problem, Strategy(**degrees), counts, **fields)
     score(problem, plan)
-    return problem, plan, target, settings(*shape)
+    return problem, plan, target, settings(*shape[:2])
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +133,57 @@ def test_equal_stages_of_every_kind_are_exported(target, experts):
     own = {"maxtext": {"zero", "ep", "model"}, "deepspeed": {"model"}}
     assert reasons <= own.get(target, set())
     assert done > 5 or (target, experts) == ("deepspeed", 4)
+
+
+#: Plans of whole experts: shared by no ranks or several; by experts alone; with the
+#: pipelines of replicas inside, which Megatron numbers so where ``ep`` is ``tp`` only.
+WHOLE_EXPERTS = [
+    ("megatron", {"dp": 4, "tp": 2, "ep": 4}, (4, 4), {}),
+    ("megatron", {"dp": 4, "tp": 2, "zero": 2}, (8,), {}),
+    ("megatron", {"tp": 4, "ep": 2, "zero": 1}, (8,), {"replicas": 2}),
+    ("megatron", {"tp": 4, "ep": 4}, (4, 4), {"replicas": 2}),
+    ("megatron", {"tp": 4, "ep": 2}, (4, 4), {"replicas": 2}),
+    ("torchtitan", {"dp": 2, "tp": 4, "ep": 4, "zero": 2}, (4, 4), {}),
+]
+
+
+@pytest.mark.parametrize(("target", "degrees", "counts", "fields"), WHOLE_EXPERTS)
+def test_whole_experts_are_exported(target, degrees, counts, fields):
+    """What is written is read back as the plan, its groups of devices too."""
+    problem = problem_for(target, 4, etp=(1, 2, 4))
+    fields = {"micro_batch": 2 * degrees.get("dp", 1), **fields}
+    plan = small_plan(problem, Strategy(**degrees, etp=1), counts, **fields)
+    score(problem, plan)
+    files = export(problem, plan, target, settings(4))
+    name, said = {
+        "megatron": ("args.sh", "--expert-tensor-parallel-size 1\n"),
+        "torchtitan": ("job.toml", "expert_tensor_parallel_degree = 1\n"),
+    }[target]
+    assert said in files[name]
+
+
+def test_targets_refuse_whole_experts_that_they_do_not_have():
+    problem = small_problem(4, etp=(1,))
+    for target, ep, text in (
+        ("torchtitan", 1, "stage 1: expected etp ep >= 2 with it, got etp=1"),
+        ("deepspeed", 2, "stage 1: expected etp none, got etp=1"),
+        ("maxtext", 4, "stage 1: expected etp none, got etp=1"),
+    ):
+        plan = small_plan(problem, Strategy(dp=4, tp=2, ep=ep, etp=1, zero=3))
+        obstacles = [str(x) for x in inexpressible(target, problem, plan)]
+        assert any(x.startswith(text) for x in obstacles), obstacles
+    pinned = replace(
+        problem,
+        graph=replace(
+            problem.graph,
+            kinds=tuple(
+                replace(kind, costs=tuple(x for x in kind.costs if x.etp))
+                for kind in problem.graph.kinds
+            ),
+        ),
+    )
+    with pytest.raises(InvalidOptionError, match="expected costs without etp"):
+        for_target(pinned, "maxtext")
 
 
 #: What was changed in an export, and what the refusal says. Frameworks
@@ -314,10 +371,12 @@ BROKEN = [
      "--expert-model-parallel-size: expected a divisor of the 4 experts"),
     ("experts", "args.sh", "--num-experts 4", "--num-experts 8",
      "expected the shape of small"),
-    # * experts split otherwise than other layers
+    # * experts cut over some tensor ranks, or whole ones of another plan
     ("experts", "args.sh", "expert-tensor-parallel-size 2",
-     "expert-tensor-parallel-size 1",
-     "--expert-tensor-parallel-size: expected --tensor-model-parallel-size"),
+     "expert-tensor-parallel-size 3",
+     "--expert-tensor-parallel-size: expected --tensor-model-parallel-size 2 or 1"),
+    ("experts", "args.sh", "expert-tensor-parallel-size 2",
+     "expert-tensor-parallel-size 1", "etp: expected 0, got 1"),
     # * experts and tensor parallelism without sequence parallelism
     ("experts", "args.sh", "  --sequence-parallel\n", "",
      "--sequence-parallel: expected it with experts and tensor"),
@@ -375,8 +434,10 @@ BROKEN = [
      "expert_parallel_degree = 64",
      "expert_parallel_degree: expected a divisor of the 4 shard"),
     ("titan-experts", "job.toml", "expert_tensor_parallel_degree = 2",
-     "expert_tensor_parallel_degree = 1",
-     "expert_tensor_parallel_degree: expected tensor_parallel_degree 2"),
+     "expert_tensor_parallel_degree = 4",
+     "expert_tensor_parallel_degree: expected tensor_parallel_degree 2 or 1"),
+    ("titan-experts", "job.toml", "expert_tensor_parallel_degree = 2",
+     "expert_tensor_parallel_degree = 1", "etp: expected 0, got 1"),
     # DeepSpeed
     # * an unknown block
     ("speed", "ds.json", '"zero_optimization"', '"zero_optimisation"',
@@ -873,7 +934,9 @@ def test_cuts_inside_a_layer_are_refused():
 
 
 def test_unknown_targets_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match="--to: expected one of chakra"):
+    with pytest.raises(
+        UnknownNameError, match="--to: expected one of accelerate, chakra"
+    ):
         export(small_problem(), None, "megatrom")
 
 

@@ -620,6 +620,55 @@ def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
     assert "--vocab-size 32000, as mixtral-8x7b has it" in read.notes[0]
 
 
+EXPERTS = (
+    "python x.py --num-layers 8 --hidden-size 1024 --num-attention-heads 16 --swiglu "
+    "--seq-length 1024 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--vocab-size 32000 --tensor-model-parallel-size 2 --sequence-parallel "
+    "--num-experts 16 --moe-router-topk 2 --moe-ffn-hidden-size 512 "
+)
+
+
+def test_whole_experts_are_spread_over_tensor_ranks_too():
+    """Eight experts' ranks on 8 devices, of which 4 share data; also two copies."""
+    for ep, ranks in ((8, 1), (4, 2)):
+        text = (
+            f"{EXPERTS} --expert-model-parallel-size {ep} "
+            f"--expert-tensor-parallel-size 1 --use-distributed-optimizer"
+        )
+        strategy = launched(text, world=8).reading.launch.strategy
+        assert strategy == Strategy(dp=4, tp=2, ep=ep, etp=1, zero=1)
+        assert strategy.expert_ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            "--expert-model-parallel-size 16 --expert-tensor-parallel-size 1",
+            r"--expert-model-parallel-size: expected a divisor of data \* context \* "
+            r"tensor parallel = 4 \* 1 \* 2, got 16",
+        ),
+        (
+            "--expert-model-parallel-size 8",
+            r"expected a divisor of data \* context parallel = 4 \* 1, got 8",
+        ),
+        (
+            "--expert-model-parallel-size 2 --expert-tensor-parallel-size 4",
+            "--expert-tensor-parallel-size: expected --tensor-model-parallel-size 2 "
+            "or 1, got 4; plans cut experts over all tensor ranks or none",
+        ),
+        (
+            "--expert-model-parallel-size 8 --expert-tensor-parallel-size 1 "
+            "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+            "a divisor of the 4 data ranks and of the 1 of experts, got 2",
+        ),
+    ],
+)
+def test_experts_that_ranks_cannot_hold_are_refused(arguments, text):
+    with pytest.raises(InvalidPlanError, match=text):
+        launched(f"{EXPERTS} {arguments}", world=8)
+
+
 def test_arguments_are_named_as_a_script_sets_them():
     """Not where it computes with a variable, or has it in two arguments."""
     text = (
@@ -729,10 +778,10 @@ def test_modules_of_predictions_there_and_back_score_the_same(modules):
             ]
 
 
-@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
 @pytest.mark.parametrize("overlap", [(), ("tp", "weights", "gradients")])
-def test_megatron_there_and_back_scores_the_same(experts, overlap):
-    problem = for_target(small_problem(experts), "megatron")
+def test_megatron_there_and_back_scores_the_same(experts, etp, overlap):
+    problem = for_target(small_problem(experts, etp=etp), "megatron")
     settings = Settings(model=small_model(experts))
     for plan in uniform_plans(problem, every=499):
         for distributed in {False, plan.stages[0].strategy.zero < 2}:
@@ -744,13 +793,13 @@ def test_megatron_there_and_back_scores_the_same(experts, overlap):
             assert not found.notes
 
 
-@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize(("experts", "etp"), [(0, None), (4, None), (4, (1,))])
 @pytest.mark.parametrize(
     "overlap", [(), ("gradients",), ("tp", "weights", "gradients")]
 )
-def test_torchtitan_there_and_back_scores_the_same(experts, overlap):
+def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
     """An export says what of FSDP's own overlap the plan was priced with."""
-    problem = for_target(small_problem(experts), "torchtitan")
+    problem = for_target(small_problem(experts, etp=etp), "torchtitan")
     settings = Settings(model=small_model(experts), flavor="llama3/8B")
     done = 0
     for plain in uniform_plans(problem, every=97):

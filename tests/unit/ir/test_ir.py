@@ -250,6 +250,59 @@ def test_strategy_counts():
     assert strategy.data_ranks == 10
 
 
+def test_experts_are_spread_over_more_ranks_where_each_holds_whole_ones():
+    """60 devices: 10 share dense weights, 10/5 an expert; whole ones 30/15."""
+    cut = Strategy(dp=2, tp=3, cp=5, ep=5)
+    assert (cut.expert_tp, cut.data_ranks, cut.expert_ranks) == (3, 10, 2)
+    whole = Strategy(dp=2, tp=3, cp=5, ep=15, etp=1)
+    assert (whole.expert_tp, whole.data_ranks, whole.expert_ranks) == (1, 10, 2)
+    assert whole.layout == cut.layout
+    assert whole.degrees != replace(whole, etp=0, ep=5).degrees
+    alone = Strategy(tp=2)
+    assert not alone.shares_weights
+    assert replace(alone, etp=1).shares_weights
+    assert not replace(alone, etp=1, ep=2).shares_weights
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tp": 1, "etp": 1}, "etp: expected 1, .* got 1 with tp = 1; leave it out"),
+        ({"tp": 4, "etp": 2}, "etp: expected 1, .* got 2 with tp = 4; leave it out"),
+        ({"tp": 2, "ep": 2}, "ep: expected a divisor of dp \\* cp = 1, got 2"),
+        (
+            {"tp": 2, "ep": 4, "etp": 1},
+            "ep: expected a divisor of dp \\* cp \\* tp = 2, got 4",
+        ),
+    ],
+)
+def test_experts_that_ranks_cannot_hold_so(fields, text):
+    with pytest.raises(ValueError, match=text):
+        Strategy(**fields)
+
+
+def test_entries_differ_by_how_experts_are_cut():
+    """Two entries of one key are refused, those of another etp are not."""
+    split = {"tp": 2, "sequence_parallel": True}
+    entries = [make_cost(tp=2), make_cost(tp=2, etp=1), make_cost(**split)]
+    LayerKind(name="a", costs=(*entries, make_cost(etp=1, **split)))
+    with pytest.raises(ValueError, match=r"distinct values, got .*etp=1.* twice"):
+        LayerKind(name="a", costs=(*entries, entries[1]))
+    with pytest.raises(ValueError, match="leave it out"):
+        make_cost(etp=1)
+
+
+def test_rows_have_etp_where_a_strategy_states_it():
+    def names(strategy):
+        stage = Stage(layers=("a",), devices=2, strategy=strategy)
+        (row,) = Plan(replicas=1, micro_batch=1, stages=(stage,)).to_rows()
+        return [*row]
+
+    plain, whole = names(Strategy(tp=2)), names(Strategy(tp=2, etp=1))
+    assert "etp" not in plain
+    assert whole == [*plain[: plain.index("ep") + 1], "etp", *plain[-4:]]
+
+
 def test_a_job_or_its_plans_split_sequences():
     whole = Strategy(dp=2, tp=3, cp=5, ep=10)
     split = replace(whole, sequence_parallel=True)
@@ -291,6 +344,7 @@ def test_a_problem_with_the_choice_can_be_read_back():
         (Strategy(dp=2, tp=4, ep=2, zero=1), "dp2·tp4·ep2·zero1"),
         (Strategy(cp=2, recompute="full"), "cp2·recompute-full"),
         (Strategy(tp=8, sequence_parallel=True), "tp8·sp"),
+        (Strategy(tp=8, ep=8, etp=1), "tp8·ep8·etp1"),
         (
             Strategy(dp=2, tp=2, cp=2, ep=2, sequence_parallel=True),
             "dp2·tp2·sp·cp2·ep2",
@@ -585,6 +639,7 @@ def test_the_hash_changes_with_every_value():
         "recompute",
         "num_devices",
         "gradient_sync_overlap",
+        "etp",
     }
     assert len(hashes) > 40
 

@@ -14,7 +14,7 @@ from nest.hardware import Machine, machine
 from nest.hardware.calibration import Calibration
 from nest.ir.graph import CollectiveCall, Phase
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
-from nest.models.operators.base import Execution, Node, Operator, Split
+from nest.models.operators.base import Execution, Node, Operator, Product, Split
 from nest.models.operators.nodes import block_node, embedding_node, head_node
 from nest.models.operators.timing import layer_cost, operator_ns
 
@@ -818,6 +818,60 @@ def test_experts_are_cut_over_tensor_ranks_or_spread() -> None:
         ("all-to-all", "tp", 131_072, 2),
         ("all-to-all", "ep", 262_144, 2),
     ]
+
+
+def test_tensor_ranks_with_whole_experts_dispatch_their_own_tokens() -> None:
+    """16 experts of 512 over 8 of data and tensor ranks: 2 whole ones on each.
+
+    Of 1024 tokens a tensor rank has 256, which visit 512 experts: 131,072 values of
+    2 bytes go to 8 ranks. None are gathered: the products have 512 rows. What is
+    computed and kept is that of 8 experts in 4 parts, which gather all 2048 rows.
+    """
+    whole = block_node(MOE, Split(tp=4, ep=8, etp=1, sequence_length=1024))
+    cut = block_node(MOE, Split(tp=4, ep=2, sequence_length=1024))
+    up = {name: operators(node) for name, node in (("whole", whole), ("cut", cut))}
+    assert up["whole"]["mlp up"].products == (Product(256, 256, 512, 2),)
+    assert up["cut"]["mlp up"].products == (Product(256, 256, 128, 8),)
+    for name in ("router", "dispatch", "combine", "activation function"):
+        assert up["whole"][name] == up["cut"][name]
+    assert whole.expert_weights == cut.expert_weights
+    assert whole.weights == cut.weights
+    assert whole.kept_bytes == cut.kept_bytes
+    calls = [
+        (call.kind, call.axis, call.size_bytes, call.count)
+        for call in whole.collectives
+        if call.phase == "forward"
+    ]
+    dense = 2 * 1024 * 256
+    assert calls == [
+        ("all-gather", "tp", dense, 1),
+        ("reduce-scatter", "tp", dense, 1),
+        ("all-to-all", "ep", 262_144, 2),
+    ]
+
+
+def test_shared_experts_gather_tokens_where_others_are_whole() -> None:
+    """They are cut over tensor ranks: two regions, of attention and of them."""
+    block = replace(MOE, mlp=replace(MOE.mlp, shared_hidden=512))
+    node = block_node(block, Split(tp=4, ep=8, etp=1, sequence_length=1024))
+    regions = [
+        (call.kind, call.size_bytes, call.count)
+        for call in node.collectives
+        if (call.axis, call.phase) == ("tp", "forward")
+    ]
+    dense = 2 * 1024 * 256
+    assert regions == [("all-gather", dense, 2), ("reduce-scatter", dense, 2)]
+
+
+def test_tokens_for_whole_experts_are_sent_once_to_a_device() -> None:
+    """16 experts on 8 ranks of one node, 2 each: 7/15 of pairs share a device.
+
+    Each of two visits goes to one of 8 devices: 8 (1 - 14/16 · 13/15) = 29/15.
+    """
+    split = Split(tp=4, ep=8, etp=1, sequence_length=1024)
+    node = block_node(MOE, split, Execution(dispatch_node=8))
+    (size_bytes,) = {c.size_bytes for c in node.collectives if c.axis == "ep"}
+    assert size_bytes == 2 * round(131_072 * 29 / 15 / 2)
 
 
 def test_selective_recomputation_may_keep_a_fused_attention() -> None:

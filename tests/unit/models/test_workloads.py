@@ -428,7 +428,7 @@ def test_repeat_scales_all_but_working_bytes() -> None:
     node = decoder_layer(LLAMA2, split)
     one = layer_cost([(node, 1)], split, A100)
     four = layer_cost([(node, 4)], split, A100)
-    assert four.key == one.key == (2, 1, 1, False, 2)
+    assert four.key == one.key == (2, 1, 1, 0, False, 2)
     assert four.forward_ns == pytest.approx(4 * one.forward_ns)
     assert four.backward_ns == pytest.approx(4 * one.backward_ns)
     assert four.weight_bytes == 4 * one.weight_bytes

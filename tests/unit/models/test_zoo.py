@@ -618,7 +618,8 @@ def test_defaults_suit_every_model(model: Architecture) -> None:
     for size in choices.micro_batches:
         assert choices.global_batch % size == 0
     assert Degrees() in choices.degrees
-    for tp, cp, ep, samples in choices.degrees:
+    for tp, cp, ep, samples, etp in choices.degrees:
+        assert etp == 0
         assert samples * longest <= 2**15
         assert (
             model.why_not_split(
@@ -628,6 +629,75 @@ def test_defaults_suit_every_model(model: Architecture) -> None:
         )
     nodes = model.layers // choices.layers_per_node
     assert min(16, model.layers) <= nodes <= MAX_NODES
+
+
+@pytest.mark.parametrize(
+    ("etp", "named", "whole", "cut"),
+    [
+        (None, None, set(), {2, 4}),
+        ((1,), None, {2, 4}, set()),
+        ((1, 2, 4), None, {2, 4}, {2, 4}),
+        ((4,), None, set(), {4}),
+        ((1, 2), {"etp": {1}}, {2, 4}, {2}),
+        (None, {"etp": {1}}, {2, 4}, {2, 4}),
+    ],
+)
+def test_experts_are_whole_where_it_is_asked(etp, named, whole, cut) -> None:
+    """On several tensor ranks; a name adds to the default, not to a list."""
+    request = Request(tp=(2, 4), ep=(1, 8), etp=etp)
+    choices = choose(architecture("qwen3-30b-a3b"), H100, 16, request, named)
+    assert {d.tp for d in choices.degrees if d.etp} == whole
+    assert {d.tp for d in choices.degrees if not d.etp} == cut
+    graph = build_graph(architecture("qwen3-30b-a3b"), H100, choices)
+    (keys,) = {tuple(cost.key for cost in kind.costs) for kind in graph.kinds}
+    assert {(key[0], key[3]) for key in keys} == {
+        *((tp, 1) for tp in whole),
+        *((tp, 0) for tp in cut),
+    }
+
+
+def test_one_tensor_rank_has_whole_experts_anyway() -> None:
+    request = Request(tp=(1, 2), ep=(8,), etp=(1,))
+    choices = choose(architecture("mixtral-8x7b"), H100, 16, request)
+    assert {(d.tp, d.etp) for d in choices.degrees} == {(1, 0), (2, 1)}
+
+
+def test_whole_experts_need_experts_and_split_sequences() -> None:
+    dense, sparse = architecture("llama3-8b"), architecture("mixtral-8x7b")
+    with pytest.raises(InvalidOptionError, match="etp: expected none, as llama3-8b"):
+        choose(dense, H100, 16, Request(etp=(1,)))
+    named = {"etp": {1}}
+    assert choose(dense, H100, 16, None, named) == choose(dense, H100, 16)
+    request = Request(tp=(2,), etp=(1,), sequence_parallel=(False,))
+    with pytest.raises(InvalidOptionError, match="etp: expected sequence parallelism"):
+        choose(sparse, H100, 16, request)
+    # Where plans choose, whole experts come with it.
+    request = Request(tp=(2,), ep=(8,), etp=(1, 2), sequence_parallel=(False, True))
+    graph = build_graph(sparse, H100, choose(sparse, H100, 16, request))
+    for kind in graph.kinds:
+        assert {(cost.etp, cost.sequence_parallel) for cost in kind.costs} == {
+            (0, False),
+            (0, True),
+            (1, True),
+        }
+
+
+#: Devices and degrees of a size that launch scripts of Megatron-LM have with
+#: ``--expert-tensor-parallel-size 1``.
+RECIPES = {
+    "mixtral-8x7b": (128, {"tp": 2, "pp": 4, "ep": 8}),
+    "qwen3-30b-a3b": (16, {"tp": 4, "pp": 2, "ep": 4}),
+    "deepseek-v3": (1024, {"tp": 2, "pp": 16, "ep": 64}),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_with_whole_experts_have_a_cost(name) -> None:
+    """Their degrees are among those of plans that name them."""
+    devices, settings = RECIPES[name]
+    named = {key: {value} for key, value in {**settings, "etp": 1}.items()}
+    choices = choose(architecture(name), H100, devices, None, named)
+    assert Degrees(settings["tp"], 1, settings["ep"], 1, 1) in choices.degrees
 
 
 def test_plans_may_choose_where_sequences_are_split() -> None:
