@@ -46,9 +46,9 @@ from nest.models.architectures import Architecture
 FILE, ZERO3, DEEPSPEED = "accelerate.yaml", "zero3.yaml", "zero3-ds.json"
 START = (
     f"On host I of hostfile: accelerate launch --config_file {FILE} --num_machines N "
-    f"--machine_rank I --main_process_ip FIRST_HOST your_trainer.py with the arguments "
-    f"of accelerate-trainer.json ({{world}} processes). Where there is {ZERO3}, it runs "
-    f"the same plan with DeepSpeed."
+    f"--machine_rank I --main_process_ip FIRST_HOST trainer.py with the arguments "
+    f"of accelerate-trainer.json ({{world}} processes). Where there is {ZERO3}, it "
+    f"runs the same plan with DeepSpeed."
 )
 mesh_of = usual_mesh
 
