@@ -119,6 +119,18 @@ def why_not_contexts(problem: Problem) -> str | None:
     return None
 
 
+def why_not_experts(problem: Problem) -> str | None:
+    """Return why a planner that cuts experts as other layers cannot search, if so."""
+    for kind in problem.graph.kinds:
+        if any(cost.etp for cost in kind.costs):
+            return (
+                f"$.graph.kinds: expected costs without etp, as the planner cuts "
+                f"experts over all tensor ranks, got some in kind {kind.name!r}; "
+                f"leave --etp out or use solver dp"
+            )
+    return None
+
+
 def alone(problem: Problem) -> list[Problem]:
     """Return a problem per strategy that all stages of a plan may share.
 
@@ -297,7 +309,7 @@ class Planner(ABC):
 
     def unsupported(self, problem: Problem) -> str | None:
         """Return why this problem cannot be searched, or ``None``."""
-        refusals = (*self.refusals, why_not_whole)
+        refusals = (*self.refusals, why_not_whole, why_not_experts)
         reasons = (why_not(problem) for why_not in refusals)
         return next(filter(None, reasons), None)
 

@@ -131,6 +131,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         f"vocab-size=1024 {_LAUNCH}",
         f"import megatron-args FILE --cluster dgx-h100x16 --set SEQ=1024 {_LAUNCH}",
     ),
+    "maxtext": (f"import maxtext FILE --cluster dgx-h100x16 {_LAUNCH}",),
     "torchtitan": (f"import torchtitan FILE --cluster dgx-h100x8 {_LAUNCH}",),
     "deepspeed": (
         f"import deepspeed FILE --cluster dgx-h100x8 --model gpt2 "

@@ -36,7 +36,7 @@ from nest.certificates.certify import certify
 from nest.cli.inspecting import check_command
 from nest.cost.score import score
 from nest.errors import InvalidProblemError, NestError
-from nest.frameworks import deepspeed, torchtitan
+from nest.frameworks import deepspeed, maxtext, torchtitan
 from nest.frameworks.export import export, target_of
 from nest.frameworks.importing import Site, build
 from nest.frameworks.megatron_configs import read_config
@@ -70,7 +70,12 @@ from tests.inside import run_inside
 from tests.loopback import good_plan, tiny_problem
 from tests.unit.audits.test_nest_artifact import chain_document
 from tests.unit.audits.test_piper import workload
-from tests.unit.frameworks import test_export, test_launch_configs, test_launch_scripts
+from tests.unit.frameworks import (
+    test_export,
+    test_launch_configs,
+    test_launch_scripts,
+    test_maxtext,
+)
 from tests.unit.profiles import test_profiles
 from tests.unit.topology.test_topology_files import DATA, HOW
 
@@ -389,6 +394,12 @@ def _titan(path: Path) -> None:
     build(launch, shape, Site([(machine("dgx-h100"), world)]))
 
 
+def _maxtext(path: Path) -> None:
+    text = read_text(path, NestError)
+    launch, shape, _ = maxtext.read_foreign(text, str(path), WORLD)
+    build(launch, shape, _site(), target="maxtext")
+
+
 def _layer(path: Path) -> None:
     decode_layer(read_bytes(path, NestError), str(path))
 
@@ -509,6 +520,11 @@ READERS: dict[str, Reader] = {
     ),
     "deepspeed": Reader(
         ".json", lambda: [_exported("speed")["ds.json"].encode()], _speed
+    ),
+    "maxtext": Reader(
+        ".yml",
+        lambda: [_exported("max")["config.yml"].encode(), test_maxtext.FILE.encode()],
+        _maxtext,
     ),
     "export args.sh": _reread("plain", "args.sh"),
     "export hosts": _reread("replicas", "hostfile"),

@@ -169,6 +169,30 @@ def torchtitan_command(request: launch_files.TorchtitanRequest, output: str) -> 
     return _import(request, output)
 
 
+@import_group.command("maxtext")
+@takes(launch_files.MaxTextRequest)
+@output_option("problem")
+def maxtext_command(request: launch_files.MaxTextRequest, output: str) -> int:
+    """Import a configuration of MaxText: a problem, and its plan.
+
+    FILE has the keys that differ from base.yml; '--say KEY=VALUE' is a key on MaxText's
+    command line.
+    """
+    return _import(request, output)
+
+
+@import_group.command("accelerate")
+@takes(launch_files.AccelerateRequest)
+@output_option("problem")
+def accelerate_command(request: launch_files.AccelerateRequest, output: str) -> int:
+    """Import a configuration of Hugging Face Accelerate: a problem, and its plan.
+
+    Arguments of the trainer are read from NAME-trainer.json beside NAME.yaml, or given
+    with '--say per_device_train_batch_size=4 --say max_length=4096'.
+    """
+    return _import(request, output)
+
+
 @import_group.command("deepspeed")
 @takes(launch_files.DeepSpeedRequest)
 @output_option("problem")

@@ -15,7 +15,7 @@ from nest.cli.inputs import Group, write_record, write_text
 from nest.cli.options import Files, takes
 from nest.cli.progress import hint
 from nest.cli.saying import say
-from nest.constraints.targets import names
+from nest.constraints.targets import ANY, names
 from nest.errors import InvalidOptionError, NestError, UnknownNameError
 from nest.hardware import find_cluster
 from nest.hardware.cluster_file import decode_cluster
@@ -232,7 +232,7 @@ def problem_command(request: NewProblemRequest, files: Files) -> int:
         ):
             value = _answer(text, "0", integer(0), getattr(request, name))
             answers[name] = value or None
-        text = "Framework (any, megatron, torchtitan, deepspeed, maxtext)"
+        text = f"Framework ({', '.join((ANY, *names()[:-1]))})"
         read = one_of(*names())
         answers["target"] = _answer(text, "any", read, request.target)
     problem = replace(request, **answers).find_problem()

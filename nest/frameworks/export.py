@@ -38,7 +38,7 @@ from nest.models.stated import shape_of
 #: Targets, and the modules that write and read them.
 TARGETS = {
     name: f"nest.frameworks.{name}"
-    for name in ("megatron", "torchtitan", "deepspeed", "maxtext")
+    for name in ("megatron", "torchtitan", "deepspeed", "maxtext", "accelerate")
 }
 
 #: What else plans are written as: no framework's files, so any plan's.

@@ -6,13 +6,15 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import yaml
 from msgspec.structs import replace
 
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidPlanError, UnknownNameError
+from nest.frameworks.arguments import ignored_note
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
@@ -31,6 +33,7 @@ from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
+from nest.models.zoo import architecture
 
 FILE = "config.yml"
 START = (
@@ -41,9 +44,21 @@ START = (
 #: Bytes of the optimizer state beside what layers count: fp32 weights.
 STATE_BYTES = 10
 _GRADIENTS = {2: "bfloat16", 4: "float32"}
-_AXES = ("data", "fsdp", "pipeline", "context", "tensor", "expert")
+_AXES = (
+    *("data", "fsdp", "pipeline", "context"),
+    *("tensor", "tensor_sequence", "expert"),
+)
+_NETWORKS = ("ici", "dcn")
 
 TABLE = read_data("maxtext", KeyTable)
+_BASE = read_data("maxtext_base", dict[str, Any])
+
+#: Keys of the shape, which a file that names its model leaves out.
+_SHAPE = tuple(name for name in _BASE if name in TABLE.keys and name[:4] == "base")
+#: What MaxText calls models, where nest has another name.
+_MODELS = {"deepseek3-671b": "deepseek-v3", "kimi-k2-1t": "kimi-k2"}
+#: Values that stand for none.
+_NONE = {"quantization": "", "base_moe_mlp_dim": -1, "num_pipeline_microbatches": -1}
 
 
 def mesh_of(launch: Launch) -> Mesh:
@@ -166,34 +181,128 @@ def _batch(run: Launch) -> dict[str, Any]:
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     """Read an export of this module; ``ExportModule.read`` says its errors."""
     world = len(read_hosts(files))
-    with refusing(FILE, InvalidPlanError):
-        document = parse_yaml(files[FILE])
-    if not isinstance(document, dict):
-        raise InvalidPlanError(
-            f"{FILE}: expected keys with values, got something else; correct it"
-        )
-    config = KeyedFile(document, FILE, TABLE)
+    config = KeyedFile(_document(files[FILE], FILE), FILE, TABLE)
     config.check_written()
     config.check_values()
-    launch, written = _read(config, world)
+    written = _read_model(config)
+    launch = _read(config, world, written)
     length = length_of(launch)
     check_shape(FILE, replace(model, max_sequence=length), written, length)
     return launch, None
 
 
-def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
-    data, fsdp, stages, cp, tensor, ep = (
-        config.get(f"ici_{axis}_parallelism") for axis in _AXES
+def _document(text: str, where: str) -> dict[str, Any]:
+    """Return the keys of a configuration."""
+    with refusing(where, InvalidPlanError):
+        document = parse_yaml(text)
+    if not isinstance(document, dict):
+        raise InvalidPlanError(
+            f"{where}: expected keys with values, got something else; correct it"
+        )
+    return document
+
+
+def read_foreign(
+    text: str,
+    where: str,
+    world: int,
+    overrides: Sequence[tuple[str, str]] = (),
+    model: Architecture | None = None,
+    ignore: Sequence[str] = (),
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Read a configuration of a user, and return notes for the user too.
+
+    Parameters
+    ----------
+    text, where
+        The file, and its name for messages. It has what differs from ``base.yml``.
+    world
+        Devices.
+    overrides
+        Keys as on MaxText's command line, with their values.
+    model
+        The model, where the file does not say it.
+    ignore
+        Keys that nest does not know, and that change no plan.
+
+    Raises
+    ------
+    InvalidPlanError
+        If a value is out of range or contradicts another one.
+    """
+    document = _document(text, where)
+    for name, value in overrides:
+        with refusing(f"--say {name}", InvalidPlanError):
+            document[name] = parse_yaml(value)
+    document.pop("base_config", None)  # its name differs with the release
+    config = KeyedFile(document, where, TABLE, _lines(text).get, ignore)
+    notes = ignored_note(where, config.ignored())
+    model = _named_model(config, model)
+    document |= {name: value for name, value in _BASE.items() if name not in document}
+    for name, none in _NONE.items():
+        if document.get(name) == none:
+            del document[name]
+    document["base_config"] = "base.yml"
+    stages = prod(config.get(f"{x}_pipeline_parallelism") for x in _NETWORKS)
+    if stages > 1:
+        document.setdefault("num_pipeline_microbatches", stages)
+    _fill_axes(config, world)
+    config.check_values()
+    model = model or _read_model(config)
+    # Plans for MaxText have its schedule, also those of one stage.
+    launch = replace(_read(config, world, model), schedule="gpipe")
+    return launch, model, notes
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return the line of every key."""
+    lines = enumerate(text.splitlines(), 1)
+    return {line.partition(":")[0].strip(): index for index, line in lines}
+
+
+def _named_model(config: KeyedFile, model: Architecture | None) -> Architecture | None:
+    """Return the model that a file names, ``None`` if it states a shape."""
+    name = config.document.pop("model_name", "default")
+    if model is None and name != "default":
+        try:
+            model = architecture(_MODELS.get(str(name), str(name)))
+        except UnknownNameError:
+            expected = "a model that is known, or --model"
+            raise config.refuse("model_name", expected, name) from None
+    for key in _SHAPE if model is not None else ():
+        if key in config.document:
+            raise config.refuse(key, "it or the name of a model", "both of them")
+    return model
+
+
+def _fill_axes(config: KeyedFile, world: int) -> None:
+    """Write the number of devices that are left where an axis is -1.
+
+    Two of them are so in ``base.yml``: with the axis inside a slice there is one slice.
+    """
+    names = [f"{x}_{axis}_parallelism" for x in _NETWORKS for axis in _AXES]
+    degrees = {name: config.get(name) for name in names}
+    slices, fsdp = "dcn_data_parallelism", "ici_fsdp_parallelism"
+    if degrees[slices] == degrees[fsdp] == -1:
+        degrees[slices] = config.document[slices] = 1
+    others = max(1, abs(prod(degrees.values())))
+    for name in (slices, fsdp):
+        if degrees[name] == -1:
+            config.document[name] = max(1, world // others)
+
+
+def _read(config: KeyedFile, world: int, model: Architecture) -> Launch:
+    data, fsdp, stages, cp, tensor, sequence, ep = (
+        prod(config.get(f"{network}_{axis}_parallelism") for network in _NETWORKS)
+        for axis in _AXES
     )
-    sequence = config.get("ici_tensor_sequence_parallelism")
     tp = tensor * sequence
     if tensor > 1 and sequence > 1:
         raise config.refuse("ici_tensor_parallelism", "one tensor axis", "two")
     product = data * fsdp * stages * cp * tp * ep
-    if product != world:
+    if product != world or min(data, fsdp) < 1:
         expected = f"axes whose product is the {world} devices"
         raise config.refuse("ici_data_parallelism", expected, product)
-    model = _read_model(config)
     _check_split(config, model, tp, ep)
     sharded = fsdp * ep * cp > 1
     over_data = config.get("shard_optimizer_over_data")
@@ -217,27 +326,24 @@ def _read(config: KeyedFile, world: int) -> tuple[Launch, Architecture]:
             "num_pipeline_microbatches", f"a multiple of the {stages} stages", micro
         )
     gradient_bytes = {name: size for size, name in _GRADIENTS.items()}
-    return (
-        Launch(
-            tp=tp,
-            cp=cp,
-            dp=ranks,
-            ep=ep,
-            replicas=replicas,
-            stages=stages,
-            chunks=chunks,
-            schedule="gpipe" if stages > 1 else "1f1b",
-            zero=3 if sharded else int(over_data and ranks > 1),
-            recompute=config.get("remat_policy"),
-            micro_batch=batch // micro // replicas,
-            global_batch=batch,
-            sequence_length=config.get("max_target_length"),
-            sequence_parallel=sequence > 1,
-            dtype=config.get("quantization") or "bf16",
-            gradient_bytes=gradient_bytes[config.get("grad_dtype")],
-            state_bytes=STATE_BYTES,
-        ),
-        model,
+    return Launch(
+        tp=tp,
+        cp=cp,
+        dp=ranks,
+        ep=ep,
+        replicas=replicas,
+        stages=stages,
+        chunks=chunks,
+        schedule="gpipe" if stages > 1 else "1f1b",
+        zero=3 if sharded else int(over_data and ranks > 1),
+        recompute=config.get("remat_policy"),
+        micro_batch=batch // micro // replicas,
+        global_batch=batch,
+        sequence_length=config.get("max_target_length"),
+        sequence_parallel=sequence > 1,
+        dtype=config.get("quantization") or "bf16",
+        gradient_bytes=gradient_bytes[config.get("grad_dtype")],
+        state_bytes=STATE_BYTES,
     )
 
 

@@ -186,8 +186,7 @@ def write(
         values["compile"] = {"enable": True}
     if run.dtype == "fp8":
         values["model"]["converters"] = [_FLOAT8]
-    hidden = [name for name in run.overlap if name in _BY_ITSELF]
-    overlap = f"# {_OVERLAP}{', '.join(hidden) or 'none'}\n"
+    overlap = overlap_comment(run)
     start = "# Start it in this folder: it names a file.\n" * bool(files)
     return {FILE: f"# {heading}\n{overlap}{start}{_toml(values)}", **files}
 
@@ -395,7 +394,7 @@ def read_foreign(
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers, read_file)
     _check_degrees(job, launch, model)
-    overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
+    overlap = (*launch.overlap, *fsdp_overlap(text, where, launch))
     notes = (*notes, *_checkpointing_note(job, launch))
     return replace(launch, overlap=overlap), model, notes
 
@@ -447,7 +446,13 @@ def _checkpointing_note(job: KeyedFile, launch: Launch) -> tuple[str, ...]:
     )
 
 
-def _fsdp_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
+def overlap_comment(launch: Launch) -> str:
+    """Return the line of an export that says what FSDP overlaps in its plan."""
+    hidden = [name for name in launch.overlap if name in _BY_ITSELF]
+    return f"# {_OVERLAP}{', '.join(hidden) or 'none'}\n"
+
+
+def fsdp_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
     """Return what FSDP overlaps: of an export, what its plan does."""
     comment = re.search(rf"^# {_OVERLAP}(.*)$", text, re.MULTILINE)
     if comment is None:

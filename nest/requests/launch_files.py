@@ -43,16 +43,16 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
-IGNORE: Any = setting(
-    "--ignore NAME",
-    "What nest does not know of the file, and what changes no plan; repeatable.",
-    anything,
-    multiple=True,
-)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
     _assignments,
+    multiple=True,
+)
+IGNORE: Any = setting(
+    "--ignore NAME",
+    "An argument or key of the file that does not count; repeatable.",
+    pairs,
     multiple=True,
 )
 
@@ -61,6 +61,7 @@ class LaunchReading(NamedTuple):
     """What a file says, with notes for the user, as ``build`` takes it.
 
     ``software`` is the name of what runs it, by default the framework's.
+    With ``plan_order`` the framework puts ranks where the plan has them.
     """
 
     launch: Launch
@@ -70,6 +71,7 @@ class LaunchReading(NamedTuple):
     target: str = ANY
     selective_operators: bool = False
     software: str | None = None
+    plan_order: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,11 +183,17 @@ class LaunchFileRequest(Request, command="nest import"):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
+        from nest.frameworks.launch import rank_map_of, usual_mesh
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
+        if reading.plan_order:
+            launch = reading.launch
+            stride, mesh = launch.world // launch.replicas, usual_mesh(launch)
+            order = range(launch.world) if devices is None else devices
+            devices = tuple(order[rank] for rank in rank_map_of(launch, stride, mesh))
         freedom = Freedom(
             self.layers_per_node, any_sequences, reading.selective_operators
         )
@@ -286,6 +294,60 @@ class TorchtitanRequest(LaunchFileRequest):
         return LaunchReading(
             *(launch, model, notes), selective_operators=by_operators, software=software
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxTextRequest(LaunchFileRequest):
+    """A configuration of MaxText."""
+
+    FRAMEWORK: ClassVar[str] = "maxtext"
+
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a configuration says."""
+        from nest.frameworks.maxtext import read_foreign
+
+        launch, model, notes = read_foreign(
+            *(self.text, self.path, num_ranks, [*self.say]),
+            *(self.architecture, self.ignore),
+        )
+        # Of its mesh, data is outside the stages, and fsdp inside (mesh_axes).
+        outside = launch.zero < 2 and launch.stages > 1
+        return LaunchReading(
+            launch, model, notes, outside, target="maxtext", plan_order=not outside
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccelerateRequest(LaunchFileRequest):
+    """A configuration of Hugging Face Accelerate."""
+
+    FRAMEWORK: ClassVar[str] = "accelerate"
+
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
+
+    def read(self, num_ranks: int) -> LaunchReading:
+        """Return what a configuration says, with the arguments of a trainer."""
+        from nest.frameworks.accelerate import read_foreign
+
+        def read_sibling(name: str) -> str:
+            path = Path(self.path).with_name(name)
+            return read_text(str(path)) if path.is_file() else ""
+
+        model = self.architecture
+        if model is None:
+            raise InvalidOptionError(
+                "--model: expected a value, got none, and the configuration does not "
+                "say it; add it"
+            )
+        launch, notes = read_foreign(
+            *(self.text, self.path, num_ranks, model, [*self.say]),
+            *(read_sibling, self.ignore),
+        )
+        return LaunchReading(launch, model, notes, target="accelerate")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ NAMES_OF_TARGETS = {
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "maxtext": "MaxText",
+    "accelerate": "Accelerate",
 }
 
 #: What the entries of the table begin with that run plans of a target, or are based on.

@@ -16,6 +16,7 @@ from nest.constraints.pins import restrict
 from nest.cost.score import score
 from nest.ir import LayerCost, Problem, Strategy
 from nest.ir.job import Optimizer
+from nest.solvers.registry import get_solver, solver_names
 from tests.builders import PAIRS, call, make_cost, make_plan, make_problem, with_job
 from tests.independent.scorer import score as independent_score
 from tests.semantics.proofs import SOLVERS, check
@@ -169,5 +170,13 @@ def test_a_neighbor_with_one_tensor_rank_has_whole_experts_anyway():
     assert half.score.step_quanta == 8
 
 
-def test_solvers_are_the_exact_ones():
-    assert SOLVERS == ("brute", "dp", "cpsat", "milp")
+def test_planners_that_do_not_know_whole_experts_refuse_them():
+    """All but the exact solvers, and zb, which orders the passes of a plan of dp."""
+    problem = four(moe(ep=2), moe(ep=2, etp=1))
+    for name in solver_names():
+        reason = get_solver(name)().unsupported(problem)
+        if name in SOLVERS:
+            assert reason is None
+        elif name != "zb":
+            assert reason is not None
+            assert "expected costs without etp" in reason

@@ -156,6 +156,13 @@ def _of_plan(rules: Rules, problem: Problem, plan: Plan) -> Iterator[_Check]:
         "false",
         rules.distributed_optimizer,
     )
+    yield _Check(
+        plan.num_blocks == 1 or "pp" not in rules.single.value,
+        "stages",
+        plan.num_blocks,
+        "1",
+        rules.single,
+    )
     batch, samples = problem.job.global_batch, plan.replicas * plan.micro_batch
     yield _Check(
         rules.uneven_batches.value or batch % samples == 0,
@@ -184,6 +191,10 @@ def _of_stage(
                 f"{name} {_listed(rule.value or ())}",
                 rule,
             )
+    for name in ("tp", "ep"):
+        for value in {getattr(s, name): None for s in stage.layer_strategies}:
+            holds = value == 1 or name not in rules.single.value
+            yield _Check(holds, location, f"{name}={value}", f"{name} 1", rules.single)
     whole = rules.whole_experts_from
     for s in dict.fromkeys(stage.layer_strategies):
         if not has_experts_cut_so(rules, s):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets.memory import optimizer_of
 from nest.constraints.targets.records import (
+    FIELDS,
     Framework,
     Rules,
     Shape,
@@ -92,6 +93,8 @@ def for_target(
         target, job, "context_parallel", rules.context_parallel.value
     )
     fields |= _tensor_degrees(target, rules, problem, shape)
+    for name in rules.single.value:
+        fields[FIELDS[name]] = _limited(target, job, FIELDS[name], (1,))
     changed = replace(
         job,
         optimizer=optimizer,

@@ -31,7 +31,7 @@ T = TypeVar("T")
 ANY = "any"
 
 #: Targets with a file.
-NAMES = ("megatron", "torchtitan", "deepspeed", "maxtext")
+NAMES = ("megatron", "torchtitan", "deepspeed", "maxtext", "accelerate")
 
 Gradients = Literal["fp32", "bf16"]
 
@@ -64,6 +64,8 @@ class Rules(Record, frozen=True, kw_only=True):
         As the fields of :class:`~nest.ir.job.Job`.
     sharded_with, micro_batch_count
         The same.
+    single
+        Degrees that are 1 there.
     one_stage
         The same, as far as a graph has these kinds.
     unknown_kinds
@@ -105,6 +107,7 @@ class Rules(Record, frozen=True, kw_only=True):
     """
 
     uniform: Rule[tuple[Shared, ...]]
+    single: Rule[tuple[Sharding, ...]]
     even_layers: Rule[bool]
     one_stage: Rule[tuple[str, ...]]
     unknown_kinds: Rule[tuple[str, ...]]
@@ -209,6 +212,14 @@ def kinds_in_one_stage(rules: Rules, problem: Problem) -> tuple[str, ...]:
     kinds = [layer.kind for layer in problem.graph.layers]
     present = tuple(name for name in rules.one_stage.value if name in kinds)
     return present if sum(map(kinds.count, present)) > 1 else ()
+
+
+#: The fields of a job that hold the degrees that may be single.
+FIELDS: dict[Sharding, str] = {
+    "tp": "tensor_parallel",
+    "ep": "expert_parallel",
+    "pp": "pipeline_parallel",
+}
 
 
 def unknown_layers(rules: Rules, problem: Problem) -> dict[str, int]:

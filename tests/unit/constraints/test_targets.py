@@ -68,7 +68,7 @@ def test_every_rule_has_a_source():
 def test_unknown_targets_are_refused_with_a_hint():
     with pytest.raises(
         UnknownNameError,
-        match=r"target: expected one of any, deepspeed, maxtext, megatron, "
+        match=r"target: expected one of accelerate, any, deepspeed, maxtext, megatron, "
         r"torchtitan; got 'megatrn'; did you mean 'megatron'\?",
     ):
         target("megatrn")
@@ -94,6 +94,7 @@ def test_what_training_keeps_per_weight():
         "torchtitan": (2, 4, 10),
         "deepspeed": (2, 2, 12),
         "maxtext": (2, 4, 10),
+        "accelerate": (2, 4, 10),
         "any": (2, 2, 12),
     }
     smaller = optimizer_of(target("megatron"), "bf16", "adam-8bit")
@@ -220,6 +221,17 @@ def test_heads_that_are_not_copied_limit_tensor_parallelism():
             four_layers(sequence_parallel=True, tensor_parallel=(2,)),
             *("torchtitan", None, ONE_HEAD),
         )
+
+
+def test_data_ranks_alone_are_left():
+    """Accelerate has no stages, and neither tensor nor expert ranks."""
+    job = for_target(four_layers(sequence_parallel=True), "accelerate").job
+    assert (job.tensor_parallel, job.expert_parallel) == ((1,), (1,))
+    assert (job.pipeline_parallel, job.context_parallel) == ((1,), (1,))
+    plan = make_plan(("in b0 b1", Strategy(tp=2)), ("b2 b3 out", SINGLE))
+    listed = texts("accelerate", four_layers(sequence_parallel=True), plan)
+    assert "stages: 2 | 1" in listed
+    assert "stage 1: tp=2 | tp 1" in listed
 
 
 def test_samples_are_cut_into_pieces():

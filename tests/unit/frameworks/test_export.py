@@ -930,7 +930,9 @@ def test_cuts_inside_a_layer_are_refused():
 
 
 def test_unknown_targets_list_the_known_ones():
-    with pytest.raises(UnknownNameError, match="--to: expected one of chakra"):
+    with pytest.raises(
+        UnknownNameError, match="--to: expected one of accelerate, chakra"
+    ):
         export(small_problem(), None, "megatrom")
 
 

@@ -57,8 +57,8 @@ CONTROLS = (
 )
 
 
-#: A ZeRO stage that each framework can run with pipeline stages.
-ZERO = {"megatron": 1, "torchtitan": 2, "deepspeed": 1, "maxtext": 0}
+#: A ZeRO stage that each framework can run, with pipeline stages if it has any.
+ZERO = {"megatron": 1, "torchtitan": 2, "deepspeed": 1, "maxtext": 0, "accelerate": 3}
 
 
 def named(problem: Problem, name: str) -> Problem:
@@ -104,7 +104,8 @@ def run_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
 def test_no_export_runs_a_name(target, name, tmp_path):
     problem = named(for_target(small_problem(), target), name)
     strategy = Strategy(dp=8, zero=ZERO[target])
-    plan = replace(small_plan(problem, strategy, (4, 4)), solver=name)
+    counts = (8,) if target == "accelerate" else (4, 4)
+    plan = replace(small_plan(problem, strategy, counts), solver=name)
     model = replace(small_model(), name=name)
     settings = Settings(model=model, flavor="llama3/8B")
     files = export(problem, plan, target, settings)
