@@ -3,8 +3,9 @@
 Predicts the bundled runs and those of the shared files, keeps the
 figures in ``bench/results/validation.json``, and writes them, beside those of
 sources that were held out (``bench/results/calibration.json``), between the
-marks of ``accuracy.md``. Also plans the built-in problems, and writes the MFU
-of their best plans and of published runs into ``published-plans.md``.
+marks of ``accuracy.md``; ``bench/results/ranking.md`` lists groups of many devices.
+Also plans the built-in problems, and writes the MFU of their best plans and of
+published runs into ``published-plans.md``.
 
     python bench/validation.py [FILE …]
 """
@@ -16,6 +17,7 @@ import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,12 @@ from nest.validation.flops import counted_flops
 from nest.validation.predict import predict
 from nest.validation.reading import published_rows, read_rows
 from nest.validation.report import (
+    SAME_PROBLEM,
     Assessment,
     assess,
     device_family,
     error_figures,
+    ranking_groups,
     source_of,
     validation_document,
 )
@@ -377,6 +381,53 @@ def mfu_table(plans: Sequence[dict[str, Any]]) -> str:
     )
 
 
+#: Devices from which groups are listed one by one.
+LARGE = 128
+
+
+def large_groups(outcomes: Iterable[Assessment]) -> str:
+    """Return a page with the groups of :data:`LARGE` devices or more, one a line."""
+    same = attrgetter(*SAME_PROBLEM)
+    problems: dict[Any, list[Assessment]] = {}
+    for outcome in outcomes:
+        if outcome.time_error is not None and (outcome.row.num_devices or 0) >= LARGE:
+            problems.setdefault(same(outcome.row), []).append(outcome)
+    lines = []
+    for members in problems.values():
+        for group in ranking_groups(members):
+            predicted = min(members, key=lambda x: x.predicted_s or 0.0).row
+            measured = min(members, key=lambda x: x.measured_s or 0.0).row
+            correlation = group.correlation
+            lines.append(
+                (
+                    short_source(group.source),
+                    group.title,
+                    len(group.measured_s),
+                    "–" if correlation is None else f"{correlation:.2f}",
+                    percent(group.regret),
+                    f"{predicted.dp} / {measured.dp}",
+                )
+            )
+    more = sum(int(a) > int(b) for a, b in (x[-1].split(" / ") for x in lines))
+    fewer = sum(int(a) < int(b) for a, b in (x[-1].split(" / ") for x in lines))
+    return (
+        f"# {len(lines)} groups of {LARGE} devices or more\n\n"
+        f"`python bench/validation.py` writes this list: all public groups of at least "
+        f"three configurations of one model, cluster and batch that the shared rows "
+        f"have. *Extra* is the measured time of the configuration predicted to be "
+        f"fastest over the fastest measured one, in %. The predicted best has more "
+        f"data parallelism than the measured best in {more} groups, less in "
+        f"{fewer}.\n\n"
+        + table(
+            "source | group | configurations | Spearman | extra, % | dp: predicted / "
+            "measured best",
+            sorted(lines),
+            "llrrrr",
+        )
+        + "\n"
+    )
+
+
 TOGETHER = "all shared files"
 
 
@@ -398,6 +449,8 @@ def main() -> None:
         "validation",
         {"files": documents, "functional_tests": tests, "best_plans": plans},
     )
+    page = large_groups(outcomes[TOGETHER])
+    result_path("ranking").with_suffix(".md").write_text(page, encoding="utf-8")
     calibration = json.loads(result_path("calibration").read_text())
     fitted, held_out = calibration["fitted"], calibration["held_out"]
     text = accuracy(documents, fitted, held_out)

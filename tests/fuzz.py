@@ -25,6 +25,7 @@ from random import Random
 from typing import Any, NoReturn
 
 from nest.errors import NestError
+from nest.frameworks.faults import FaultsError
 from tests.broken import broken
 from tests.commands import READ, line_of, run
 from tests.readers import READERS
@@ -86,7 +87,8 @@ def complaint(reader: str, data: bytes, folder: Path, line: str = READ) -> str |
             kind.read(path)
     except NestError as error:
         text = str(error)
-        if "\n" in text or not text or len(text) > 12_000:
+        several = isinstance(error, FaultsError)
+        if ("\n" in text) != several or not text or len(text) > 12_000:
             raise AssertionError(f"no line: {text!r}") from error
         return text
     return None

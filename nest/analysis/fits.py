@@ -39,6 +39,7 @@ from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import RECOMPUTE, Plan, Stage
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
+from nest.models.stated import shape_of
 from nest.solvers.cell import OnProgress
 from nest.uncertainty.headroom import FITS, FitsWord, fits_word
 from nest.uncertainty.intervals import (
@@ -409,8 +410,8 @@ class _Search:
         self.plan = replace(plan, problem_hash=None, solver=None)
         self.device_time_ns = verdict.step_time_ns * self.devices
         self.before = settings_of_plan(problem, plan)
-        self.target = target
-        if target is not None and inexpressible(target, problem, plan):
+        self.target, self.shape = target, shape_of(problem)
+        if target is not None and inexpressible(target, problem, plan, self.shape):
             self.target = None
         self.options = list(_options(wide, partial(cut, wide)))
 
@@ -464,7 +465,7 @@ class _Search:
         model = self.models[devices]
         try:
             verdict = score(problem, plan, model)
-            if self.target and inexpressible(self.target, problem, plan):
+            if self.target and inexpressible(self.target, problem, plan, self.shape):
                 return None
         except InvalidPlanError:
             return None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -9,8 +13,9 @@ import click
 from nest.cli.declare import option, output_option
 from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
-from nest.cli.saying import say
+from nest.cli.saying import say, say_error
 from nest.errors import InvalidPlanError
+from nest.frameworks.faults import Fault, FaultsError
 from nest.ir.io import read_plan, read_text
 from nest.requests import launch_files
 from nest.requests.problems import JobRequest
@@ -92,13 +97,51 @@ def hf_command(
     return 0
 
 
+def _with_answers(cluster: str, faults: Sequence[Fault]) -> str:
+    """Return the command line that is running with what answers faults.
+
+    Empty if only another file does.
+    """
+    tokens = [*(click.get_current_context().find_root().obj or ())]
+    running = list(tokens)
+    for fault in faults:
+        for name, value in zip(fault.answers[::2], fault.answers[1::2], strict=True):
+            if name == "--cluster":
+                named = re.sub(r"x\d+$", f"x{value}", cluster)
+                whole = named if cluster[-1:].isdigit() else f"<{value} devices>"
+                stated = (cluster, f"--cluster={cluster}")
+                tokens = [
+                    token.replace(cluster, whole) if token in stated else token
+                    for token in tokens
+                ]
+                continue
+            if not name.startswith("--"):
+                tokens = [value if token == name else token for token in tokens]
+                continue
+            # An answer takes the place of the one before.
+            subject = value.partition("=")[0]
+            before = [(name, x) for x in tokens if x.partition("=")[0] == subject]
+            for pair in set(pairwise(tokens)) & set(before):
+                index = tokens.index(pair[1])
+                del tokens[index - 1 : index + 1]
+            tokens += (name, value)
+    return "" if tokens == running else shlex.join(["nest", *tokens])
+
+
 def _import(request: launch_files.LaunchFileRequest, output: str) -> int:
     """Read a launch, and write its problem and plan."""
     request.check()
     plan_path = request.plan_path(output)
     files = Files(output=output)
     files.check(reads={"FILE": request.path}, writes={"--plan": plan_path})
-    imported = request.imported()
+    try:
+        imported = request.imported()
+    except FaultsError as error:
+        for fault in error.faults:
+            say_error(f"nest: error: {fault}")
+        if command := _with_answers(request.cluster, error.faults):
+            say_error(f"nest: then run: {command}")
+        return 2
     write_record(output, imported.problem)
     write_record(plan_path, imported.plan)
     for note in imported.notes:

@@ -47,7 +47,8 @@ def validate_command(
     answers = []
     stop: KeyboardInterrupt | None = None
     try:
-        for pair in _progress(request.predict(selected), len(selected)):
+        predicted = request.predict(selected, details is not None)
+        for pair in _progress(predicted, len(selected)):
             answers.append(pair)
     except KeyboardInterrupt as interrupt:
         if not answers:

@@ -7,15 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from nest.errors import InvalidPlanError
+from nest.frameworks.faults import Correction, Fault
 from nest.frameworks.shell_words import Word
 from nest.util.text import whole_number
 
 #: Options that are read and have underscores.
 _UNDERSCORED = frozenset({"--deepspeed_config"})
-
-#: Megatron-LM has fewer arguments than this.
-_MAX_UNREAD = 1000
 
 #: The largest number that a file may say: what frameworks keep in 32 bits.
 MAX_NUMBER = 2**31 - 1
@@ -36,7 +33,8 @@ class Arguments:
     does not say; the text names file, line and option.
 
     ``names`` are what the file ``where`` calls options, if otherwise; messages
-    call it ``what``.
+    call it ``what``. An option that comes twice with other values is a fault, which
+    ``doubled`` takes, or which is raised without it.
     """
 
     def __init__(
@@ -45,11 +43,15 @@ class Arguments:
         where: str,
         names: Mapping[str, str] | None = None,
         what: str = "script",
+        doubled: list[Fault] | None = None,
     ) -> None:
         self.where, self.what = where, what
+        self._doubled = doubled
         self.names = names or {}
         self.options: dict[str, Option] = {}
         self.used: set[str] = set()
+        #: Options that a reader takes for switches.
+        self.switches: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
         #: What a reader assumed of options that are not given, for people.
@@ -86,11 +88,18 @@ class Arguments:
             location = f"{self.where}:{line}: {name}"
             if not line:
                 location = f"{self.where}: --say {name[2:]}"
-            raise InvalidPlanError(
+            # Of two values one may be that of --say, which then counts.
+            say = ("--say", f"{name[2:]}=<VALUE>") if line and before.line else ()
+            fault = Fault(
                 f"{location}: expected it once, got {' '.join(texts) or 'no value'} "
                 f"here and {' '.join(w.text for w in before.values) or 'no value'} in "
-                f"{f'line {before.line}' if before.line else '--say'}; remove one"
+                f"{f'line {before.line}' if before.line else '--say'}; remove one",
+                subject=name,
+                answers=("--ignore", name[2:], *say),
             )
+            if self._doubled is None:
+                raise fault
+            self._doubled.append(fault)
         self.options[name] = Option(values, line)
 
     def with_tokens(self, tokens: Iterable[Word]) -> Arguments:
@@ -98,6 +107,21 @@ class Arguments:
         arguments = Arguments(tokens, self.where, self.names, self.what)
         arguments.unknown = self.unknown
         arguments.underscored = self.underscored
+        return arguments
+
+    def corrected(self, correction: Correction) -> Arguments:
+        """Return a copy, as nothing has read it, in which one option is otherwise."""
+        arguments = Arguments((), self.where, self.names, self.what)
+        arguments.unknown = [*self.unknown]
+        arguments.underscored = {**self.underscored}
+        arguments.options = {**self.options}
+        name, value, meant = correction
+        option = arguments.options.pop(name, Option((), 0))
+        arguments.underscored.pop(name, None)
+        if meant:
+            arguments.options[meant] = option
+        elif value is not None:
+            arguments.options[name] = Option((Word(value, option.line),), option.line)
         return arguments
 
     def location(self, name: str, line: int | None = None) -> str:
@@ -112,13 +136,35 @@ class Arguments:
         return self.location(name, self.options[name].values[0].line)
 
     def refuse(
-        self, name: str, expected: str, got: object, remedy: str = ""
-    ) -> InvalidPlanError:
-        """Return the error about one option."""
-        return InvalidPlanError(
+        self,
+        name: str,
+        expected: str,
+        got: object,
+        remedy: str = "",
+        answers: Sequence[str] | None = None,
+        meant: str = "",
+    ) -> Fault:
+        """Return the error about one option.
+
+        ``answers`` and ``meant`` as of :class:`~nest.frameworks.faults.Fault`; by
+        default the option of the file is ignored, and another value given.
+        """
+        return Fault(
             f"{self.location(name)}: expected {expected}, got {got}; "
-            f"{remedy or 'correct it'}"
+            f"{remedy or 'correct it'}",
+            subject=name,
+            answers=self._answers(name) if answers is None else answers,
+            meant=meant,
         )
+
+    def _answers(self, name: str) -> tuple[str, ...]:
+        """Return the words of a command line that give an option another value."""
+        key, option = self.names.get(name, name).lstrip("-"), self.options.get(name)
+        say = ("--say", f"{key}={'' if name in self.switches else '<VALUE>'}")
+        if option is None or not option.line:
+            return say
+        # What has no value in the file is a switch.
+        return ("--ignore", key, *(say if option.values else ()))
 
     def check(
         self, holds: bool, name: str, expected: str, got: object, remedy: str = ""
@@ -133,13 +179,23 @@ class Arguments:
         if name in self.underscored:
             spelt, line = self.underscored[name]
             location = f"{self.where}:{line}" if line else self.where
-            raise InvalidPlanError(
+            raise Fault(
                 f"{location}: {spelt}: expected an argument with dashes, got "
-                f"underscores; did you mean {name!r}?"
+                f"underscores; did you mean {name!r}?",
+                subject=name,
+                answers=self._renaming(name, name),
+                meant=name,
             )
+
+    def _renaming(self, name: str, meant: str) -> tuple[str, ...]:
+        """Return the words of a command line that call an option otherwise."""
+        values = " ".join(token.text for token in self.options[name].values)
+        key = self.names.get(meant, meant).lstrip("-")
+        return ("--ignore", name.lstrip("-"), "--say", f"{key}={values}")
 
     def has(self, name: str) -> bool:
         """Whether an option without a value is given."""
+        self.switches.add(name)
         self._use(name)
         if name not in self.options:
             return False
@@ -159,8 +215,8 @@ class Arguments:
         for token in self.options[name].values:
             if token.unknown:
                 expected = f"a value that the {self.what} states"
-                remedy = _remedy(token, self.what)
-                raise self.refuse(name, expected, token.unknown, remedy)
+                remedy, answers = _remedy(token, self.what)
+                raise self.refuse(name, expected, token.unknown, remedy, answers)
         return tuple(token.text for token in self.options[name].values)
 
     def text(self, name: str, values_known: Sequence[str] | None = None) -> str | None:
@@ -206,7 +262,8 @@ class Arguments:
             )
             got = f"none, unless it is in {hidden}" if hidden else "none"
             remedy = f"add it, or pass --say {name[2:]}=N"
-            raise self.refuse(name, "a value", got, remedy)
+            answers = ("--say", f"{name[2:]}=<N>")
+            raise self.refuse(name, "a value", got, remedy, answers)
         return value
 
     def number(self, name: str, default: float) -> float:
@@ -218,27 +275,32 @@ class Arguments:
             raise self.refuse(name, "a number", repr(text)) from None
 
     def unread(self, others: Collection[str]) -> tuple[str, ...]:
-        """Return the options that no reader has used; ``others`` exist as well.
+        """Return the options that no reader has used, which must be ``others``.
 
         Raises
         ------
         InvalidPlanError
-            If one is nearly the name of an option that was used, or
-            begins like one, so that it may be a misspelling.
+            If one is no other. The text names what it may be a misspelling of: an
+            option that is nearly the same, or that one that was used begins like.
         """
         unread = [name for name in self.options if name not in self.used]
-        # Each one is compared with all that are read.
-        if len(unread) > _MAX_UNREAD:
-            raise InvalidPlanError(
-                f"{self.where}: expected at most {_MAX_UNREAD} arguments that "
-                f"nest does not read, got {len(unread)}; remove some"
-            )
-        for name in unread:
-            meant = None if name in others else near(name, self.used)
-            if meant is not None:
-                remedy = f"did you mean {self.names.get(meant, meant)!r}?"
-                raise self.refuse(name, "an argument that is known", name, remedy)
+        unknown = next((name for name in unread if name not in others), None)
+        if unknown is not None:
+            raise self._unknown(unknown, others)
         return tuple(unread)
+
+    def _unknown(self, name: str, others: Collection[str]) -> Fault:
+        """Return the error about an option that does not exist."""
+        spelt, _ = self.underscored.get(name, (name, 0))
+        remedy = f"remove it, or pass --ignore {name[2:]} if it changes no plan"
+        answers: tuple[str, ...] | None = ("--ignore", name[2:])
+        used = near(name, self.used)
+        meant = used or similar_name(name, others)
+        if meant is not None:
+            remedy = f"did you mean {self.names.get(meant, meant)!r}?"
+            answers = None if self.names else self._renaming(name, meant)
+        expected = "an argument that is known"
+        return self.refuse(name, expected, spelt, remedy, answers, used or "")
 
     def check_all_used(self) -> None:
         """Refuse options that no reader has used."""
@@ -279,9 +341,10 @@ def ignored_note(
     )
 
 
-def _remedy(token: Word, what: str) -> str:
-    """Return how the user can give a value that is not known."""
+def _remedy(token: Word, what: str) -> tuple[str, tuple[str, ...] | None]:
+    """Return how the user can give a value that is not known, in a command too."""
     variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", token.unknown)
     if variable is not None:
-        return f"say it with --set {variable[1]}=VALUE"
-    return f"write the value into the {what}"
+        answers = ("--set", f"{variable[1]}=<VALUE>")
+        return f"say it with --set {variable[1]}=VALUE", answers
+    return f"write the value into the {what}", None

@@ -8,13 +8,15 @@ old ones and some of its own. Those are not checked against a package: there is 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
+from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
@@ -30,7 +32,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron import array, data_ranks, read_array
+from nest.frameworks.megatron import array, chunks_of, data_ranks, read_array
 from nest.frameworks.megatron_model import (
     Flags,
     check_shape,
@@ -38,8 +40,18 @@ from nest.frameworks.megatron_model import (
     model_flags,
     read_model,
 )
+from nest.frameworks.megatron_options import with_present_names
+from nest.frameworks.scripts import (
+    Start,
+    check_devices,
+    find_words,
+    override_words,
+    without,
+)
 from nest.frameworks.scripts import unread as unread_arguments
-from nest.frameworks.shell_words import Word
+from nest.frameworks.shell import Script
+from nest.frameworks.shell_programs import plain_path
+from nest.frameworks.shell_words import Word, clean
 from nest.ir.documents import parse_json, refusing
 from nest.ir.plan import Recompute
 from nest.models.architectures import Architecture
@@ -127,60 +139,122 @@ def _old(flags: Flags, model: Architecture) -> Flags:
     return old
 
 
-def present(arguments: Arguments) -> Arguments:
-    """Return arguments under the names of Megatron-LM's present ones."""
-    norms = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
-    tokens: list[Word] = []
-    for name, option in arguments.options.items():
-        values = option.values
-        if name == "--num-key-value-heads":
-            tokens.append(Word("--group-query-attention", option.line))
-            name = "--num-query-groups"
-        elif name == "--normalization":
-            values = tuple(
-                token._replace(text=norms.get(token.text, token.text))
-                for token in values
-            )
-        tokens += [Word(name, option.line), *values]
-    return arguments.with_tokens(tokens)
-
-
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]:
     """Read an export of this module; ``ExportModule.read`` says its errors."""
     devices = read_hosts(files)
     config = config_file(files[FILE], FILE)
     config.check_written()
-    arguments = present(read_array(files[ARGUMENTS], ARGUMENTS))
+    arguments = with_present_names(read_array(files[ARGUMENTS], ARGUMENTS))
     launch, written = _read_pair(config, arguments, len(devices))
     arguments.check_all_used()
     check_shape(ARGUMENTS, model, written, launch.sequence_length)
     return launch, usual_groups(launch, devices)
 
 
-def read_script(
-    tokens: Sequence[Word], where: str, world: int, find: Callable[[str], str]
-) -> tuple[Launch, Architecture, tuple[str, ...]]:
-    """Read arguments of Megatron-DeepSpeed with their configuration.
+class _Pair(NamedTuple):
+    """A command and its configuration, as a reader takes them."""
 
-    Returns the launch on ``world`` devices, the model, and notes for the user.
-    ``tokens`` are the command that starts it, and ``find`` returns the text of the
-    configuration of that name.
+    start: Start
+    config: KeyedFile
+
+    def corrected(self, correction: Correction) -> _Pair:
+        """Return a copy in which an argument, the cluster or a key is otherwise."""
+        if is_key(correction.subject):
+            return self._replace(config=self.config.corrected(correction))
+        return self._replace(start=self.start.corrected(correction))
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is one of the configuration, not of an argument."""
+    sections = {path.partition(".")[0] for path in (*TABLE.keys, *TABLE.elsewhere)}
+    return name.partition(".")[0] in sections
+
+
+def read_launch(
+    script: Script,
+    where: str,
+    world: int,
+    find: Callable[[str], str],
+    say: Sequence[tuple[str, str]] = (),
+    ignored: Sequence[str] = (),
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Read a script of Megatron-DeepSpeed with its configuration.
+
+    Parameters
+    ----------
+    script, where, world
+        The script, its name for messages, and the devices of the cluster.
+    find
+        Returns the text of the configuration of a name, unless the script writes it.
+    say
+        Keys and arguments in addition: name and value.
+    ignored
+        Arguments and keys that are there and do not count, without dashes.
+
+    Returns
+    -------
+    tuple
+        The launch, the model, and notes for the user.
 
     Raises
     ------
     InvalidPlanError
         If they contradict each other, or no run can start with them.
     """
-    arguments = present(Arguments(tokens, where))
-    name = arguments.text("--deepspeed-config")
-    if name is None:
-        raise arguments.refuse(
-            "--deepspeed-config", "the name of a configuration", "none"
+    tokens = find_words(script, where)
+    keys = [(name, value) for name, value in say if is_key(name)]
+    others = [(name, value) for name, value in say if not is_key(name)]
+    doubled: list[Fault] = []
+    ignored_keys = [*filter(is_key, ignored)]
+    ignored = [name for name in ignored if name not in ignored_keys]
+    stated = (*without(tokens, ignored, where), *override_words(others))
+    arguments = with_present_names(Arguments(stated, where, doubled=doubled))
+    option = arguments.options.get("--deepspeed-config")
+    name = option.values[0].text if option and option.values else ""
+    written = script.files.get(plain_path(name))
+    if written is None:
+        name = arguments.text("--deepspeed-config") or ""
+        if not name:
+            raise arguments.refuse(
+                "--deepspeed-config", "the name of a configuration", "none"
+            )
+    text = _text_of(written, where) if written else find(name)
+    config = config_file(text, name, ignored_keys)
+
+    def read(pair: _Pair) -> tuple[Launch, Architecture, tuple[str, ...]]:
+        (arguments, world, counted), config = pair
+        taken: tuple[str, ...] = ()
+        if counted:
+            taken = check_devices(script, tokens, arguments, world)
+        launch, model, notes = _read_command(arguments, config, world, tokens)
+        return launch, model, (*taken, *notes)
+
+    start = Start(arguments, world)
+    return read_all(read, _Pair(start, config.with_values(keys)), doubled)
+
+
+def _text_of(written: Word, where: str) -> str:
+    """Return the configuration that a script writes, which must be known."""
+    document = clean(written)
+    if document.unknown:
+        variable = re.match(r"\$(\w+)", document.unknown)
+        name = variable[1] if variable else "NAME"
+        raise Fault(
+            f"{where}:{document.line}: expected a configuration that the script "
+            f"states, got {document.unknown} in it; say it with --set {name}=VALUE",
+            answers=("--set", f"{name}=<VALUE>"),
         )
-    config = config_file(find(name), name)
+    return document.text
+
+
+def _read_command(
+    arguments: Arguments, config: KeyedFile, world: int, tokens: Sequence[Word]
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Return what arguments with their configuration start, with notes."""
     keys = config.ignored()
+    _check_automatic(config)
     # What is read later is no other name written wrongly.
-    arguments.used |= _OLD.with_config
+    arguments.used |= {*_OLD.with_config, "--deepspeed-config"}
     try:
         launch, model = _read_pair(config, arguments, world)
     except InvalidPlanError:
@@ -188,11 +262,18 @@ def read_script(
         unread_arguments(arguments, tokens)
         raise
     ignored = unread_arguments(arguments, tokens)
-    notes = (*arguments.assumed, *ignored, *ignored_note(name, keys))
+    notes = (*arguments.assumed, *ignored, *ignored_note(config.where, keys))
     return launch, model, notes
 
 
 TABLE = read_data("deepspeed", KeyTable)
+
+#: Sizes of batches; two say the third.
+_SIZES = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
 
 #: Bytes of the moments per weight, by the type of the optimizer.
 _MOMENTS = {
@@ -201,8 +282,8 @@ _MOMENTS = {
 }
 
 
-def config_file(text: str, where: str) -> KeyedFile:
-    """Return the keys of a configuration.
+def config_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+    """Return the keys of a configuration; ``ignore`` as :class:`KeyedFile` has it.
 
     Raises
     ------
@@ -216,17 +297,31 @@ def config_file(text: str, where: str) -> KeyedFile:
             f"{where}: expected a JSON object, got something else; pass "
             f"the configuration of DeepSpeed"
         )
-    return KeyedFile(document, where, TABLE)
+    if "bfloat16" in document:  # its older name
+        document.setdefault("bf16", document.pop("bfloat16"))
+    return KeyedFile(document, where, TABLE, ignore=ignore)
 
 
-def _automatic(config: KeyedFile) -> str | None:
-    """Return a key that is read and that another program fills in."""
+def _check_automatic(config: KeyedFile) -> None:
+    """Refuse a key that is read and that another program fills in.
+
+    Two sizes of batches say the third.
+    """
+    sizes = [config.document.get(name) for name in _SIZES]
+    if sum(size not in (None, "auto") for size in sizes) >= 2:
+        for name, size in zip(_SIZES, sizes, strict=True):
+            if size == "auto":
+                del config.document[name]
     for path in TABLE.keys:
         section, name = split_path(path)
         inside = config.document.get(section) if section else config.document
         if isinstance(inside, dict) and inside.get(name) == "auto":
-            return path
-    return None
+            raise config.refuse(
+                path,
+                "a value",
+                "'auto', which another program fills in",
+                f"write it into the file, or pass --say {path}=VALUE",
+            )
 
 
 def _batches(
@@ -303,10 +398,10 @@ def _read_pair(
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")
     data = data_ranks(arguments, world, tp, stages)
-    if arguments.has("--no-pipeline-parallel") != (stages == 1):
+    if arguments.has("--no-pipeline-parallel") and stages > 1:
         raise arguments.refuse(
             "--no-pipeline-parallel",
-            f"{'it' if stages == 1 else 'no such argument'} with {stages} stages",
+            f"no such argument with {stages} stages",
             "the opposite",
         )
     location = arguments.location("--tensor-model-parallel-size")
@@ -316,11 +411,7 @@ def _read_pair(
         arguments.integer_or_none(f"--{name}-batch-size")
         for name in ("micro", "global")
     )
-    chunks = even_chunks(model.layers, stages)
-    if chunks is None:
-        raise arguments.refuse(
-            "--num-layers", f"a multiple of the {stages} stages", model.layers
-        )
+    chunks, _ = chunks_of(arguments, model.layers, 0, stages)
     full = arguments.has("--checkpoint-activations")
     launch = _launch(
         *(config, data, tp, chunks, length),
@@ -333,10 +424,9 @@ def _read_pair(
         raise arguments.refuse("--zero-stage", f"{launch.zero} as in {FILE}", stated)
     if not arguments.has("--deepspeed"):
         raise arguments.refuse("--deepspeed", "it", "none")
-    arguments.text("--deepspeed-config")
-    if arguments.has("--deepspeed-activation-checkpointing") != full:
-        expected = "it together with --deepspeed-activation-checkpointing"
-        raise arguments.refuse("--checkpoint-activations", expected, "one of them")
+    arguments.used.add("--deepspeed-config")
+    # Whose function recomputes makes no difference.
+    arguments.has("--deepspeed-activation-checkpointing")
     dtypes = [name for name in ("bf16", "fp16") if arguments.has(f"--{name}")]
     if dtypes != [launch.dtype]:
         raise arguments.refuse(
@@ -360,7 +450,9 @@ def _launch(
     zero = config.get("zero_optimization.stage")
     if zero > 1 and len(chunks) > 1:
         raise config.refuse("zero_optimization.stage", "0 or 1 with a pipeline", zero)
-    overlap = config.get("zero_optimization.overlap_comm") and data > 1
+    # By default with ZeRO 3 alone (``overlap_comm_valid`` of 0.19.8).
+    overlap = config.get("zero_optimization.overlap_comm")
+    overlap = (zero == 3 if overlap is None else overlap) and data > 1
     launch = Launch(
         tp=tp,
         dp=data,
@@ -393,26 +485,39 @@ def read_foreign(
     world: int,
     model: Architecture,
     sequence_length: int,
-    tp: int = 1,
-    stages: int = 1,
+    degrees: tuple[int, int] = (1, 1),
+    say: Sequence[tuple[str, str]] = (),
+    ignore: Sequence[str] = (),
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read the configuration of a user, and return notes for the user too.
 
-    The file does not say the model, its sequence length, and the degrees.
+    The file does not say the model, its sequence length, and the ``degrees``, of tensor
+    parallelism and of pipeline stages; ``say`` has values of keys that win over those
+    of the file, and ``ignore`` are keys that nest does not know, and change no plan.
 
     Raises
     ------
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    config = config_file(text, where)
-    notes = ignored_note(where, config.ignored())
-    automatic = _automatic(config)
-    if automatic is not None:
-        raise InvalidPlanError(
-            f"{where}: {automatic}: expected a value, got 'auto', which "
-            f"another program fills in; write it into the file"
-        )
+
+    def read(config: KeyedFile) -> tuple[Launch, tuple[str, ...]]:
+        return _read_config(config, world, model, sequence_length, degrees)
+
+    return read_all(read, config_file(text, where, ignore).with_values(say))
+
+
+def _read_config(
+    config: KeyedFile,
+    world: int,
+    model: Architecture,
+    sequence_length: int,
+    degrees: tuple[int, int],
+) -> tuple[Launch, tuple[str, ...]]:
+    """Return the launch of a configuration with a model and degrees, and notes."""
+    tp, stages = degrees
+    notes = ignored_note(config.where, config.ignored())
+    _check_automatic(config)
     _check_autotp(config, tp, "in --tp")
     sequence_ranks = config.document.get("sequence_parallel_size", 1)
     if sequence_ranks != 1:

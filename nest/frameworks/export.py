@@ -33,6 +33,7 @@ from nest.ir.job import FIXED_CHUNKS, SPLIT_BACKWARD, Optimizer
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.models.architectures import Architecture
+from nest.models.stated import shape_of
 
 #: Targets, and the modules that write and read them.
 TARGETS = {
@@ -188,7 +189,8 @@ def export(
     problem, plan = with_named_order(problem, plan)
     check_schedule(problem, plan, target)
     problem, _ = as_run_by(problem, target)
-    for obstacle in inexpressible(target, problem, plan):
+    shape = shape_of(problem, settings.model)
+    for obstacle in inexpressible(target, problem, plan, shape):
         # Every plan of the graph has that.
         other = "target" if obstacle.field == "graph" else "plan, or --nearest"
         raise InvalidPlanError(f"{obstacle}; choose another {other}")

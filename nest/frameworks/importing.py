@@ -30,7 +30,7 @@ from nest.ir.problem import OwnRuns, Problem
 from nest.models.architectures import Architecture
 from nest.models.choices import Choices, Request, choose, read_overlap
 from nest.models.graphs import build_on
-from nest.models.operators.base import DTYPES, Dtype
+from nest.models.operators.base import DTYPES, Dtype, Execution
 from nest.units import divisors
 
 
@@ -39,7 +39,8 @@ class Site(NamedTuple):
 
     On runs of machines, with their devices, or on the cluster of a file. ``software``
     is what the calibration of that name says that software hides there, by default the
-    stored one; ``own_runs`` is what the runs behind it leave unknown.
+    stored one; ``own_runs`` is what the runs behind it leave unknown, and ``execution``
+    how operators run, by default as usual.
     """
 
     machines: Sequence[tuple[Machine, int]]
@@ -47,6 +48,7 @@ class Site(NamedTuple):
     software: Software | None = None
     calibration: str | None = None
     own_runs: OwnRuns | None = None
+    execution: Execution | None = None
 
     @property
     def num_devices(self) -> int:
@@ -59,11 +61,13 @@ class Freedom(NamedTuple):
 
     They do not cut ``layers_per_node`` consecutive blocks apart. With
     ``any_sequences`` they may be with or without sequence parallelism, where
-    the framework has it; otherwise all are as the launch.
+    the framework has it; otherwise all are as the launch. ``selective_operators`` as of
+    :class:`nest.models.operators.base.Execution` says what ``selective`` means.
     """
 
     layers_per_node: int = 1
     any_sequences: bool = False
+    selective_operators: bool = False
 
 
 _CLOSED = Freedom()
@@ -137,6 +141,12 @@ def build(
         choices = replace(choices, sequence_parallel=(False, True))
     elif launch.tp > 1:
         choices = replace(choices, sequence_parallel=launch.sequence_parallel)
+    execution = site.execution
+    if freedom.selective_operators:
+        execution = replace(execution or Execution(), selective_operators=True)
+    if execution is not None:
+        execution = replace(execution, dtype=choices.dtype)
+        choices = replace(choices, execution=execution)
     problem = build_on(model, site.machines, choices, site.cluster)
     job = replace(
         problem.job,

@@ -7,15 +7,18 @@ section: ``training.seq_len``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from functools import cached_property
 from importlib.resources import files
-from typing import Any, Literal, TypeVar
+from itertools import accumulate, chain
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import MAX_NUMBER, similar_name
+from nest.frameworks.faults import Correction, Fault
 from nest.util.text import count_text
 
 T = TypeVar("T")
@@ -55,7 +58,7 @@ class Unsupported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
 
 
-class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyTable(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """The keys of a framework's files.
 
     Attributes
@@ -64,6 +67,8 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Those that exports write, and that are read.
     unsupported
         Those that plans cannot express.
+    harmless
+        Those that change no plan, by reason: lists of a section and its keys.
     elsewhere
         Keys and sections that other code of nest reads.
     moved
@@ -72,15 +77,37 @@ class KeyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     keys: dict[str, Key]
     unsupported: dict[str, Unsupported] = {}
+    harmless: dict[str, tuple[tuple[str, ...], ...]] = {}
     elsewhere: tuple[str, ...] = ()
     moved: dict[str, str] = {}
 
+    @cached_property
+    def classed(self) -> frozenset[str]:
+        """Every key that the framework may have, and sections as a whole."""
+        harmless = (
+            f"{section}.{name}".lstrip(".")
+            for groups in self.harmless.values()
+            for section, *names in groups
+            for name in names
+        )
+        read = (self.keys, self.unsupported, self.elsewhere, self.moved)
+        return frozenset(chain(harmless, *read))
+
+    @cached_property
+    def opened(self) -> frozenset[str]:
+        """The sections whose keys are classed one by one."""
+        parents = (path.split(".")[:-1] for path in self.classed)
+        return frozenset(chain.from_iterable(accumulate(x, _inside) for x in parents))
+
     def siblings(self, path: str) -> list[str]:
         """Return the names of all keys in the section of a key."""
-        section = path.rpartition(".")[0]
-        names = [split_path(key) for key in self.keys]
-        inside = [name for above, name in names if above == section]
-        return inside if section else [*inside, *(s for s, _ in names if s)]
+        section = split_path(path)[0]
+        names = map(split_path, (*self.classed, *self.opened))
+        return [name for above, name in names if above == section]
+
+
+def _inside(section: str, name: str) -> str:
+    return f"{section}.{name}"
 
 
 def read_data(name: str, kind: type[T]) -> T:
@@ -100,7 +127,8 @@ class KeyedFile:
 
     Every reader raises :class:`~nest.errors.InvalidPlanError`; the text
     names file and key, and the line where ``line_of`` returns it. Sections of
-    ``document`` are mappings of their own; ``table`` has the keys that it may have.
+    ``document`` are mappings of their own; ``table`` has the keys that it may have, and
+    ``ignore`` are others that the user passes over.
     """
 
     def __init__(
@@ -109,11 +137,13 @@ class KeyedFile:
         where: str,
         table: KeyTable,
         line_of: Callable[[str], int | None] = lambda path: None,
+        ignore: Collection[str] = (),
     ) -> None:
         self.document = document
         self.where = where
         self.table = table
         self.line_of = line_of
+        self.ignore = ignore
 
     @cached_property
     def sections(self) -> frozenset[str]:
@@ -121,14 +151,71 @@ class KeyedFile:
         return frozenset(split_path(path)[0] for path in self.table.keys)
 
     def refuse(
-        self, path: str, expected: str, got: object, remedy: str = "correct it"
-    ) -> InvalidPlanError:
-        """Return the error about one key."""
+        self,
+        path: str,
+        expected: str,
+        got: object,
+        remedy: str = "correct it",
+        answers: Sequence[str] | None = None,
+        meant: str = "",
+    ) -> Fault:
+        """Return the error about one key.
+
+        ``answers`` and ``meant`` as of :class:`~nest.frameworks.faults.Fault`; by
+        default ``--say`` gives another value.
+        """
         line = self.line_of(path)
         location = f"{self.where}:{line}" if line else self.where
-        return InvalidPlanError(
-            f"{location}: {path}: expected {expected}, got {got}; {remedy}"
+        return Fault(
+            f"{location}: {path}: expected {expected}, got {got}; {remedy}",
+            subject=path,
+            answers=("--say", f"{path}=<VALUE>") if answers is None else answers,
+            meant=meant,
         )
+
+    def corrected(self, correction: Correction) -> Self:
+        """Return a copy of the file in which one key is otherwise."""
+        copied = copy(self)
+        copied.document = deepcopy(self.document)
+        section, name = split_path(correction.subject)
+        inside = copied.document
+        for name_above in filter(None, section.split(".")):
+            below = inside.setdefault(name_above, {})
+            if not isinstance(below, dict):
+                # What is no section goes, as a whole.
+                del inside[name_above]
+                return copied
+            inside = below
+        value = inside.pop(name, None)
+        key = self.table.keys.get(correction.subject)
+        if correction.meant:
+            inside[correction.meant] = value
+        elif correction.value is not None and key and key.type == "integer":
+            inside[name] = int(correction.value)
+        return copied
+
+    def with_values(self, values: Sequence[tuple[str, str]]) -> Self:
+        """Return a copy of the file in which keys have other values, in JSON or texts.
+
+        Raises
+        ------
+        InvalidPlanError
+            If one is in a section that is no section.
+        """
+        copied = copy(self)
+        copied.document = deepcopy(self.document)
+        for path, text in values:
+            section, name = split_path(path)
+            inside = copied.document
+            for name_above in filter(None, section.split(".")):
+                inside = inside.setdefault(name_above, {})
+                if not isinstance(inside, dict):
+                    raise self.refuse(section, "a section of keys", _shown(inside))
+            try:
+                inside[name] = json.loads(text)
+            except ValueError:
+                inside[name] = text
+        return copied
 
     def get(self, path: str) -> Any:
         """Return the value of a key of the table, or its default."""
@@ -164,7 +251,7 @@ class KeyedFile:
 
     def check_written(self) -> None:
         """Refuse keys that exports do not write."""
-        for path, _ in self._entries(every_section=True):
+        for path, _ in self._entries(self.document):
             if path not in self.table.keys:
                 raise self.refuse(path, "a known key", repr(path))
 
@@ -174,41 +261,60 @@ class KeyedFile:
         Raises
         ------
         InvalidPlanError
-            If one is nearly a key that is read, or changes memory or time in
-            a way that plans do not know.
+            If one is in no class of the table and not to be ignored, or changes memory
+            or time in a way that plans do not know; or if one that is to be ignored is
+            in a class, or not there.
         """
-        table = self.table
-        for path, value in self._entries(every_section=True):
+        table, entries = self.table, dict(self._entries(self.document))
+        for path in self.ignore:
+            if path not in entries or path in table.classed:
+                expected = f"keys of {self.where} that nest does not know"
+                raise InvalidPlanError(
+                    f"--ignore: expected {expected}, got {path!r}; remove it"
+                )
+        for path, value in entries.items():
             self._check_supported(path, value)
-        ignored = []
-        for path, _ in self._entries():
+        ignored: dict[str, None] = {}
+        for path in entries:
             if path in (*table.keys, *table.elsewhere, *table.moved):
                 continue
-            name = split_path(path)[1]
-            meant = similar_name(name, table.siblings(path))
-            if meant is not None and path not in table.unsupported:
-                raise self.refuse(
-                    path, "a key that is known", name, f"did you mean {meant!r}?"
-                )
-            ignored.append(path)
+            if path not in table.classed and path not in self.ignore:
+                raise self._unknown(path)
+            section = path.partition(".")[0]
+            ignored[path if section in self.sections else section] = None
         return tuple(ignored)
 
-    def _entries(self, every_section: bool = False) -> Iterator[tuple[str, Any]]:
-        """Yield keys and values, sections that are not read as a whole or every one."""
-        for name, value in self.document.items():
-            opened = every_section or name in self.sections
-            if opened and value and isinstance(value, Mapping):
-                yield from ((f"{name}.{key}", x) for key, x in value.items())
-            elif name not in self.sections:
-                yield name, value
+    def _unknown(self, path: str) -> Fault:
+        """Return the error about a key in no class."""
+        name = split_path(path)[1]
+        meant = similar_name(name, self.table.siblings(path))
+        if meant is None:
+            remedy = f"remove it, or pass --ignore {path} if it changes no plan"
+            answers = ("--ignore", path)
+            return self.refuse(path, "a key that is known", name, remedy, answers)
+        remedy = f"did you mean {meant!r}?"
+        return self.refuse(path, "a key that is known", name, remedy, (), meant)
+
+    def _entries(
+        self, section: Mapping[str, Any], above: str = ""
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield keys and values, and sections that are classed as a whole."""
+        for name, value in section.items():
+            path = f"{above}{name}"
+            if path not in self.table.opened:
+                yield path, value
+            elif isinstance(value, Mapping):
+                yield from self._entries(value, f"{path}.")
+            else:
+                raise self.refuse(path, "a section of keys", _shown(value))
 
     def _check_supported(self, path: str, value: Any) -> None:
         """Refuse a value that plans cannot express."""
         unsupported = self.table.unsupported.get(path)
         if unsupported is None:
             return
-        if isinstance(value, dict) and "device" in value:
-            value = value["device"]
+        if isinstance(value, dict):
+            value = value.get("device", value.get("enabled", value))
         if value not in unsupported.unchanged:
             expected = " or ".join(map(json.dumps, unsupported.unchanged))
             raise self.refuse(path, expected, _shown(value), unsupported.why)

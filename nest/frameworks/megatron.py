@@ -32,7 +32,6 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import Chunk, with_ends
 from nest.frameworks.megatron_model import (
-    MEGATRON,
     Flags,
     check_shape,
     check_tensor_split,
@@ -76,6 +75,9 @@ _SPLITS = (
     "--account-for-loss-in-pipeline-split",
     "--account-for-embedding-in-pipeline-split",
 )
+_PARTITION = "--pp-partition-method"
+#: Whether an embedding and the head count as layers, by DeepSpeed's name.
+_PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
 _EXPERT_TP = "--expert-tensor-parallel-size"
 _INSTANCES = "--num-distributed-optimizer-instances"
 
@@ -335,7 +337,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     data = data_ranks(arguments, world, tp, stages, cp)
     ep, etp = _expert_degree(arguments, model, tp, cp, data)
     samples = arguments.needed("--micro-batch-size")
-    batch = arguments.integer("--global-batch-size", default=samples * data)
+    batch = _global_batch(arguments, samples, data)
     micro_batches, rest = divmod(batch, samples * data)
     arguments.check(
         rest == 0,
@@ -343,7 +345,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         f"a multiple of --micro-batch-size * data parallel = {samples} * {data}",
         batch,
     )
-    chunks, virtual = _chunks(arguments, model.layers, modules, stages)
+    chunks, virtual = chunks_of(arguments, model.layers, modules, stages)
     _check_interleaving(arguments, stages, virtual, micro_batches)
     sequence = arguments.has("--sequence-parallel") and tp > 1
     _check_split(arguments, model, tp, cp, length, sequence)
@@ -399,6 +401,32 @@ def data_ranks(
         ranks,
     )
     return world // ranks
+
+
+def _global_batch(arguments: Arguments, samples: int, data: int) -> int:
+    """Return the samples of a step, the last ones where they grow.
+
+    With ``--batch-size``, of 2019 and 2020, a step has one micro-batch.
+    """
+    name = "--global-batch-size"
+    batch = arguments.integer_or_none(name)
+    arguments.texts("--rampup-batch-size")
+    grows = arguments.texts("--step-batch-size-schedule")
+    if batch is not None:
+        return batch
+    if "--batch-size" in arguments.options:
+        arguments.assumed.append(
+            f"the global batch is {arguments.location('--batch-size')} {samples} on "
+            f"each of {data} data ranks; --say global-batch-size=N gives another"
+        )
+        return samples * data
+    if grows is not None:
+        last = " ".join(grows).replace(",", " ").rpartition(":")[2]
+        raise arguments.refuse(
+            *(name, "a value", f"none, and a batch that grows to {last}"),
+            f"pass --say global-batch-size={last} for the last steps",
+        )
+    return arguments.needed(name)
 
 
 def _check_interleaving(
@@ -510,7 +538,13 @@ def _zero(
     if arguments.has("--use-megatron-fsdp"):
         stages = {name: stage for stage, name in _SHARDING.items()}
         stages |= {"optim": 1, "no_shard": 0}
-        zero = stages[strategy or "no_shard"]
+        if strategy is None:
+            # Its default is another one in other versions.
+            raise arguments.refuse(
+                *("--data-parallel-sharding-strategy", "a value", "none"),
+                f"add it, such as {_SHARDING[3]}",
+            )
+        zero = stages[strategy]
         arguments.check(
             checkpoint == "fsdp_dtensor",
             "--ckpt-format",
@@ -548,6 +582,10 @@ def _recompute(arguments: Arguments, layers: int, predicting: int) -> Recompute:
     modules = arguments.texts("--recompute-modules")
     method = arguments.text("--recompute-method", ("uniform", "block"))
     count = arguments.integer_or_none("--recompute-num-layers")
+    # All that versions before granularities recomputed were whole layers.
+    old = "--activations-checkpoint-method" in arguments.options
+    if arguments.has("--checkpoint-activations") or old:
+        granularity, method = granularity or "full", method or "uniform"
     if arguments.has("--recompute-activations"):
         arguments.check(
             granularity != "full",
@@ -706,11 +744,6 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
 
 def _check_supported(arguments: Arguments) -> None:
     """Refuse what changes memory or time in ways that plans do not know."""
-    for name, why in MEGATRON.unsupported.items():
-        option = f"--{name}"
-        arguments.check(
-            arguments.texts(option) is None, option, "no such argument", "it", why
-        )
     backend = arguments.text("--attention-backend")
     arguments.check(
         backend not in ("unfused", "local"),
@@ -719,9 +752,18 @@ def _check_supported(arguments: Arguments) -> None:
         backend,
         "plans keep no scores of attention",
     )
+    exchanges = arguments.texts("--cp-comm-type") or ()
+    arguments.check(
+        {"p2p", "allgather", "all_gather"}.issuperset(exchanges)
+        or arguments.count("--context-parallel-size") == 1,
+        "--cp-comm-type",
+        "p2p or allgather with --context-parallel-size",
+        " ".join(exchanges),
+        "plans exchange keys and values, not heads",
+    )
 
 
-def _chunks(
+def chunks_of(
     arguments: Arguments, layers: int, modules: int, stages: int
 ) -> tuple[tuple[Chunk, ...], int]:
     """Return what every chunk holds, and how many are on a stage."""
@@ -730,8 +772,13 @@ def _chunks(
     each = arguments.integer_or_none(_LAYERS_PER_CHUNK)
     first = arguments.integer_or_none("--decoder-first-pipeline-num-layers")
     last = arguments.integer_or_none("--decoder-last-pipeline-num-layers")
-    loss = arguments.has("--account-for-loss-in-pipeline-split")
-    embedding = arguments.has("--account-for-embedding-in-pipeline-split")
+    # DeepSpeed's stages have as many layers, or layers and embeddings, each.
+    with_ends_too = arguments.text(_PARTITION, tuple(_PARTITIONS))
+    loss, embedding = (
+        arguments.has(f"--account-for-{end}-in-pipeline-split")
+        or _PARTITIONS.get(with_ends_too or "", False)
+        for end in ("loss", "embedding")
+    )
     if layout is not None:
         other = next((x for x in _SPLITS if x in arguments.options), None)
         arguments.check(

@@ -19,17 +19,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from nest.errors import InvalidPlanError
+from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note, similar_name
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
-from nest.frameworks.megatron_model import MEGATRON
+from nest.frameworks.megatron_options import MEGATRON, with_present_names
 from nest.frameworks.scripts import (
     Count,
     Launched,
     check_variables,
     check_world,
+    left_out_note,
     notes_of,
     override_words,
     read_checked,
@@ -80,10 +81,13 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
 
-_SWITCHED = frozenset(f"--{name}" for name in MEGATRON.switches)
+_SWITCHED = frozenset(f"--{name}" for name in MEGATRON.switches.split())
 _PLAIN = {
-    name.replace("-", "_"): Key(f"--{name}")
-    for name in (*MEGATRON.values, *MEGATRON.switches)
+    name[2:].replace("-", "_"): Key(name)
+    for name in (
+        *(f"--{name}" for name in (MEGATRON.values + MEGATRON.switches).split()),
+        *MEGATRON.refusals,
+    )
 }
 
 
@@ -190,6 +194,7 @@ def read_config(
     variables: Mapping[str, str] | None = None,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
+    ignored: Sequence[str] = (),
 ) -> Launched:
     """Read what a configuration starts.
 
@@ -203,6 +208,8 @@ def read_config(
         Keys or arguments in addition to those of the file: name and value.
     model
         Gives the shape that the file leaves out.
+    ignored
+        Keys or arguments of the file that do not count.
 
     Raises
     ------
@@ -227,11 +234,12 @@ def read_config(
     sources = _options(config, layout.keys)
     if layout is _NEMO:
         sources |= _nemo_fp8(config)
-    ignored = _unread(config, layout.read)
+    unread = _unread(config, layout.read)
+    sources = _without(sources, ignored, where)
     tokens = [token for source in sources.values() for token in source.tokens]
     tokens += override_words(options)
     names = {option: source.key for option, source in sources.items()}
-    arguments = Arguments(tokens, where, names, "file")
+    arguments = with_present_names(Arguments(tokens, where, names, "file"))
     _check_supported(config, layout)
     _check_required(config, layout, arguments, sources, model)
     if model is not None:
@@ -242,11 +250,29 @@ def read_config(
     reading = read_checked(arguments, world)
     notes = (
         *notes_of(arguments, layout.title, _first_keys(layout), sources),
-        *ignored_note(where, (*ignored, *unread_names(arguments))),
+        *ignored_note(where, (*unread, *unread_names(arguments))),
+        *left_out_note(where, ignored),
     )
     if layout is _NEMO:
         return _as_nemo_keeps(config, reading, notes)
     return Launched(reading, notes)
+
+
+def _without(
+    sources: Mapping[str, _Source], ignored: Sequence[str], where: str
+) -> dict[str, _Source]:
+    """Return the sources of options without those of ``--ignore``."""
+    for name in ignored:
+        if not any(name in (option[2:], x.key) for option, x in sources.items()):
+            raise InvalidOptionError(
+                f"--ignore {name}: expected a key that {where} has and nest reads or "
+                f"refuses, got none; remove it"
+            )
+    return {
+        option: source
+        for option, source in sources.items()
+        if not {option[2:], source.key} & {*ignored}
+    }
 
 
 def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:

@@ -11,34 +11,30 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
-from nest.frameworks.keyed import read_data
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
-from nest.models.zoo import usual_vocabulary
+from nest.models.zoo import known_architecture, usual_vocabulary
 from nest.util.text import whole_number
 
 #: Options in the order in which they are written: name and values.
 Flags = list[tuple[str, tuple[object, ...]]]
 
 
-class ArgumentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments of Megatron-LM, as ``data/megatron.yaml`` lists them."""
+#: What values of ``--position-embedding-type`` mean, those of forks too.
+_POSITIONS = {
+    "learned_absolute": "learned_absolute",
+    "absolute": "learned_absolute",
+    **dict.fromkeys(("rope", "rotary", "yarn", "mrope"), "rope"),
+    **dict.fromkeys(("none", "alibi"), "none"),
+}
 
-    values: tuple[str, ...]
-    switches: tuple[str, ...]
-    others: tuple[str, ...]
-    shaping: tuple[str, ...]
-    harmless: tuple[str, ...]
-    unsupported: dict[str, str]
-
-
-MEGATRON = read_data("megatron", ArgumentTable)
+#: Models with the vocabularies of tokenizers.
+_TOKENIZERS = {"GPT2BPETokenizer": "gpt2", "Llama2Tokenizer": "llama2-7b"}
 
 _TP_BIASES = {
     (True, True, True): (),
@@ -227,7 +223,8 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
         flag("--qk-head-dim", attention.head_size - rotary)
         flag("--qk-pos-emb-head-dim", rotary)
         flag("--v-head-dim", attention.value_size or attention.head_size)
-    flag("--qk-layernorm", when=attention.query_key_norm)
+    # With latent attention it is about the compressed queries and keys.
+    flag("--qk-layernorm", when=attention.query_key_norm or latent)
     flag("--window-size", f"{attention.window - 1},0", when=attention.window)
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
@@ -280,15 +277,20 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         raise arguments.refuse(
             "--max-position-embeddings", f"at least --seq-length {length}", positions
         )
-    gated = arguments.has("--swiglu")
-    usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
+    swiglu = arguments.has("--swiglu")
+    usual = hidden * 8 // 3 // 64 * 64 if swiglu else 4 * hidden
     width = arguments.integer("--ffn-hidden-size", default=usual)
-    rotary = _rotary(arguments)
+    # Other gates leave the default width as it is.
+    gates = (arguments.has("--quick-geglu"), arguments.text("--glu-activation"))
+    gated = swiglu or any(gates)
+    position = _position(arguments)
+    rotary = position == "rope"
     modules = _modules(arguments, rotary)
     tied = not arguments.has("--untie-embeddings-and-output-weights")
     dropout = arguments.number("--hidden-dropout", 0.1) > 0
     arguments.number("--attention-dropout", 0.1)
-    kind = arguments.text("--normalization", ("LayerNorm", "RMSNorm"))
+    norms = ("LayerNorm", "RMSNorm", "layernorm", "rmsnorm")
+    norm = arguments.text("--normalization", norms) or norms[0]
     attention = _read_attention(arguments, hidden, heads, rotary)
     biased = not arguments.has("--disable-bias-linear")
     query_biases = arguments.has("--add-qkv-bias") or biased
@@ -299,15 +301,25 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         hidden=hidden,
         attention=attention,
         mlp=dense,
-        layer_norm=kind != "RMSNorm",
+        layer_norm=norm.lower() == "layernorm",
         dropout=dropout,
     )
+    mlps = _read_mlps(arguments, dense, layers)
+    windows = _read_windows(arguments, attention, layers)
     runs = runs_of(
-        replace(block, name="experts" if mlp.experts else "decoder", mlp=mlp)
-        for mlp in _read_mlps(arguments, dense, layers)
+        replace(
+            block,
+            name="experts" if mlp.experts else "decoder",
+            attention=windowed,
+            mlp=mlp,
+        )
+        for windowed, mlp in zip(windows, mlps, strict=True)
     )
     tower = Tower(
-        runs=runs, learned_positions=0 if rotary else positions, modules=modules
+        runs=runs,
+        learned_positions=positions if position == "learned_absolute" else 0,
+        embedding_norm=arguments.has("--embed-layernorm"),
+        modules=modules,
     )
     vocabulary = _vocabulary(arguments, tower)
     model = Architecture(
@@ -322,10 +334,11 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
 
 def _vocabulary(arguments: Arguments, tower: Tower) -> int:
     """Return the size of the vocabulary, a usual one if it is not given."""
-    stated = arguments.integer_or_none("--vocab-size")
-    if stated is not None:
-        return stated
-    vocabulary, model = usual_vocabulary(tower)
+    names = ("--vocab-size", "--padded-vocab-size", "--pad-vocab-size-to")
+    stated = [*filter(None, map(arguments.integer_or_none, names))]
+    if stated:
+        return stated[0]
+    vocabulary, model = _of_tokenizer(arguments) or usual_vocabulary(tower)
     arguments.assumed.append(
         f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
         f"gives another"
@@ -333,12 +346,36 @@ def _vocabulary(arguments: Arguments, tower: Tower) -> int:
     return vocabulary
 
 
-def _rotary(arguments: Arguments) -> bool:
-    kinds = ("learned_absolute", "rope")
-    kind = arguments.text("--position-embedding-type", kinds)
-    old = arguments.has("--use-rotary-position-embeddings")
-    arguments.has("--no-position-embedding")
-    return old or kind == "rope"
+def _of_tokenizer(arguments: Arguments) -> tuple[int, str] | None:
+    """Return the vocabulary of a tokenizer that is known by name, and its model."""
+    names = ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
+    options = [arguments.options.get(f"--{name}") for name in names]
+    texts = [token.text for option in options if option for token in option.values]
+    if "--merge-file" in arguments.options:
+        # The files that Megatron-LM's examples download.
+        texts.append("GPT2BPETokenizer")
+    for text in texts:
+        model = known_architecture(_TOKENIZERS.get(text, text))
+        if model is not None:
+            return model.towers[0].vocabulary, model.name
+    return None
+
+
+def _position(arguments: Arguments) -> str:
+    """Return how positions are told: ``learned_absolute``, ``rope`` or ``none``.
+
+    Rotated in whatever way they are ``rope``; distances that are added to scores
+    (ALiBi) have no weights and count as none.
+    """
+    kind = arguments.text("--position-embedding-type", tuple(_POSITIONS))
+    alibi = ("--use-alibi-position-embeddings", "--use-alibi-mask")
+    # Each one is asked for, so that it counts as read.
+    without = [arguments.has(name) for name in (*alibi, "--no-position-embedding")]
+    if arguments.has("--use-rotary-position-embeddings"):
+        return "rope"
+    if kind is None:
+        return "none" if any(without) else "learned_absolute"
+    return _POSITIONS[kind]
 
 
 def _modules(arguments: Arguments, rotary: bool) -> int:
@@ -365,12 +402,16 @@ def _modules(arguments: Arguments, rotary: bool) -> int:
 def _read_attention(
     arguments: Arguments, hidden: int, heads: int, rotary: bool
 ) -> Attention:
+    softmax = arguments.text("--softmax-type", ("vanilla", "off-by-one", "learnable"))
+    bare_norm = arguments.has("--qk-l2-norm")
     attention = Attention(
         heads=heads,
         kv_heads=heads,
         head_size=0,
         rotary=rotary,
-        query_key_norm=arguments.has("--qk-layernorm"),
+        query_key_norm=arguments.has("--qk-layernorm") or bare_norm,
+        norm_over="nothing" if bare_norm else "head",
+        sinks=softmax == "learnable",
     )
     text = arguments.text("--window-size")
     if text is not None:
@@ -382,6 +423,7 @@ def _read_attention(
         rotary_size = arguments.integer("--qk-pos-emb-head-dim", default=64)
         return replace(
             attention,
+            query_key_norm=False,
             head_size=arguments.integer("--qk-head-dim", default=128) + rotary_size,
             value_size=arguments.integer("--v-head-dim", default=128),
             query_rank=arguments.integer("--q-lora-rank", default=0),
@@ -396,7 +438,8 @@ def _read_attention(
             )
         size = hidden // heads
     groups = arguments.integer_or_none("--num-query-groups")
-    kv_heads = heads
+    shared = arguments.text("--attention-head-type", ("multihead", "multiquery"))
+    kv_heads = 1 if shared == "multiquery" else heads
     if arguments.has("--group-query-attention"):
         # Without a number Megatron takes one group.
         kv_heads = groups or 1
@@ -409,14 +452,17 @@ def _read_attention(
 
 def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
     """Return the MLP of every block, or the experts in its place."""
-    experts = arguments.integer_or_none("--num-experts")
+    experts = arguments.integer("--num-experts", default=0, minimum=0)
+    if experts == 1 and "--moe-expert-parallel-size" in arguments.options:
+        experts = 0  # in Megatron-DeepSpeed one expert is none
     topk = arguments.integer("--moe-router-topk", default=2)
     width = arguments.integer("--moe-ffn-hidden-size", default=dense.hidden)
     shared = arguments.integer("--moe-shared-expert-intermediate-size", default=0)
     pattern = arguments.text("--moe-layer-freq")
+    gate = arguments.has("--moe-shared-expert-gate")
     arguments.has("--moe-grouped-gemm")
     arguments.text("--moe-token-dispatcher-type", ("allgather", "alltoall", "flex"))
-    if experts is None:
+    if not experts:
         return [dense] * layers
     if topk > experts:
         raise arguments.refuse(
@@ -428,33 +474,52 @@ def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
         experts=experts,
         experts_per_token=topk,
         shared_hidden=shared,
+        shared_gate=gate and shared > 0,
     )
     sparse_layers = _frequency(arguments, pattern, layers)
     return [sparse if has_experts else dense for has_experts in sparse_layers]
+
+
+def _read_windows(
+    arguments: Arguments, attention: Attention, layers: int
+) -> list[Attention]:
+    """Return the attention of every block: of every n-th one without a window."""
+    name = "--window-attn-skip-freq"
+    pattern = arguments.text(name)
+    if pattern is None or not attention.window:
+        return [attention] * layers
+    every = whole_number(pattern)
+    windowed = (
+        [index % every != 0 for index in range(1, layers + 1)]
+        if every
+        else _listed(arguments, name, pattern, layers)
+    )
+    whole = replace(attention, window=0)
+    return [attention if has_window else whole for has_window in windowed]
 
 
 def _frequency(arguments: Arguments, pattern: str | None, layers: int) -> list[bool]:
     """Return which blocks have experts: every n-th, or a list expression."""
     if pattern is None:
         return [True] * layers
-    text = re.sub(r"[\s()]", "", pattern)
-    if every := whole_number(text):
+    if every := whole_number(pattern):
         return [index % every == 0 for index in range(layers)]
-    has_experts: list[bool] = []
+    return _listed(arguments, "--moe-layer-freq", pattern, layers)
+
+
+def _listed(arguments: Arguments, name: str, pattern: str, layers: int) -> list[bool]:
+    """Return what a list expression says of every block."""
+    text = re.sub(r"[\s()]", "", pattern)
+    listed: list[bool] = []
     for term in text.split("+"):
         match = re.fullmatch(r"\[([01](?:,[01])*)\](?:\*(\d{1,5}))?", term)
         if match is None:
-            raise arguments.refuse(
-                "--moe-layer-freq",
-                "a number or lists such as ([0]*3+[1]*58)",
-                repr(pattern),
-            )
+            expected = "a number or lists such as ([0]*3+[1]*58)"
+            raise arguments.refuse(name, expected, repr(pattern))
         one = [digit == "1" for digit in match[1].split(",")]
-        has_experts += one * min(int(match[2] or 1), MOST_LAYERS)
-        if len(has_experts) > layers:
+        listed += one * min(int(match[2] or 1), MOST_LAYERS)
+        if len(listed) > layers:
             break
-    if len(has_experts) != layers:
-        raise arguments.refuse(
-            "--moe-layer-freq", f"--num-layers {layers} entries", len(has_experts)
-        )
-    return has_experts
+    if len(listed) != layers:
+        raise arguments.refuse(name, f"--num-layers {layers} entries", len(listed))
+    return listed

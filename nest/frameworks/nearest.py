@@ -28,6 +28,10 @@ from nest.ir.base import LayerId
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.stated import shape_of
+
+#: Loss of step time above which a search among all plans of the target is advised.
+LARGE_LOSS = 0.05
 
 
 class Nearest(NamedTuple):
@@ -77,7 +81,8 @@ def nearest(
         plan.placement
         == schedule_of(as_run.job.schedule, plan.virtual_stages).placement
     )
-    if suits and not inexpressible(target, as_run, plan):
+    shape = shape_of(problem, settings and settings.model)
+    if suits and not inexpressible(target, as_run, plan, shape):
         try:
             files = export(problem, plan, target, settings)
         except InvalidPlanError:
@@ -86,7 +91,7 @@ def nearest(
             after = score(as_run, plan)
             return Nearest(as_run, plan, changes, files, before, after)
     usual = _with_usual_schedule(as_run, target)
-    targeted = for_target(usual, target, as_run.job.optimizer)
+    targeted = for_target(usual, target, as_run.job.optimizer, shape)
     if targeted.job.schedule != as_run.job.schedule:
         theirs, ours = targeted.job.schedule_text, as_run.job.schedule_text
         changes = (f"schedule is {theirs}, not {ours}", *changes)

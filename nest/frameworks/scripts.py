@@ -17,11 +17,20 @@ import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
+from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
-from nest.frameworks.megatron_model import MEGATRON, model_flags
+from nest.frameworks.megatron_model import model_flags
+from nest.frameworks.megatron_options import (
+    MEGATRON,
+    check_program,
+    check_refused,
+    with_present_names,
+)
 from nest.frameworks.shell import Script, read_script, words_in
+from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
+from nest.frameworks.swift import as_megatron, is_other_step, start_of
 from nest.models.architectures import Architecture
 from nest.util.text import whole_number
 
@@ -42,15 +51,6 @@ _SIGNS = frozenset(
     }
 )
 
-#: Arguments that are no other ones written wrongly.
-_NAMES = frozenset(
-    f"--{name}"
-    for name in (
-        *(*MEGATRON.values, *MEGATRON.switches),
-        *(*MEGATRON.others, *MEGATRON.harmless),
-    )
-)
-
 #: Arguments that say the same as one of these.
 _INSTEAD = {
     "--recompute-granularity": ("--recompute-activations",),
@@ -62,6 +62,10 @@ _INSTEAD = {
 
 _Kinds = dict[str, str]
 
+#: What faults about the devices that a script starts on have as their subject. With
+#: their value, 0 for that of the cluster, reading goes on.
+_DEVICES = "devices"
+
 
 class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The programs that start others, as ``data/launchers.yaml`` has them."""
@@ -72,6 +76,7 @@ class _Launchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm_programs: tuple[str, ...]
     mpi_programs: tuple[str, ...]
     per_node_programs: frozenset[str]
+    others: tuple[str, ...]
 
 
 _LAUNCHERS = read_data("launchers", _Launchers)
@@ -100,6 +105,24 @@ class Count(NamedTuple):
     location: str
 
 
+class Start(NamedTuple):
+    """What is started on how many devices, as a reader takes it."""
+
+    arguments: Arguments
+    world: int
+    #: Whether the devices that the script states are known.
+    counted: bool = True
+
+    def corrected(self, correction: Correction) -> Start:
+        """Return a copy in which an argument or the cluster is otherwise."""
+        if correction.subject == "--cluster":
+            return self._replace(world=int(correction.value or self.world))
+        if correction.subject == _DEVICES:
+            world = int(correction.value or 0) or self.world
+            return self._replace(world=world, counted=False)
+        return self._replace(arguments=self.arguments.corrected(correction))
+
+
 class Launched(NamedTuple):
     """The launch that a script starts.
 
@@ -117,6 +140,7 @@ def read_launch(
     variables: Mapping[str, str] | None = None,
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
+    ignored: Sequence[str] = (),
 ) -> Launched:
     """Read what a script of Megatron-LM starts.
 
@@ -130,6 +154,8 @@ def read_launch(
         Arguments in addition to those of the script, without dashes: name and value.
     model
         Gives the arguments of the shape that the script leaves out.
+    ignored
+        Arguments that the script has and that do not count, without dashes.
 
     Raises
     ------
@@ -140,16 +166,38 @@ def read_launch(
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)
     tokens = find_words(script, where)
-    arguments = Arguments((*tokens, *override_words(overrides)), where)
-    if model is not None:
-        arguments = with_model(arguments, model)
-    if "--yaml-cfg" in arguments.options:
-        remedy = "import that file: nest import megatron-args FILE.yaml"
-        raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
-    taken = check_devices(script, tokens, arguments, world)
-    reading = read_checked(arguments, world, tokens)
-    notes = (*taken, *notes_of(arguments), *unread(arguments, tokens))
-    return Launched(reading, notes)
+    tokens = without(tokens, ignored, where)
+    swift = as_megatron(tokens, script.variables, where, [x for x, _ in overrides])
+    doubled: list[Fault] = []
+    more: tuple[str, ...] = ()
+    unknown_model = None
+    if swift is not None:
+        tokens, more = swift.tokens, swift.notes
+        doubled += swift.faults
+        if model is None:
+            model, unknown_model = swift.model, swift.unknown_model
+    arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
+    arguments = with_present_names(arguments)
+
+    def read(start: Start) -> Launched:
+        arguments, world, counted = start
+        if model is not None:
+            arguments = with_model(arguments, model)
+        if "--yaml-cfg" in arguments.options:
+            remedy = "import that file: nest import megatron-args FILE.yaml"
+            raise arguments.refuse("--yaml-cfg", "arguments", "a configuration", remedy)
+        taken: tuple[str, ...] = ()
+        if counted:
+            taken = check_devices(script, tokens, arguments, world)
+        if unknown_model is not None and "--num-layers" not in arguments.options:
+            raise unknown_model
+        reading = read_checked(arguments, world, tokens)
+        left_out = left_out_note(where, ignored)
+        notes = (*taken, *notes_of(arguments), *more, *unread(arguments, tokens))
+        notes += left_out
+        return Launched(reading, notes)
+
+    return read_all(read, Start(arguments, world), doubled)
 
 
 def in_variables(text: str, lines: Sequence[str]) -> list[str]:
@@ -186,6 +234,40 @@ def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
     ]
 
 
+def left_out_note(where: str, ignored: Sequence[str]) -> tuple[str, ...]:
+    """Return the note about what ``--ignore`` leaves out, if anything."""
+    names = ", ".join(ignored)
+    return (f"{where}: left out, as --ignore says: {names}",) if names else ()
+
+
+def without(
+    tokens: Sequence[Word], ignored: Sequence[str], where: str
+) -> tuple[Word, ...]:
+    """Return the words of a launch line without arguments of ``--ignore``.
+
+    Raises
+    ------
+    InvalidOptionError
+        If there is no such argument.
+    """
+    names = {f"--{name.lstrip('-').replace('_', '-')}" for name in ignored}
+    remaining, taken = [], set()
+    drops = False
+    for token in tokens:
+        name = _name(token)
+        if name.startswith("--"):
+            drops = name in names
+            taken |= {name} & names
+        if not drops:
+            remaining.append(token)
+    for name in sorted(names - taken):
+        raise InvalidOptionError(
+            f"--ignore {name[2:]}: expected an argument that {where} has, got none; "
+            f"remove it"
+        )
+    return tuple(remaining)
+
+
 def read_checked(
     arguments: Arguments, world: int, tokens: Sequence[Word] = ()
 ) -> Reading:
@@ -194,9 +276,10 @@ def read_checked(
     Raises
     ------
     InvalidPlanError
-        If no run can start with them. The reason is an argument that is
-        written wrongly, if there is one.
+        If no run can start with them. The reason is an argument that nest does not
+        know, or that plans cannot express, if there is one.
     """
+    check_program(_launcher(tokens), arguments.where)
     name = re.sub(r"\W+", "-", arguments.where.rpartition("/")[2]).strip("-")
     try:
         return read_arguments(arguments, world, name)
@@ -236,23 +319,31 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
     Raises
     ------
     InvalidPlanError
-        If one is nearly that of an argument that is read.
+        If one is in no class, or as
+        :func:`~nest.frameworks.megatron_options.check_refused` says.
     """
-    launcher = {name.replace("_", "-") for name in _USUAL}
+    check_refused(arguments)
+    launcher = {name.replace("_", "-") for name in (*_USUAL, *_LAUNCHERS.others)}
     launcher.update(map(_name, _launcher(tokens)))
-    ignored = arguments.unread({*_NAMES, *launcher})
-    read = {*launcher, "--rampup-batch-size"}
+    ignored = [
+        name
+        for name in arguments.unread(MEGATRON.classed.keys() | launcher)
+        if name not in launcher and name[2:] not in MEGATRON.present
+    ]
     names = {name: text for name, (text, _) in arguments.underscored.items()}
     names |= arguments.names
-    return tuple(names.get(x, x) for x in ignored if x not in read)
+    return tuple(names.get(name, name) for name in ignored)
 
 
 def _launcher(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return the words up to the program, none if there is none."""
-    for end, token in enumerate(tokens, 1):
+    """Return the words up to the program, or to the text that a shell reads."""
+    end = 0
+    for index, token in enumerate(tokens, 1):
         if token.text.endswith(".py"):
-            return tuple(tokens[:end])
-    return ()
+            return tuple(tokens[:index])
+        if _program(token) in SHELLS:
+            end = index
+    return tuple(tokens[:end])
 
 
 def find_words(script: Script, where: str) -> tuple[Word, ...]:
@@ -265,15 +356,26 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     InvalidPlanError
         If there is none of either, or several commands.
     """
-    commands = [x for x in script.commands if _SIGNS & {*map(_name, x.words)}]
-    if len({_arguments(command.words) for command in commands}) > 1:
-        lines = ", ".join(str(command.line) for command in commands)
+    lines_of = {x.words: x.line for x in reversed(script.commands)}
+    signed = [
+        line
+        for line in reversed(lines_of)
+        if _SIGNS & {*map(_name, line)} or start_of(line) is not None
+    ]
+    # Scripts print what they run.
+    commands = [
+        line
+        for line in signed
+        if _program(line[0]) not in PRINTING and not is_other_step(line)
+    ] or signed
+    if len({*map(_arguments, commands)}) > 1:
+        lines = ", ".join(str(lines_of[command]) for command in commands)
         raise InvalidPlanError(
             f"{where}: expected one command that starts Megatron-LM, got "
             f"those of lines {lines}; leave one"
         )
     if commands:
-        return _before_redirection(commands[0].words)
+        return commands[0]
     tokens = [
         token
         for values in script.variables.values()
@@ -286,14 +388,6 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
-
-
-def _before_redirection(tokens: Sequence[Word]) -> tuple[Word, ...]:
-    """Return words up to a redirection in a text that ``eval`` would run."""
-    for end, token in enumerate(tokens):
-        if re.fullmatch(r"[&\d]?>>?|[<|]", token.text):
-            return tuple(tokens[:end])
-    return tuple(tokens)
 
 
 def _name(token: Word) -> str:
@@ -370,11 +464,14 @@ def _counted(
             location = f"{where}:{value.line}: {name}"
             if "nodes" not in counts:
                 variable = re.match(r"\$(\w+)", value.unknown)
-                raise InvalidPlanError(
+                raise Fault(
                     f"{location}: expected a number of nodes that the script "
                     f"states, got {got}; say it with --set "
                     f"{variable[1] if variable else 'NAME'}=VALUE"
-                    + (", NAME being its variable" * (variable is None))
+                    + (", NAME being its variable" * (variable is None)),
+                    subject=_DEVICES,
+                    answers=("--set", f"{variable[1] if variable else '<NAME>'}=<N>"),
+                    value="0",
                 )
             notes = (f"{location}: {got}; counted is {counts['nodes'][1].location}",)
         each = counts["each"][1]
@@ -383,9 +480,11 @@ def _counted(
         stated.insert(0, Count(nodes.value * each.value, locations))
     for other in stated[1:]:
         if other.value != stated[0].value:
-            raise InvalidPlanError(
+            raise Fault(
                 f"{other.location}: expected the {stated[0].value} devices of "
-                f"{stated[0].location}, got {other.value}; correct one of them"
+                f"{stated[0].location}, got {other.value}; correct one of them",
+                subject=_DEVICES,
+                value="0",
             )
     if stated:
         return stated[0], notes
@@ -482,14 +581,19 @@ def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
             for name, degree in degrees.items()
             if degree > 1
         )
-        raise InvalidPlanError(
+        raise Fault(
             f"{stated.location}: expected devices for {product} ranks of a "
-            f"data rank ({locations}), got {stated.value}; correct one of them"
+            f"data rank ({locations}), got {stated.value}; correct one of them",
+            subject=_DEVICES,
+            value=str(product),
         )
     if stated.value != world:
-        raise InvalidPlanError(
+        raise Fault(
             f"{stated.location}: expected the {world} devices of --cluster, "
-            f"got {stated.value}; name a cluster of {stated.value} devices"
+            f"got {stated.value}; name a cluster of {stated.value} devices",
+            subject="--cluster",
+            answers=("--cluster", str(stated.value)),
+            value=str(stated.value),
         )
 
 
@@ -507,7 +611,7 @@ def notes_of(
     names = {*arguments.options, *stated}
     absent = [
         (keys or {}).get(option, option)
-        for option in (f"--{name}" for name in MEGATRON.shaping)
+        for option in (f"--{name}" for name in MEGATRON.shaping.split())
         if not {option, *_INSTEAD.get(option, ())} & names
     ]
     notes = [*arguments.assumed]
@@ -515,12 +619,12 @@ def notes_of(
         notes.append(
             f"not in the {arguments.what}, so {title}'s defaults: {', '.join(absent)}"
         )
-    if "--rampup-batch-size" in arguments.options:
-        location = arguments.location("--rampup-batch-size")
-        notes.append(
-            f"{location}: the global batch grows to its last size, with which "
-            f"the plan counts; steps before are shorter"
-        )
+    for name in ("--rampup-batch-size", "--step-batch-size-schedule"):
+        if name in arguments.options:
+            notes.append(
+                f"{arguments.location(name)}: the global batch grows to its last size, "
+                f"with which the plan counts; steps before are shorter"
+            )
     for token in arguments.unknown:
         notes.append(
             f"{arguments.where}:{token.line}: not read: {token.unknown}; what "

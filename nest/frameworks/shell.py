@@ -19,16 +19,22 @@ from typing import NamedTuple
 
 from nest.errors import InvalidOptionError
 from nest.frameworks.shell_arithmetic import Arithmetic, written_names
+from nest.frameworks.shell_programs import Inner, inner_script, plain_path
 from nest.frameworks.shell_words import (
     ASSIGNMENT,
     JOINT,
     NAME,
+    UNKNOWN,
     Budget,
     Lexer,
     Piece,
     RawWord,
+    Redirection,
     Word,
+    clean,
+    one_word,
     plain_text,
+    unknown_word,
 )
 from nest.util.text import whole_number
 
@@ -58,6 +64,8 @@ class Script(NamedTuple):
         Arguments of the script that count with its default: number, line and value.
     used
         The overridden variables that the script uses.
+    files
+        Texts of the files that the script writes, by name.
     """
 
     commands: tuple[Command, ...]
@@ -66,6 +74,7 @@ class Script(NamedTuple):
     unset: frozenset[str]
     defaults: Mapping[str, Word]
     used: frozenset[str] = frozenset()
+    files: Mapping[str, Word] = {}
 
 
 _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
@@ -77,8 +86,6 @@ _MAX_SCRIPT = 2**18
 _STEP = 16
 #: Maximum number of words of a ``test``.
 _MAX_TEST = 100
-#: Stand around why a part of a text is not known, and for its blanks.
-_UNKNOWN, _BLANK = "\1", "\2"
 
 
 def read_script(
@@ -173,11 +180,24 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 }
 
 
+class _Text(NamedTuple):
+    """A text that is read: words and separators, and redirections by their index."""
+
+    tokens: list[RawWord | str]
+    redirections: dict[int, list[Redirection]]
+
+
 class _Function(NamedTuple):
     """Where the body of a function begins, and whether it is defined."""
 
+    text: _Text
     start: int
     defined: bool | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from others."""
+        return id(self.text), self.start
 
 
 class _Reader:
@@ -187,7 +207,7 @@ class _Reader:
         self.overrides = overrides
         self.budget = Budget(where)
         lexer = Lexer(text.replace("\r\n", "\n"), self.budget)
-        self.tokens = list(lexer.tokens())
+        self.text = _Text(list(lexer.tokens()), lexer.redirections)
         self.directives = lexer.directives
         #: The last line of the script.
         self.line = lexer.line
@@ -204,19 +224,33 @@ class _Reader:
         #: variables were before.
         self.arguments: tuple[Word, ...] | None = None
         self.hidden: list[dict[str, tuple[Word, ...] | None]] = []
-        #: Where the bodies begin that are read, and how many were.
-        self.calls: list[int] = []
+        #: The functions and texts that are read, and how many were.
+        self.calls: list[tuple[int, int]] = []
         self.count = 0
+        #: What starts the commands of the text that is read.
+        self.starting: tuple[Word, ...] = ()
+        self.files: dict[str, Word] = {}
         self.unset: set[str] = set()
         self.defaults: dict[str, Word] = {}
         self.used: set[str] = set()
         self.commands: list[Command] = []
 
-    def read(self) -> Script:
+    @property
+    def tokens(self) -> list[RawWord | str]:
+        """The words and separators of the text that is read."""
+        return self.text.tokens
+
+    def _to_the_end(self) -> bool | None:
+        """Take in the text; return whether its last command succeeds."""
+        status: bool | None = True
         while self.at < len(self.tokens):
-            self._list(set())
+            status = self._list(set())
             # What closes nothing, such as a bracket too many.
             self.at += 1
+        return status
+
+    def read(self) -> Script:
+        self._to_the_end()
         return Script(
             tuple(self.commands),
             {**self.alone, **self.variables},
@@ -224,6 +258,7 @@ class _Reader:
             frozenset(self.unset),
             self.defaults,
             frozenset(self.used),
+            self.files,
         )
 
     # Commands
@@ -362,7 +397,14 @@ class _Reader:
         follows = self.tokens[self.at + 1 : self.at + 3]
         if follows == ["(", ")"] and self._here():
             return self._function()
-        return self._simple(self._words())
+        at = self.at
+        words = self._words()
+        redirections = [
+            redirection
+            for index in range(at, self.at + 1)
+            for redirection in self.text.redirections.get(index, ())
+        ]
+        return self._simple(words, redirections)
 
     def _if(self) -> bool | None:
         self.at += 1
@@ -402,7 +444,7 @@ class _Reader:
                     ]
                 for one in names if self.runs is not False else []:
                     why = f"${one}, which a loop sets"
-                    self.variables[one] = (_unknown(why, line),)
+                    self.variables[one] = (unknown_word(why, line),)
             self._skip_lines()
             if self._here() == "do":
                 self.at += 1
@@ -478,25 +520,23 @@ class _Reader:
             self.at += 2
         self._skip_lines()
         if self.runs is not False:
-            self.functions[name] = _Function(self.at, self.runs)
+            self.functions[name] = _Function(self.text, self.at, self.runs)
         with self._under(False):
             self._command()
         return True
 
     def _call(self, name: str, arguments: Sequence[Word], line: int) -> bool | None:
         function = self.functions[name]
-        if self.runs is None and function.start in self.calls:
+        if self.runs is None and function.key in self.calls:
             return None  # What it may set is set on a condition already.
-        self.count += 1
-        if len(self.calls) >= _DEPTH or self.count > _CALLS:
-            raise self.budget.refuse(line, "functions that end", f"{name} again")
-        before = self.at, self.arguments, self.goes_on
-        self.at, self.arguments = function.start, tuple(arguments)
+        self._enter(name, function.key, line)
+        before = self.text, self.at, self.arguments, self.goes_on
+        self.text, self.at = function.text, function.start
+        self.arguments = tuple(arguments)
         self.hidden.append({})
-        self.calls.append(function.start)
         with self._under(function.defined):
             status = self._command()
-        self.at, self.arguments, self.goes_on = before
+        self.text, self.at, self.arguments, self.goes_on = before
         self.calls.pop()
         for one, value in self.hidden.pop().items():
             if value is None:
@@ -507,7 +547,35 @@ class _Reader:
             self.goes_on = False
         return status
 
-    def _simple(self, words: list[RawWord]) -> bool | None:
+    def _enter(self, name: str, key: tuple[int, int], line: int) -> None:
+        """Begin a function or a text, which may begin others."""
+        self.count += 1
+        if len(self.calls) >= _DEPTH or self.count > _CALLS:
+            raise self.budget.refuse(line, "functions that end", f"{name} again")
+        self.calls.append(key)
+
+    def _run(self, inner: Inner, tokens: Sequence[Word], line: int) -> bool | None:
+        """Take in a text that a command reads as a script."""
+        self._enter("a text", (0, 0), line)
+        state = self._state()
+        before = self.text, self.at, self.starting
+        # No command begins so: variables with arguments hold ends of lines.
+        text = re.sub(r"(?<!\\)\n(?=[ \t]*--)", JOINT, inner.text.text)
+        lexer = self._inside(text, inner.text.line)
+        self.text, self.at = _Text(list(lexer.tokens()), lexer.redirections), 0
+        self.starting = (*self.starting, *tokens[: inner.start])
+        self.directives |= lexer.directives | _directives(inner.options)
+        status = self._to_the_end()
+        self.text, self.at, self.starting = before
+        self.calls.pop()
+        if not inner.same_shell:
+            self._restore(state)
+            return None
+        return status
+
+    def _simple(
+        self, words: list[RawWord], redirections: Sequence[Redirection]
+    ) -> bool | None:
         """Take in a simple command."""
         if self.runs is False or not words:
             return None
@@ -523,7 +591,7 @@ class _Reader:
             pieces = [piece for raw in before for piece in raw]
             ran = any(p.text[:1] == "(" and p.text[1:2] != "(" for p in pieces)
             return None if ran else True
-        return self._start(words, before)
+        return self._start(words, before, redirections)
 
     def _export(self, words: list[RawWord]) -> None:
         """Take in ``export``, ``declare``, ``local`` and their like."""
@@ -551,20 +619,22 @@ class _Reader:
         """Keep a variable until the function ends."""
         self.hidden[-1].setdefault(name, self.variables.get(name))
 
-    def _start(self, words: list[RawWord], before: Sequence[RawWord]) -> bool | None:
+    def _start(
+        self,
+        words: list[RawWord],
+        before: Sequence[RawWord],
+        redirections: Sequence[Redirection],
+    ) -> bool | None:
         """Take in a command, with assignments that count for it alone."""
         plain = plain_text(words[0])
         line = words[0][0].line
         if plain == "[[":
             return self._compare(words[1:-1])
-        first = _text_from(words)
-        expanded = [w for raw in words[:first] for w in self._expand(raw)]
+        expanded = [w for raw in words for w in self._expand(raw)]
         self.budget.spend(len(self.variables) // _STEP, line)
         saved = dict(self.variables)
         for raw in before:
             self._assign(raw)
-        set_alone = dict(self.variables)
-        expanded += [w for raw in words[first:] for w in self._reread(raw)]
         status = None
         if expanded and expanded[0].text in self.functions:
             status = self._call(expanded[0].text, expanded[1:], line)
@@ -575,14 +645,63 @@ class _Reader:
                     self.variables[name] = saved[name]
             return status
         if before:
-            self.alone |= set_alone
+            self.alone |= self.variables
+        document = self._document(redirections)
+        inner = inner_script(expanded, self.files, document) if expanded else None
+        if inner is not None:
+            status = self._run(inner, expanded, line)
+        if before:
             self.variables = saved
-        return self._builtin(plain, expanded, line)
+        if inner is not None:
+            return status
+        if expanded:
+            self._write(expanded, document, redirections)
+        return self._builtin(plain, expanded, line, document)
 
-    def _builtin(self, name: str | None, words: list[Word], line: int) -> bool | None:
+    def _document(self, redirections: Sequence[Redirection]) -> Word | None:
+        """Return what a command gets as its input, ``None`` if no text."""
+        raws = [x.raw for x in redirections if x.sign in ("<<", "<<<")]
+        return self._joined(raws[-1], 0) if raws and raws[-1] else None
+
+    def _write(
+        self,
+        tokens: Sequence[Word],
+        document: Word | None,
+        redirections: Sequence[Redirection],
+    ) -> None:
+        """Keep the text that a command writes into a file, if it is known."""
+        program, line = tokens[0].text, tokens[0].line
+        targets = [
+            self._joined(x.raw, line)._replace(unknown=x.sign)
+            for x in redirections
+            if x.sign in (">", ">>", ">|")
+        ]
+        if program == "echo":
+            texts = [x for x in tokens[1:] if not re.fullmatch(r"-[neE]+", x.text)]
+            document = one_word(texts, line)
+        elif program == "tee":
+            targets += [
+                x._replace(unknown=">") for x in tokens[1:] if x.text[:1] != "-"
+            ]
+        elif program != "cat":
+            return
+        for target in targets if document is not None else []:
+            name = plain_path(clean(target._replace(unknown="")).text)
+            if name.startswith("/dev/"):
+                continue
+            assert document is not None
+            text = document
+            if target.unknown == ">>" and name in self.files:
+                text = one_word((self.files[name], document), line, "\n")
+                self.budget.limit(len(text.text), line)
+            self.files[name] = text
+
+    def _builtin(
+        self, name: str | None, words: list[Word], line: int, document: Word | None
+    ) -> bool | None:
         """Take in a command whose words are known."""
         values = words[1:]
-        texts = [_clean(word).text for word in values]
+        texts = [clean(word).text for word in values]
         if name in ("true", ":", "false"):
             return name != "false"
         if name in ("test", "["):
@@ -601,15 +720,15 @@ class _Reader:
                     self._set(one, (), line)
             return True
         if name in ("read", "mapfile", "readarray"):
-            for one in texts:
-                if NAME.fullmatch(one):
-                    self._set_unknown(one, f"{name} sets", line)
+            names = [one for one in texts if NAME.fullmatch(one)]
+            for one in names:
+                self._set_unknown(one, f"{name} sets", line)
+            if name == "read" and "-d" in texts and document and len(names) == 1:
+                self._set(names[0], (document,), line)
             return None
-        for word in values if name == "eval" else []:
-            if head := ASSIGNMENT.match(word.text):
-                self._set_unknown(head[1], "eval sets", line)
         if words:
-            self.commands.append(Command(line, tuple(map(_clean, words))))
+            all_words = (*self.starting, *words)
+            self.commands.append(Command(line, tuple(map(clean, all_words))))
         return True if name in ("echo", "export", "set") else None
 
     def _leave(self, name: str, texts: Sequence[str], line: int) -> bool | None:
@@ -628,7 +747,7 @@ class _Reader:
             self.arguments = self.arguments[1 if count is None else count :]
         elif self.arguments is not None:
             why = "$1, an argument that may be shifted"
-            self.arguments = (_unknown(why, line),) * 9
+            self.arguments = (unknown_word(why, line),) * 9
         return True
 
     def _let(self, values: Sequence[Word], line: int) -> bool | None:
@@ -637,18 +756,6 @@ class _Reader:
             number = self._arithmetic(value.text, line)
             status = None if number.unknown else number.text != "0"
         return status
-
-    def _reread(self, raw: RawWord) -> Iterator[Word]:
-        """Yield the words of a text that a shell reads once more."""
-        for word in words_in(self._joined(raw, raw[0].line if raw else 0)):
-            text = re.sub(r"^(['\"])(.*)\1$", r"\2", word.text)
-            variable = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", text)
-            if variable is not None:
-                value = self._lookup(variable[1], word.line)
-                one = value[0] if value else self._missing(variable[1], word.line)
-                yield from words_in(one._replace(line=word.line))
-            elif text != "\\":
-                yield word._replace(text=text)
 
     # Conditions
 
@@ -724,7 +831,7 @@ class _Reader:
 
     def _set_unknown(self, name: str, why: str, line: int) -> None:
         """Set a variable to an unknown value; ``why``: ``read sets``."""
-        unknown = _unknown(f"${name}, which {why}", line)
+        unknown = unknown_word(f"${name}, which {why}", line)
         self._set(name, (unknown,), line)
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
@@ -738,7 +845,7 @@ class _Reader:
             if [w.text for w in before] == [w.text for w in value] != []:
                 return
             why = f"${name}, which is set on a condition in line {line}"
-            unknown = _unknown(why, line)
+            unknown = unknown_word(why, line)
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.
                 text = before[0].text
@@ -789,13 +896,13 @@ class _Reader:
         """Return a word as an assignment takes it: never split."""
         self.budget.spend(len(raw), line)
         parts = [
-            _one(self._value(piece), piece.line)
+            one_word(self._value(piece), piece.line)
             if piece.expands
             else Word(piece.text, piece.line)
             for piece in raw
         ]
         self.budget.limit(sum(len(part.text) for part in parts), line)
-        return _one(parts, line, "")
+        return one_word(parts, line, "")
 
     def _expand(self, raw: RawWord) -> list[Word]:
         """Return the words that a word becomes."""
@@ -808,7 +915,7 @@ class _Reader:
                 line = next((x.line for x in parts if x.text), parts[-1].line)
                 self.budget.spend(_STEP, line)
                 self.budget.limit(sum(len(x.text) for x in parts), line)
-                words.append(_one(parts, line, "")._replace(line=line))
+                words.append(one_word(parts, line, "")._replace(line=line))
                 parts = []
         if [word[0::2] for word in words] == [("", "")] and any(
             piece.expands and _is_several(piece) for piece in raw
@@ -820,12 +927,12 @@ class _Reader:
         """Yield the parts of words, ``None`` between two words."""
         for piece in raw:
             if not piece.expands:
-                yield Word(piece.text.replace(JOINT, ""), piece.line)
+                yield Word(piece.text, piece.line)
                 continue
             values = self._value(piece)
             several = _is_several(piece)
             if piece.quoted and not several:
-                yield _one(values, piece.line)
+                yield one_word(values, piece.line)
                 continue
             for number, value in enumerate(values):
                 if number:
@@ -847,9 +954,10 @@ class _Reader:
         inside, line = piece.text, piece.line
         if inside.startswith("(("):
             return (self._arithmetic(inside[2:-1], line),)
+        if inside.startswith(UNKNOWN):
+            return (Word(inside, line, clean(Word(inside, line)).unknown),)
         if inside.startswith("("):
-            program = (inside[1:].split() or ["a command"])[0]
-            return (_unknown(f"the output of {program}", line),)
+            return (self._output(inside[1:], line),)
         if counted := re.fullmatch(r"#([A-Za-z_]\w*)(\[[@*]\])?", inside):
             return (self._length(counted[1], bool(counted[2]), line),)
         head = NAME.match(inside)
@@ -866,7 +974,30 @@ class _Reader:
             return self._with_default(name, value, empty, match, line)
         index = re.fullmatch(r"\[([^][]+)\]", rest)
         element = index and self._element(value, index[1], line)
-        return (element or _unknown(f"${{{inside}}}", line),)
+        return (element or unknown_word(f"${{{inside}}}", line),)
+
+    def _output(self, text: str, line: int) -> Word:
+        """Return what a command prints, if it prints only what it is given."""
+        program = (text.split() or ["a command"])[0]
+        unknown = unknown_word(f"the output of {program}", line)
+        if program not in ("echo", "cat", "expr"):
+            return unknown
+        lexer = self._inside(text, line)
+        tokens = [token for token in lexer.tokens() if token != "\n"]
+        raws = [token for token in tokens if not isinstance(token, str)]
+        if len(raws) < len(tokens):
+            return unknown
+        values = [word for raw in raws for word in self._expand(raw)][1:]
+        redirections = [x for several in lexer.redirections.values() for x in several]
+        document = self._document(redirections)
+        if program == "cat" and document is not None and not values:
+            return document._replace(text=document.text.rstrip("\n"))
+        if redirections or program == "cat":
+            return unknown
+        whole = one_word(values, line)
+        if program == "expr":
+            return self._arithmetic(whole.text, line)
+        return unknown if whole.text[:1] == "-" else whole
 
     def _with_default(
         self,
@@ -909,8 +1040,8 @@ class _Reader:
             return self._missing(name, line)
         why = next((word.unknown for word in value if word.unknown), "")
         if why:
-            return _unknown(why, line)
-        length = len(value) if several else len(_one(value[:1], line).text)
+            return unknown_word(why, line)
+        length = len(value) if several else len(one_word(value[:1], line).text)
         return Word(str(length), line)
 
     def _argument(self, inside: str, line: int) -> tuple[Word, ...]:
@@ -919,7 +1050,7 @@ class _Reader:
             if self.arguments is not None:
                 return self.arguments
             why = f"${inside}, the arguments of the script"
-            return (_unknown(why, line),)
+            return (unknown_word(why, line),)
         if inside == "#" and self.arguments is not None:
             return (Word(str(len(self.arguments)), line),)
         match = re.fullmatch(r"([1-9]\d*)(?::?[-=](.*))?", inside, re.DOTALL)
@@ -933,14 +1064,14 @@ class _Reader:
             return (Word(self.overrides[match[1]], line),)
         if match is None or match[2] is None:
             why = f"${inside}, an argument of the script"
-            return (_unknown(why, line),)
+            return (unknown_word(why, line),)
         value = self._text(match[2], line)
         self.defaults[match[1]] = value
         return (value,)
 
     def _missing(self, name: str, line: int) -> Word:
         self.unset.add(name)
-        return _unknown(f"${name}, which the script does not set", line)
+        return unknown_word(f"${name}, which the script does not set", line)
 
     def _lookup(self, name: str, line: int) -> tuple[Word, ...] | None:
         if name in self.overrides:
@@ -951,7 +1082,7 @@ class _Reader:
     def _text(self, text: str, line: int) -> Word:
         """Expand text inside ``${NAME:-text}``."""
         words = [self._joined(raw, line) for raw in self._words_of(text, line)]
-        return _one(words, line)
+        return one_word(words, line)
 
     def _arithmetic(self, text: str, line: int) -> Word:
         """Compute with whole numbers, and set what the text sets."""
@@ -978,8 +1109,8 @@ class _Reader:
         except (ValueError, ZeroDivisionError, RecursionError):
             for name in written_names(plain.text):
                 why = f"${name}, which is computed in line {line}"
-                self._set(name, (_unknown(unknown or why, line),), line)
-            return _unknown(unknown or f"$(({text}))", line)
+                self._set(name, (unknown_word(unknown or why, line),), line)
+            return unknown_word(unknown or f"$(({text}))", line)
         for name, value in arithmetic.written.items():
             self._set(name, (Word(str(value), line),), line)
         return Word(str(number), line)
@@ -990,43 +1121,21 @@ def _is_several(piece: Piece) -> bool:
     return piece.text in ("@", "*") or piece.text[-3:] in ("[@]", "[*]")
 
 
-def _text_from(words: Sequence[RawWord]) -> int:
-    """Return the first word that is a text for ``eval`` or ``bash -c``."""
-    plain = [plain_text(raw) for raw in words]
-    if plain[0] == "eval":
-        return 1
-    for number, pair in enumerate(pairwise(plain)):
-        if pair[0] in ("bash", "sh") and pair[1] in ("-c", "-lc"):
-            return number + 2
-    return len(words)
-
-
-def _one(values: Sequence[Word], line: int, between: str = " ") -> Word:
-    """Return values as one word, by default with blanks between."""
-    return Word(
-        between.join(value.text for value in values),
-        values[0].line if values else line,
-        next((value.unknown for value in values if value.unknown), ""),
-    )
-
-
-def _unknown(why: str, line: int) -> Word:
-    """Return what stands for a value that is not known, inside a text too."""
-    return Word(f"{_UNKNOWN}{why.replace(' ', _BLANK)}{_UNKNOWN}", line, why)
+def _directives(options: Sequence[Word]) -> dict[str, Word]:
+    """Return options of ``sbatch`` as the lines of a script have them."""
+    directives = {}
+    for option, following in pairwise((*map(clean, options), Word("-", 0))):
+        match = re.fullmatch(r"(--[A-Za-z-]+|-[A-Za-z])=?(.*)", option.text)
+        if match is not None:
+            value = following if following.text[:1] != "-" else Word("", option.line)
+            stated = option._replace(text=match[2])
+            directives[match[1]] = stated if match[2] else value
+    return directives
 
 
 def _by_element(name: str, line: int) -> tuple[Word, ...]:
     """Return what stands for an array whose elements are not followed."""
-    return (_unknown(f"${name}, set element by element", line),)
-
-
-def _clean(word: Word) -> Word:
-    """Return a word as the shell would pass it on, without signs of ours."""
-    text = word.text.replace(JOINT, "")
-    certain, *rest = text.split(_UNKNOWN)
-    certain += "".join(rest[1::2])
-    why = rest[0].replace(_BLANK, " ") if rest else word.unknown
-    return Word(certain, word.line, why)
+    return (unknown_word(f"${name}, set element by element", line),)
 
 
 def _split(value: Word) -> Iterator[Word | None]:
@@ -1037,10 +1146,10 @@ def _split(value: Word) -> Iterator[Word | None]:
         if part.isspace():
             yield None
         elif part.strip(JOINT):
-            cleaned = _clean(Word(part, line))
+            cleaned = clean(Word(part, line))
             yield Word(part, line, cleaned.unknown)
 
 
 def words_in(value: Word) -> list[Word]:
     """Return the words that a variable's value becomes without quotes."""
-    return [_clean(word) for word in _split(value) if word is not None]
+    return [clean(word) for word in _split(value) if word is not None]

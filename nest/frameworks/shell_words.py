@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ MAX_WORK = 2**20
 #: Stands where a quoted text goes on in the next line, so that the lines of
 #: its words are known; no script has it.
 JOINT = "\0"
+#: Stand around why a part of a text is not known, and for its blanks.
+UNKNOWN, _BLANK = "\1", "\2"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
 
@@ -56,11 +58,41 @@ class Piece(NamedTuple):
 RawWord = list[Piece]
 
 
+class Redirection(NamedTuple):
+    """A redirection: its sign, and the file, or of a here-document the text."""
+
+    sign: str
+    raw: RawWord
+
+
 def plain_text(raw: RawWord) -> str | None:
     """Return a word without quotes and expansions, ``None`` if it has any."""
     if any(piece.quoted or piece.expands for piece in raw):
         return None
     return "".join(piece.text for piece in raw)
+
+
+def one_word(values: Sequence[Word], line: int, between: str = " ") -> Word:
+    """Return values as one word, by default with blanks between."""
+    return Word(
+        between.join(value.text for value in values),
+        values[0].line if values else line,
+        next((value.unknown for value in values if value.unknown), ""),
+    )
+
+
+def unknown_word(why: str, line: int) -> Word:
+    """Return what stands for a value that is not known, inside a text too."""
+    return Word(f"{UNKNOWN}{why.replace(' ', _BLANK)}{UNKNOWN}", line, why)
+
+
+def clean(value: Word) -> Word:
+    """Return a word as the shell would pass it on, without signs of ours."""
+    text = value.text.replace(JOINT, "")
+    certain, *rest = text.split(UNKNOWN)
+    certain += "".join(rest[1::2])
+    why = rest[0].replace(_BLANK, " ") if rest else value.unknown
+    return Word(certain, value.line, why)
 
 
 class Budget:
@@ -93,6 +125,16 @@ class Budget:
         self.spend(length, line)
 
 
+class _Document(NamedTuple):
+    """A here-document: how it ends, and the pieces that it is read into."""
+
+    ending: str
+    strips: bool
+    expands: bool
+    line: int
+    raw: RawWord
+
+
 class Lexer:
     """Reads a text, which begins in a line of a script."""
 
@@ -103,8 +145,11 @@ class Lexer:
         self.position = 0
         #: ``#SBATCH`` options by name.
         self.directives: dict[str, Word] = {}
+        #: Redirections by the number of words and separators before them.
+        self.redirections: dict[int, list[Redirection]] = {}
+        self.count = 0
         #: Here-documents that follow the line that is read.
-        self.documents: list[tuple[str, bool, int]] = []
+        self.documents: list[_Document] = []
 
     def _peek(self, count: int = 1) -> str:
         return self.text[self.position : self.position + count]
@@ -117,6 +162,11 @@ class Lexer:
 
     def tokens(self) -> Iterator[RawWord | str]:
         """Yield words and separators; ``((…))`` as a command ``let``."""
+        for token in self._tokens():
+            self.count += 1
+            yield token
+
+    def _tokens(self) -> Iterator[RawWord | str]:
         begins, compares = True, False
         while self.position < len(self.text):
             here, line = self._peek(), self.line
@@ -159,6 +209,8 @@ class Lexer:
         here, two = self._peek(), self._peek(2)
         if two == "\\\n":
             self._take(2)
+        elif here == JOINT:
+            self._take_joint()
         elif here in " \t" or (compares and here == "\n"):
             self._take()
         elif here == "#":
@@ -169,15 +221,24 @@ class Lexer:
             self._here_document()
         elif two == "&>" or here in "<>":
             # A redirection: its target is no word of the command.
+            sign = ""
             while self._peek() in tuple("<>&|"):
-                self._take()
+                sign += self._take()
             while self._peek() in (" ", "\t"):
                 self._take()
             if self._peek() not in ("\n", ""):
-                self._word()
+                self._redirect(sign, self._word())
         else:
             return False
         return True
+
+    def _take_joint(self) -> None:
+        """Take the sign of a line that goes on."""
+        self._take()
+        self.line += 1
+
+    def _redirect(self, sign: str, raw: RawWord) -> None:
+        self.redirections.setdefault(self.count, []).append(Redirection(sign, raw))
 
     def _double_bracket(self) -> Piece | None:
         """Take ``((…))``, or nothing where it is two subshells."""
@@ -208,23 +269,39 @@ class Lexer:
             self._take()
         while self._peek() in (" ", "\t"):
             self._take()
-        ending = "".join(piece.text for piece in self._word())
-        self.documents.append((ending, strips, self.line))
+        word = self._word()
+        ending = "".join(piece.text for piece in word)
+        expands = not any(piece.quoted for piece in word)
+        raw: RawWord = []
+        self._redirect("<<", raw)
+        self.documents.append(_Document(ending, strips, expands, self.line, raw))
 
     def _skip_documents(self) -> None:
-        for ending, strips, line in self.documents:
+        """Take the here-documents of the line before, into their redirections."""
+        for document in self.documents:
+            lines, start = [], self.line
             while True:
                 if self.position >= len(self.text):
                     raise self.budget.refuse(
-                        line,
-                        f"a line {ending!r} that ends the document",
+                        document.line,
+                        f"a line {document.ending!r} that ends the document",
                         "the end of the file",
                     )
                 end = self.text.find("\n", self.position)
                 end = len(self.text) if end < 0 else end + 1
-                line_text = self._take(end - self.position).rstrip("\n")
-                if (line_text.lstrip("\t") if strips else line_text) == ending:
+                line_text = self._take(end - self.position)
+                if document.strips:
+                    line_text = line_text.lstrip("\t")
+                if line_text.rstrip("\n") == document.ending:
                     break
+                lines.append(line_text)
+            text = "".join(lines)
+            self.budget.spend(len(text), start)
+            if document.expands:
+                inside = Lexer(text, self.budget, start)
+                document.raw.extend(inside.double_quoted(start, ""))
+            else:
+                document.raw.append(Piece(text, start, True))
         self.documents = []
 
     def _word(self) -> RawWord:
@@ -234,6 +311,10 @@ class Lexer:
             here, line = self._peek(), self.line
             if self._peek(2) == "\\\n":
                 self._take(2)
+            elif here == JOINT:
+                self._take_joint()
+            elif here == UNKNOWN:
+                pieces.append(self._unknown(False))
             elif here in " \t\n;|&<>()":
                 if here == "(" and self._opens_array(pieces):
                     inside = self._bracketed("(", ")")
@@ -267,17 +348,30 @@ class Lexer:
         self._take(len(ending))
         return taken
 
-    def double_quoted(self, line: int) -> RawWord:
-        """Take a text up to a closing quote, after the opening one."""
+    def _unknown(self, quoted: bool) -> Piece:
+        """Take what stands for a value that is not known."""
+        end = self.text.find(UNKNOWN, self.position + 1)
+        end = len(self.text) if end < 0 else end + 1
+        line = self.line
+        return Piece(self._take(end - self.position), line, quoted, True)
+
+    def double_quoted(self, line: int, closing: str = '"') -> RawWord:
+        """Take a text up to a closing quote, after the opening one.
+
+        Without one it is a here-document, in which quotes are no signs.
+        """
         pieces = [Piece("", line, True)]
-        while self._peek() != '"':
+        special = f"$`{closing}\\"
+        while self._peek() != closing:
             if self.position >= len(self.text):
                 raise self.budget.refuse(line, 'a closing "', "none")
             here = self._peek()
             if self._peek(2) == "\\\n":
                 pieces.append(Piece(JOINT, self.line, True))
                 self._take(2)
-            elif here == "\\" and self._peek(2)[1:] in '$`"\\':
+            elif here == UNKNOWN:
+                pieces.append(self._unknown(True))
+            elif here == "\\" and self._peek(2)[1:] in special:
                 self._take()
                 pieces.append(Piece(self._take(), self.line, True))
             elif here in "$`":

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from nest.constraints.targets import degree_rule
+from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks import schedule_csv
 from nest.frameworks.arguments import ignored_note
@@ -32,8 +34,9 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import Chunk, with_ends
 from nest.ir.job import Schedule
-from nest.ir.plan import Overlap
+from nest.ir.plan import Overlap, Recompute
 from nest.models.architectures import Architecture
+from nest.models.stated import shape_of_model
 from nest.models.zoo import architecture
 from nest.units import ceil_div
 
@@ -83,6 +86,8 @@ _ORDER = "parallelism.pipeline_parallel_schedule_csv"
 _MICRO_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 _LOCAL_BATCH = "training.local_batch_size"
 _GLOBAL_BATCH = "training.global_batch_size"
+_CHECKPOINTING = "activation_checkpoint.mode"
+_OPTION = "activation_checkpoint.selective_ac_option"
 #: What FSDP overlaps by itself, which no key says, and how a comment of an
 #: export says what of it the plan was priced with.
 _BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
@@ -223,11 +228,13 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     job = job_file(files[FILE], FILE)
     job.check_written()
     launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
+    if launch.recompute == "selective":
+        raise job.refuse(_CHECKPOINTING, "one of none, full", "'selective'")
     return launch, usual_groups(launch, devices)
 
 
-def job_file(text: str, where: str) -> KeyedFile:
-    """Return the keys of a job file.
+def job_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+    """Return the keys of a job file; ``ignore`` as :class:`KeyedFile` has it.
 
     Raises
     ------
@@ -249,7 +256,7 @@ def job_file(text: str, where: str) -> KeyedFile:
         raise InvalidPlanError(
             f"{where}: expected TOML, got a syntax error ({error}); correct it"
         ) from None
-    return KeyedFile(document, where, TABLE, lambda path: _line(text, path))
+    return KeyedFile(document, where, TABLE, lambda path: _line(text, path), ignore)
 
 
 def _line(text: str, path: str) -> int | None:
@@ -310,7 +317,7 @@ def read_job(
         virtual_stages=virtual,
         chunks=chunks,
         zero=(3 if policy == "always" else 2) if sharded else 0,
-        recompute=job.get("activation_checkpoint.mode"),
+        recompute=_recompute(job),
         micro_batch=samples * ranks,
         global_batch=batch,
         sequence_length=job.get("training.seq_len"),
@@ -336,6 +343,7 @@ def read_foreign(
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
     read_file: Callable[[str], str] = lambda _: "",
+    ignore: Sequence[str] = (),
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a job file of a user, of torchtitan 0.1 or later.
 
@@ -352,13 +360,19 @@ def read_foreign(
         The model, where the flavor is not known.
     read_file
         Returns the text of another file that it names.
+    ignore
+        Keys that nest does not know, and that change no plan.
 
     Raises
     ------
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    job = job_file(text, where)
+    job = job_file(text, where, ignore)
+    if not job.get("model.converters"):
+        # What they would do has no effect.
+        for section in ("quantize", "float8"):
+            job.document.pop(section, None)
     notes = ignored_note(where, job.ignored())
     # Older versions split layers over stages otherwise.
     sections = job.document
@@ -380,8 +394,57 @@ def read_foreign(
     if not is_old:
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers, read_file)
+    _check_degrees(job, launch, model)
     overlap = (*launch.overlap, *_fsdp_overlap(text, where, launch))
+    notes = (*notes, *_checkpointing_note(job, launch))
     return replace(launch, overlap=overlap), model, notes
+
+
+def _check_degrees(job: KeyedFile, launch: Launch, model: Architecture) -> None:
+    """Refuse a tensor degree that no run of the model can start with."""
+    rules = find_target("torchtitan").rules
+    assert rules is not None
+    shape, tokens = shape_of_model(model), launch.sequence_length
+    forbidden = degree_rule(rules, tokens, shape, launch.tp)
+    if forbidden is not None:
+        rule, expected = forbidden
+        got = f"{launch.tp} ({rule.source})"
+        raise job.refuse("parallelism.tensor_parallel_degree", expected, got)
+
+
+def _recompute(job: KeyedFile) -> Recompute:
+    """Return what is computed again, of selective modes the nearest choice.
+
+    The one by operators is that of :mod:`nest.models.operators.selective`. Of every
+    second layer whole (``_apply_layer_sac`` of torchtitan 0.2.2) about as much is kept.
+    """
+    mode: Recompute = job.get(_CHECKPOINTING)
+    option = job.get(_OPTION)
+    if mode != "selective" or option in ("op", "2"):
+        return mode
+    if option in ("0", "1"):
+        return "full"
+    raise job.refuse(
+        _OPTION,
+        "'op', or every layer or every second one ('1', '2')",
+        repr(option),
+        f"choose none or full with --say {_CHECKPOINTING}=…",
+    )
+
+
+def _checkpointing_note(job: KeyedFile, launch: Launch) -> tuple[str, ...]:
+    """Return the note about selective checkpointing, if there is any."""
+    if launch.recompute != "selective":
+        return ()
+    what = "it keeps what attention and every other product of a layer yield"
+    if job.get(_OPTION) != "op":
+        what = (
+            f"the file checkpoints every second layer whole, in place of which {what}"
+        )
+    return (
+        f"{job.where}: selective checkpointing is the nearest choice of plans: {what}; "
+        f"--say {_CHECKPOINTING}=full or none gives another",
+    )
 
 
 def _fsdp_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
@@ -521,7 +584,9 @@ def _with_schedule(
     path, name = job.get(_ORDER), job.get(_SCHEDULE)
     stages, virtual = launch.stages, launch.virtual_stages
     count = launch.micro_batches
-    if path and stages > 1:
+    if stages == 1:  # it has none
+        return launch
+    if path:
         placement, order = schedule_csv.read(
             read_file(path), path, stages, virtual, count
         )
@@ -539,8 +604,6 @@ def _with_schedule(
         raise job.refuse(
             _SCHEDULE, f"a schedule of {virtual} parts per stage", repr(name)
         )
-    if stages == 1:
-        return launch
     if count < stages or (virtual > 1 and count % max(1, count // stages)):
         raise job.refuse(
             _LOCAL_BATCH, f"micro-batches that {stages} stages can take", count

@@ -25,6 +25,7 @@ from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
+from nest.models.stated import shape_of
 from nest.present.fitted import KeyLines
 from nest.present.stages import rank_text
 from nest.present.table import (
@@ -487,7 +488,8 @@ def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obst
     """Return frameworks with what keeps them from a plan, the ablest first."""
     problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
-    pairs = [(x, inexpressible(x, problem, plan)) for x in frameworks]
+    shape = shape_of(problem)
+    pairs = [(x, inexpressible(x, problem, plan, shape)) for x in frameworks]
     return sorted(
         pairs,
         key=lambda pair: (

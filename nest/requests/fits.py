@@ -24,7 +24,7 @@ _LAUNCHES = (".sh", ".bash", ".slurm", ".sbatch", ".toml")
 
 #: Fields that count beside a launch file, which says everything else; and
 #: beside a configuration of DeepSpeed, too.
-_WITH_LAUNCH = ("model", "cluster", "overlap", "calibration")
+_WITH_LAUNCH = ("model", "cluster", "overlap", "calibration", "software")
 _WITH_DEEPSPEED = ("sequence_length", "tp")
 
 
@@ -89,7 +89,7 @@ class FitsRequest(PlanRequest, command="nest fits"):
         """Return the request of a kind, with what it has a use for."""
         overlap: Any = self.overlap or {}
         say: Any = self.say
-        shared = ("cluster", "model", "calibration", "variables", "say")
+        shared = ("cluster", "model", "calibration", "software", "variables", "say")
         values = {name: getattr(self, name) for name in shared}
         values["overlap"] = tuple(f"{x}={y}" for x, y in overlap.items())
         if kind is launch_files.DeepSpeedRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -13,7 +14,7 @@ from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
-from nest.requests.values import RefusedValueError, anything, integer, pairs
+from nest.requests.values import RefusedValueError, anything, integer, name_text, pairs
 
 if TYPE_CHECKING:
     from nest.frameworks.importing import Imported, Site
@@ -42,6 +43,12 @@ SAY: Any = setting(
     _assignments,
     multiple=True,
 )
+IGNORE: Any = setting(
+    "--ignore NAME",
+    "What nest does not know of the file, and what changes no plan; repeatable.",
+    anything,
+    multiple=True,
+)
 VARIABLES: Any = setting(
     "--set NAME=VALUE",
     "Value of a shell variable, instead of the script's; repeatable.",
@@ -51,13 +58,18 @@ VARIABLES: Any = setting(
 
 
 class LaunchReading(NamedTuple):
-    """What a file says, with notes for the user, as ``build`` takes it."""
+    """What a file says, with notes for the user, as ``build`` takes it.
+
+    ``software`` is the name of what runs it, by default the framework's.
+    """
 
     launch: Launch
     model: Architecture
     notes: tuple[str, ...] = ()
     mesh_inside: bool = False
     target: str = ANY
+    selective_operators: bool = False
+    software: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +99,12 @@ class LaunchFileRequest(Request, command="nest import"):
         "--calibration FILE",
         "What kernels reach on the user's own devices, and what of "
         "communication is hidden there; see 'nest calibrate'.",
+    )
+    software: str | None = setting(
+        "--software NAME",
+        "Software that runs it, with its release, such as 'NeMo 24.07': its kernels "
+        "count.  [default: the framework of the file]",
+        name_text,
     )
     layers_per_node: int = setting(
         "--layers-per-node N",
@@ -163,28 +181,44 @@ class LaunchFileRequest(Request, command="nest import"):
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
-        from nest.validation.planned import planned
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
         devices = self.find_devices()
         reading = self.read(site.num_devices if devices is None else len(devices))
+        freedom = Freedom(
+            self.layers_per_node, any_sequences, reading.selective_operators
+        )
+        site, software = self._under_software(site, reading)
         made = build(
-            *(reading.launch, reading.model, site, overlap),
-            *(Freedom(self.layers_per_node, any_sequences), devices),
+            *(reading.launch, reading.model, site, overlap, freedom, devices),
             *(reading.mesh_inside, reading.target),
         )
         score(made.problem, made.plan)
-        problem = made.problem
-        software = planned(
-            *(None, self.FRAMEWORK, made.model.name),
-            *(problem.cluster.device.name, problem.job.dtype),
-        )
-        if software is not None:
-            problem = replace(problem, software=software.facts.name)
+        problem = replace(made.problem, software=software)
         plan = replace(made.plan, problem_hash=problem_hash(problem))
         notes = (*reading.notes, *made.notes)
+        if self.software is None:
+            notes += (f"kernels are those of {software}; --software names others",)
         return made._replace(problem=problem, plan=plan, notes=notes)
+
+    def _under_software(self, site: Site, reading: LaunchReading) -> tuple[Site, str]:
+        """Return the site as the software runs there, and the name of its entry."""
+        from nest.validation.planned import planned
+
+        launch, machines = reading.launch, site.machines
+        try:
+            software = planned(
+                *(self.software or reading.software, self.FRAMEWORK),
+                reading.model.name,
+                *(machines[0][0].device.name, launch.dtype),
+            )
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"--{error}") from None
+        assert software is not None
+        execution = software.execution(machines)
+        site = site._replace(machines=software.on(machines), execution=execution)
+        return site, software.facts.name
 
 
 def read_text(path: str) -> str:
@@ -202,19 +236,24 @@ class MegatronRequest(LaunchFileRequest):
 
     variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a script or a configuration says."""
         from nest.frameworks.megatron_configs import read_config
+        from nest.frameworks.printed import is_printed, read_printed
         from nest.frameworks.scripts import read_launch
 
         is_yaml = self.path.endswith((".yaml", ".yml"))
         read_file = read_config if is_yaml else read_launch
+        if is_printed(self.text):
+            read_file = read_printed
         launched = read_file(
             *(self.text, self.path, num_ranks),
             dict(self.variables),
             [*self.say],
             self.architecture,
+            self.ignore,
         )
         launch, model = launched.reading.launch, launched.reading.model
         mesh_inside = launched.reading.pipelines_inside
@@ -228,17 +267,24 @@ class TorchtitanRequest(LaunchFileRequest):
     FRAMEWORK: ClassVar[str] = "torchtitan"
 
     say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a job file says."""
         from nest.frameworks.torchtitan import read_foreign
 
+        launch, model, notes = read_foreign(
+            *(self.text, self.path, num_ranks, [*self.say]),
+            self.architecture,
+            lambda name: read_text(str(Path(self.path).parent / name)),
+            self.ignore,
+        )
+        by_operators = launch.recompute == "selective"
+        in_file = tomllib.loads(self.text).get("compile", {}).get("enable", False)
+        compiles = dict(self.say).get("compile.enable", str(in_file)).lower()
+        software = "torchtitan, compiled" if compiles == "true" else None
         return LaunchReading(
-            *read_foreign(
-                *(self.text, self.path, num_ranks, [*self.say]),
-                self.architecture,
-                lambda name: read_text(str(Path(self.path).parent / name)),
-            )
+            *(launch, model, notes), selective_operators=by_operators, software=software
         )
 
 
@@ -256,6 +302,8 @@ class DeepSpeedRequest(LaunchFileRequest):
         "--pp N", "Pipeline stages, of equal layers.", integer(), default=1
     )
     variables: tuple[tuple[str, str], ...] = VARIABLES
+    say: tuple[tuple[str, str], ...] = SAY
+    ignore: tuple[str, ...] = IGNORE
 
     def check(self) -> None:
         """Refuse a configuration without a model or a sequence length."""
@@ -274,26 +322,23 @@ class DeepSpeedRequest(LaunchFileRequest):
         if model is None or length is None:
             return self._read_script(num_ranks)
         launch, notes = read_foreign(
-            *(self.text, self.path, num_ranks, model, length), *(self.tp, self.pp)
+            *(self.text, self.path, num_ranks, model, length),
+            *((self.tp, self.pp), self.say, self.ignore),
         )
         return LaunchReading(launch, model, notes, target="deepspeed")
 
     def _read_script(self, num_ranks: int) -> LaunchReading:
         """Return what a script of Megatron-DeepSpeed says."""
-        from nest.frameworks.arguments import Arguments
-        from nest.frameworks.deepspeed import read_script
-        from nest.frameworks.scripts import check_devices, check_variables, find_words
-        from nest.frameworks.shell import read_script as read_shell
+        from nest.frameworks.deepspeed import read_launch
+        from nest.frameworks.scripts import check_variables
+        from nest.frameworks.shell import read_script
 
         path, variables = self.path, dict(self.variables)
-        script = read_shell(self.text, path, variables)
+        script = read_script(self.text, path, variables)
         check_variables(variables, script.used, path)
-        tokens = find_words(script, path)
-        arguments = Arguments(tokens, path)
-        ignored = check_devices(script, tokens, arguments, num_ranks)
-        launch, model, notes = read_script(
-            *(tokens, path, num_ranks),
+        launch, model, notes = read_launch(
+            *(script, path, num_ranks),
             lambda name: read_text(str(Path(path).parent / name)),
+            *(self.say, self.ignore),
         )
-        notes = (*ignored, *notes)
         return LaunchReading(launch, model, notes, target="deepspeed")

@@ -115,12 +115,16 @@ class ValidateRequest(Request, command="nest validate"):
         return selected[: self.limit]
 
     def predict(
-        self, rows: Sequence[Row]
+        self, rows: Sequence[Row], details: bool = False
     ) -> Iterator[tuple[Assessment, Covered | None]]:
-        """Predict rows, in their order, and their intervals if wanted."""
+        """Predict rows, in their order, and their intervals if wanted.
+
+        ``details`` have intervals too, but under a calibration.
+        """
         calibration = _calibration(self.calibration, rows)
+        intervals = self.intervals or (details and calibration is None)
         predicted = functools.partial(
-            _assess, calibration=calibration, intervals=self.intervals
+            _assess, calibration=calibration, intervals=intervals
         )
         jobs = self.jobs or (num_cpus() if len(rows) >= _MANY_ROWS else 1)
         if jobs == 1:

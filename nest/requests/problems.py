@@ -220,6 +220,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         "--software NAME",
         "Software that trains, with its release, such as 'NeMo 24.07': its kernels, "
         "overlap and bytes per weight count.  [default: that of the target]",
+        read.name_text,
     )
     profile: PathText | None = setting(
         "--profile FILE",

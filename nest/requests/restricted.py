@@ -18,6 +18,7 @@ from nest.hardware.links import reached_fraction
 from nest.ir.io import problem_hash
 from nest.ir.job import ANY_ORDER, GRANULARITIES, SCHEDULES, Schedules, named_schedules
 from nest.models.named import load_model
+from nest.models.stated import shape_of
 from nest.requests.networks import is_generated
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
@@ -274,7 +275,7 @@ class Restricted:
             narrow = restrict(narrow, pins, forbids)
             return cls(narrow, problem, pins, forbids, headroom=headroom)
         optimizer = problem.job.optimizer if of_model else None
-        targeted = for_target(narrow, framework, optimizer)
+        targeted = for_target(narrow, framework, optimizer, shape_of(problem))
         untargeted = for_target(narrow, ANY, targeted.job.optimizer)
         return cls(
             restrict(targeted, pins, forbids),

@@ -358,6 +358,12 @@ def text(value: Any) -> str:
     )
 
 
+#: Text that is not blank.
+name_text = Reader(
+    text, lambda value: bool(value.strip()), "a name", "for example 'NeMo 24.07'"
+)
+
+
 def pairs(value: Any) -> tuple[str, ...]:
     """Read ``KEY=VALUE`` texts; in Python also a mapping, or one text."""
     if isinstance(value, Mapping):

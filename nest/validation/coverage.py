@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from nest.uncertainty.intervals import Interval, intervals_of
+from nest.uncertainty.intervals import intervals_of
 from nest.validation.predict import PredictedRun, Prediction, Skip, predicted_run
 from nest.validation.report import Assessment, assess, figure
 from nest.validation.rows import Row
@@ -38,30 +38,20 @@ def assess_covered(row: Row) -> tuple[Assessment, Covered | None]:
         return run.prediction
 
     outcome = assess(row, predict)
-    return outcome, covered(outcome, runs[0]) if runs else None
-
-
-def covered(outcome: Assessment, run: PredictedRun) -> Covered | None:
-    """Return whether a measured step time lies within its intervals.
-
-    ``None`` if it is not compared with the prediction that was found.
-    """
-    measured_s = outcome.measured_s
-    if outcome.time_error is None or measured_s is None:
-        return None
-    (problem, plan, *_), verdict, _ = run
+    if outcome.time_error is None or not runs:
+        return outcome, None
+    (problem, plan, *_), verdict, _ = runs[0]
     intervals = intervals_of(problem, plan, verdict)
     if intervals is None:
-        return None
-
-    def holds(interval: Interval) -> bool:
-        return interval.low <= measured_s * 1e9 <= interval.high
-
-    low, high = intervals.step_90_ns
-    return Covered(
-        holds(intervals.step_50_ns),
-        holds(intervals.step_90_ns),
-        (high - low) / 2 / float(verdict.step_time_ns),
+        return outcome, None
+    low_s, high_s = (end_ns / 1e9 for end_ns in intervals.step_90_ns)
+    outcome = outcome._replace(interval_90_s=(low_s, high_s))
+    measured_s = outcome.measured_s or 0.0
+    low_50_ns, high_50_ns = intervals.step_50_ns
+    return outcome, Covered(
+        low_50_ns <= measured_s * 1e9 <= high_50_ns,
+        bool(outcome.within_90),
+        (high_s - low_s) / 2 / (float(verdict.step_time_ns) / 1e9),
     )
 
 

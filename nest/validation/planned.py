@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
+from nest.errors import InvalidOptionError
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.fabric import MachineRun
-from nest.ir.job import Optimizer, splits_backward
+from nest.ir.job import Optimizer, Schedules, splits_backward
 from nest.ir.plan import Overlap
 from nest.models.choices import Choices
+from nest.models.operators.base import Dtype, Execution
 from nest.validation.predict import execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
@@ -24,6 +27,14 @@ NAMES_OF_TARGETS = {
     "torchtitan": "torchtitan",
     "deepspeed": "DeepSpeed",
     "maxtext": "MaxText",
+}
+
+#: What the entries of the table begin with that run plans of a target, or are based on.
+_RUNNING = {
+    "megatron": r"Megatron|NeMo(?! AutoModel)|Vocabulary Parallelism|Zero Bubble",
+    "torchtitan": r"torchtitan",
+    "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
+    "maxtext": r"MaxText",
 }
 
 
@@ -47,6 +58,21 @@ class Planned(NamedTuple):
             (reached_by(self.row, self.facts, site), count) for site, count in machines
         ]
 
+    def execution(
+        self,
+        machines: Sequence[MachineRun],
+        dtype: Dtype = "bf16",
+        schedule: Schedules = "1f1b",
+    ) -> Execution:
+        """Return how operators run on machines, in a data type and a schedule."""
+        site, _ = machines[0]
+        num_devices = sum(count for _, count in machines)
+        return replace(
+            execution_of(self.row, self.facts, site, num_devices),
+            dtype=dtype,
+            split_backward=splits_backward(schedule),
+        )
+
     def choices(
         self,
         choices: Choices,
@@ -65,13 +91,8 @@ class Planned(NamedTuple):
         fractions
             What overlap hides; by default as the stored calibration has it.
         """
-        facts, (site, _) = self.facts, machines[0]
-        num_devices = sum(count for _, count in machines)
-        execution = replace(
-            execution_of(self.row, facts, site, num_devices),
-            dtype=choices.dtype,
-            split_backward=splits_backward(choices.schedule),
-        )
+        facts = self.facts
+        execution = self.execution(machines, choices.dtype, choices.schedule)
         choices = replace(choices, execution=execution)
         if "overlap" not in stated:
             fractions = fractions or stored_calibration().software.overlap
@@ -102,12 +123,30 @@ def planned(
         Name of a target.
     model, device, dtype
         What the entries of the table go by besides.
+
+    Raises
+    ------
+    InvalidOptionError
+        If the name is that of software which does not run plans of the target.
     """
-    if name is None:
-        name = NAMES_OF_TARGETS.get(target or ANY)
-    if name is None:
+    usual = NAMES_OF_TARGETS.get(target or ANY)
+    if name is None and usual is None:
         return None
     row = Row(
-        framework=name, model=model, hardware=device, precision_class=dtype or "bf16"
+        framework=name or usual,
+        model=model,
+        hardware=device,
+        precision_class=dtype or "bf16",
     )
-    return Planned(row, software_of(row))
+    facts = software_of(row)
+    if usual is not None and facts.is_known and not _runs(facts, target or ANY):
+        raise InvalidOptionError(
+            f"software: expected one that runs plans for {target}, such as {usual!r}, "
+            f"got {name!r} ({facts.name}); correct it or leave it out"
+        )
+    return Planned(row, facts)
+
+
+def _runs(facts: Software, target: str) -> bool:
+    """Return whether an entry, or one that it is based on, runs a target's plans."""
+    return any(re.match(_RUNNING[target], name) for name in facts.lineage)

@@ -50,6 +50,7 @@ from nest.validation.settings import (
     has_cuda_graphs,
     is_flash,
     is_fused,
+    is_per_operator,
     machine_of,
     overlap_of,
     periods,
@@ -79,6 +80,13 @@ CUBLAS_WORKSPACE_BYTES = 2 * 2**22 + 8 * 2**14
 LARGE_WORKSPACE_BYTES = 2**25
 ENGINE_WORKSPACE_BYTES = 2**22
 GROUPED_STREAMS = 4
+
+
+#: What casts to fp4 move over what casts to fp8 do: these read a value in 16 bits and
+#: write it twice in 8, 4 bytes; fp4 has a scale of the whole tensor beside those of its
+#: blocks, so that its maximum is read first, 2 bytes more (pytorch/ao#3050: two level
+#: scaling of NVFP4).
+FP4_CASTS = 1.5
 
 
 class PredictOptions(Struct, frozen=True, kw_only=True):
@@ -535,10 +543,11 @@ def execution_of(
         logit_bytes=software.logit_bytes,
         loss_bytes=software.loss_bytes,
         repeat_attention=software.repeat_attention,
-        selective_operators=software.selective_operators,
+        selective_operators=software.selective_operators or is_per_operator(row),
         dispatch_node=dispatch_node(row, site, num_devices, software),
         fused_router=software.fused_router,
         fused_experts=software.fused_experts,
+        weight_copy_bytes=software.weight_copy_bytes,
         checkpointed_ends=False,
     )
 
@@ -664,7 +673,8 @@ def reached_by(
 ) -> Machine:
     """Return the machine with the rates that a row's run reaches.
 
-    Products in fp4 take the place of those in fp8: they are the same ones.
+    Products in fp4 take the place of those in fp8: they are the same ones. Their casts
+    move more.
     """
     family = site.calibration_family
     like = calibrated_family(family)
@@ -682,6 +692,7 @@ def reached_by(
     if row.precision_class == "fp4":
         peaks = site.device.peak_flops
         peaks = peaks | {"fp8": peaks["fp4"]}
+        rates = replace(rates, cast_bytes=FP4_CASTS * rates.cast_bytes)
         site = replace(site, device=replace(site.device, peak_flops=peaks))
     return site.with_calibration(rates)
 

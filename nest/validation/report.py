@@ -76,6 +76,8 @@ class Assessment(NamedTuple):
     fits, fits_with_headroom
         Whether the plan is predicted to fit the devices, and with head-room
         of the model's error left free.
+    interval_90_s
+        Ends of the 90 % interval of the step time in seconds; None if not asked for.
     """
 
     row: Row
@@ -86,6 +88,15 @@ class Assessment(NamedTuple):
     predicted_bytes: int | None = None
     fits: bool | None = None
     fits_with_headroom: bool | None = None
+    interval_90_s: tuple[float, float] | None = None
+
+    @property
+    def within_90(self) -> bool | None:
+        """Whether the measured step time lies inside the interval, if there is one."""
+        if self.interval_90_s is None or self.measured_s is None:
+            return None
+        low_s, high_s = self.interval_90_s
+        return low_s <= self.measured_s <= high_s
 
     @property
     def time_error(self) -> float | None:
@@ -546,11 +557,14 @@ _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     "measured_step_time_s": lambda a: _six(a.measured_s),
     "predicted_step_time_s": lambda a: _six(a.predicted_s),
     "step_time_error": lambda a: _six(a.time_error),
+    "low_90_s": lambda a: _six((a.interval_90_s or (None, None))[0]),
+    "high_90_s": lambda a: _six((a.interval_90_s or (None, None))[1]),
+    "within_90": lambda a: _bit(a.within_90),
     **_cells("mem_class", "mem_tier"),
     "measured_memory_bytes": lambda a: a.measured_bytes,
     "predicted_memory_bytes": lambda a: a.predicted_bytes,
     "memory_error": lambda a: _six(a.memory_error),
-    "fits": lambda a: "" if a.fits is None else int(a.fits),
+    "fits": lambda a: _bit(a.fits),
     "reason": lambda a: a.reason.reason if a.reason else "",
     "assumed": lambda a: "; ".join(a.row.assumed),
     "not_understood": lambda a: "; ".join(
@@ -564,6 +578,10 @@ def details_csv(outcomes: Iterable[Assessment]) -> str:
     """Return a CSV file with a line per row; errors are fractions."""
     columns = [Column(key, value=value) for key, value in _DETAILS.items()]
     return to_csv(Table.of(columns, outcomes))
+
+
+def _bit(value: bool | None) -> str:
+    return "" if value is None else str(int(value))
 
 
 def _six(value: float | None) -> str:

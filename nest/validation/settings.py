@@ -21,12 +21,15 @@ from nest.validation.software import (
     software_of,
 )
 
+#: Pattern of ``recompute`` that means torchtitan's checkpointing by operator.
+PER_OPERATOR = r"\bper[-_ ]?op(erator)?\b"
+
 #: Patterns of ``recompute`` that mean choices of a plan. Of MaxText's
 #: policies ``qkv_proj_offloaded`` computes all again but queries, keys and
 #: values, which come back from the host, and ``custom`` does not say what.
 RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"none": ("none",),
-    r"selective(.*\bper[- ]op.*)?|per[- ]op(erator)? checkpointing": ("selective",),
+    rf"selective(.*{PER_OPERATOR}.*)?|{PER_OPERATOR}.*": ("selective",),
     r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
     r"full\b.*": ("full",),
     r".*\bqkv_proj_offloaded\)?": ("full",),
@@ -88,6 +91,11 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
         return ("full",)
     matching = (x for p, x in RECOMPUTATION.items() if re.fullmatch(p, stated))
     return next(matching, ())
+
+
+def is_per_operator(row: Row) -> bool:
+    """Return whether a row says that checkpointing is torchtitan's, by operator."""
+    return bool(re.search(PER_OPERATOR, row.recompute or "", re.IGNORECASE))
 
 
 def periods(row: Row) -> tuple[int, ...]:

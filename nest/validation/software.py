@@ -94,6 +94,9 @@ class Software(Struct, frozen=True, kw_only=True):
     gradient_copy_bytes
         Per value, of the copy of one weight's gradient at a time that is
         made when a backward pass is over; 0: none is made.
+    weight_copy_bytes
+        In fp8, per weight of its products: the copies that stay beside the weights in
+        16 bits.
     accumulation_bytes
         Memory traffic per weight that adds the gradients of a micro-batch to
         those of earlier ones; 0 where the product that yields them does.
@@ -171,6 +174,7 @@ class Software(Struct, frozen=True, kw_only=True):
     reduce_bucket: int = 0
     live_weights: int = 0
     gradient_copy_bytes: int = 0
+    weight_copy_bytes: int = 0
     accumulation_bytes: int = 0
     keeps_outputs: bool = False
     transformer_engine: bool = False
@@ -188,6 +192,12 @@ class Software(Struct, frozen=True, kw_only=True):
     cuda_graphs: bool = False
     host_share: PositiveReal = 1.0
     sources: dict[str, str] = {}
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Its name, and those of the entries that it is based on, nearest first."""
+        base = next((x for x in SOFTWARE if x.name == self.based_on), None)
+        return (self.name, *(base.lineage if base else ()))
 
     def matches(self, row: Row) -> bool:
         """Return whether the entry is about what a row ran with."""

@@ -15,6 +15,9 @@ from nest.ir import Plan, Stage, Strategy, read_plan, read_problem, write
 from nest.ir.io import problem_hash
 from nest.models import builtin
 from nest.requests.problems import ProblemRequest
+from nest.validation.complete import complete
+from nest.validation.predict import PredictedRun, predicted_run
+from nest.validation.rows import Row
 from tests.builders import with_device
 from tests.chakra import replay
 from tests.cli.conftest import Cli
@@ -195,6 +198,7 @@ def test_export_and_import_score_the_same(cli: Cli, plans):
     assert cli.err == (
         "nest: note: not in the script, so Megatron-LM's defaults: "
         "--recompute-granularity\n"
+        "nest: note: kernels are those of Megatron-LM; --software names others\n"
     )
     found = read_plan("back-plan.json")
     before = score(builtin.load("llama2-7b-16"), read_plan(plans["plan"]))
@@ -216,6 +220,35 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans):
         found = read_plan(path) if path else plan
         seconds = score(problem, found).step_time_ns / 1e9
         assert f"{seconds:.6g} s {words}" in first
+
+
+def test_a_problem_keeps_its_model(cli: Cli, config: str) -> None:
+    """Of a file; one that it cannot read, or of other work, is none of it."""
+    cli.succeeds(f"import hf {config} --cluster h100x4 --global-batch 8 -o p.json")
+    cli.succeeds("solve p.json --solver random --target megatron -o plan.json")
+    export = "export p.json plan.json --to megatron -o"
+    cli.succeeds(f"{export} out")
+    cli.succeeds(f"{export} other --model {config}")
+    for name in ("args.sh", "hostfile"):
+        assert (Path("out") / name).read_text() == (Path("other") / name).read_text()
+    plan = json.loads(Path("plan.json").read_text())
+    del plan["problem_hash"]
+    Path("plan.json").write_text(json.dumps(plan))
+    problem = json.loads(Path("p.json").read_text())
+    hidden = json.loads(problem["model"])
+    hidden["head"]["outputs"] *= 2
+    for text in ("{", "[]", json.dumps(hidden)):
+        Path("p.json").write_text(json.dumps({**problem, "model": text}))
+        assert "expected the model of" in cli.refuses(f"{export} third")
+
+
+@pytest.mark.parametrize("limit", [-0.01, 0.01])
+def test_a_large_loss_points_at_the_target(cli, plans, limit, monkeypatch):
+    """The plan itself is the nearest one, and loses nothing."""
+    monkeypatch.setattr("nest.frameworks.nearest.LARGE_LOSS", limit)
+    cli.succeeds(f"export llama2-7b-16 {plans['plan']} --to megatron --nearest -o out")
+    note = "'nest solve --target megatron' finds the fastest plan that megatron can run"
+    assert (note in cli.err) == (limit < 0)
 
 
 def test_plans_that_do_not_fit_are_written_with_a_warning(cli):
@@ -307,7 +340,8 @@ DEEPSEEK = {
 def test_modules_of_predictions_there_and_back(cli: Cli):
     """Imported, solved for Megatron on 4 stages, exported, imported again."""
     Path("config.json").write_text(json.dumps(DEEPSEEK))
-    cli.succeeds("import hf config.json --mtp --cluster h100x8 -o problem.json")
+    problem = "--mtp --cluster h100x8 --software Megatron-LM --overlap none"
+    cli.succeeds(f"import hf config.json {problem} -o problem.json")
     solve = "solve problem.json --solver dp --target"
     cli.succeeds(f"{solve} megatron --pin pp=4 -o plan.json")
     export = "export problem.json plan.json --model config.json --to"
@@ -374,6 +408,51 @@ def test_what_a_script_does_not_say_is_asked_for(cli, script):
     cli.succeeds(f"{arguments} --say vocab-size=50257 --overlap gradients=0.9")
     plan = read_plan("p-plan.json")
     assert (plan.num_blocks, plan.overlap) == (16, ("gradients",))
+
+
+def test_a_file_runs_with_the_kernels_of_its_software(cli: Cli) -> None:
+    """As a row does; compiled where file, option or software says so."""
+    job = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n'
+        "global_batch_size = 8\nseq_len = 8192\n[activation_checkpoint]\n"
+        'mode = "none"\n'
+    )
+    read = "import torchtitan job.toml --cluster dgx-h100x8 -o"
+    times_ns = {}
+    for name, text, options in (
+        ("eager", job, ""),
+        ("said", job, "--say compile.enable=true"),
+        ("file", f"{job}[compile]\nenable = true\n", ""),
+        ("named", job, "--software 'torchtitan, torch.compile'"),
+    ):
+        Path("job.toml").write_text(text)
+        cli.succeeds(f"{read} {name}.json {options}")
+        assert ("kernels are those of" in cli.err) == (name != "named")
+        problem = read_problem(f"{name}.json")
+        compiled = ", compiled" * (name != "eager")
+        assert problem.software == f"torchtitan{compiled}"
+        times_ns[name] = score(problem, read_plan(f"{name}-plan.json")).step_time_ns
+    run = complete(
+        Row(
+            framework="torchtitan",
+            model="llama3-8b",
+            hardware="H100-80GB-SXM",
+            precision_class="bf16",
+            recompute="none",
+            **dict.fromkeys(
+                ("num_devices", "dp", "global_batch", "devices_per_node"), 8
+            ),
+            **dict.fromkeys(("tp", "pp", "micro_batch"), 1),
+            **{"seq_len": 8192, "zero_stage": 3},
+        )
+    )
+    predicted = predicted_run(run)
+    assert isinstance(predicted, PredictedRun)
+    assert times_ns["eager"] == predicted.verdict.step_time_ns
+    assert times_ns["said"] == times_ns["file"] == times_ns["named"]
+    assert times_ns["named"] < times_ns["eager"]
+    said = cli.refuses(f"{read} p.json --software NeMo")
+    assert said.startswith("--software: expected one that runs plans for torchtitan")
 
 
 def test_job_files_and_configurations_become_problems(cli):

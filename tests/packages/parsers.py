@@ -9,9 +9,9 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from nest.frameworks.megatron import read_array
@@ -96,6 +96,29 @@ def megatron(folder: Path, world: int) -> argparse.Namespace:
     return args
 
 
+def megatron_options() -> dict[str, bool]:
+    """Return the options of Megatron-LM's parser, and whether they take values.
+
+    With dashes, as nest spells all options.
+    """
+    import typing
+
+    import typing_extensions
+
+    if not hasattr(typing, "override"):  # Python 3.11
+        typing.override = typing_extensions.override
+    stub_triton()
+    from megatron.training import arguments
+
+    parser = arguments.add_megatron_arguments(argparse.ArgumentParser())
+    return {
+        name.replace("_", "-"): action.nargs != 0
+        for action in parser._actions
+        for name in action.option_strings
+        if name.startswith("--")
+    }
+
+
 def megatron_layout(text: str, stages: int) -> Any:
     """Return a pipeline layout as Megatron-Core reads it."""
     stub_triton()
@@ -128,8 +151,74 @@ def torchtitan(folder: Path, world: int) -> object:
     return config
 
 
-def deepspeed(folder: Path, world: int, data: int) -> object:
-    """Read the configuration with so many data ranks."""
+def torchtitan_keys() -> set[str]:
+    """Return every key that a job file may have."""
+    import dataclasses
+
+    stub_triton()
+    from torchtitan.config.job_config import JobConfig
+
+    def keys(section: Any, above: str) -> Iterator[str]:
+        for field in dataclasses.fields(section):
+            value = getattr(section, field.name)
+            if dataclasses.is_dataclass(value):
+                yield from keys(value, f"{above}{field.name}.")
+            else:
+                yield f"{above}{field.name}"
+
+    return set(keys(JobConfig(), ""))
+
+
+class _Recorded(dict[str, Any]):
+    """A configuration that says which keys were looked up in it."""
+
+    names: ClassVar[set[str]] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return dict.get(self, key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.names.add(str(key))
+        return dict.__contains__(self, key)
+
+    def __getitem__(self, key: str) -> Any:
+        self.names.add(key)
+        return dict.__getitem__(self, key)
+
+    def keys(self) -> Any:
+        return self
+
+
+def deepspeed_keys() -> set[str]:
+    """Return every key that a configuration may have."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    deepspeed(_Recorded(train_batch_size=8), 8, 8)
+    from deepspeed.runtime.activation_checkpointing.config import ACT_CHKPT_DEFAULT
+    from deepspeed.runtime.precision_config import (
+        DeepSpeedBF16Config,
+        DeepSpeedFP16Config,
+    )
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    sections = {
+        "zero_optimization": DeepSpeedZeroConfig.model_fields,
+        "bf16": DeepSpeedBF16Config.model_fields,
+        "fp16": DeepSpeedFP16Config.model_fields,
+    }
+    inside = {
+        f"{section}.{name}"
+        for section, fields in sections.items()
+        for field_name, field in fields.items()
+        for name in {field_name, field.alias or field_name}
+    }
+    inside |= {f"activation_checkpointing.{name}" for name in ACT_CHKPT_DEFAULT}
+    whole = {*sections, "activation_checkpointing", "data_types", "bfloat16"}
+    return inside | (_Recorded.names - whole)
+
+
+def deepspeed(config: Path | dict[str, Any], world: int, data: int) -> object:
+    """Read a configuration, or that of a folder, with so many data ranks."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -143,7 +232,9 @@ def deepspeed(folder: Path, world: int, data: int) -> object:
     mpu = mock.Mock()
     mpu.get_data_parallel_world_size.return_value = data
     try:
-        return DeepSpeedConfig(str(folder / "ds.json"), mpu=mpu)
+        if isinstance(config, Path):
+            return DeepSpeedConfig(str(config / "ds.json"), mpu=mpu)
+        return DeepSpeedConfig(config, mpu=mpu)
     finally:
         dist.destroy_process_group()
 

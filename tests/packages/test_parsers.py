@@ -18,11 +18,12 @@ from nest.cli.main import cli
 from nest.constraints.targets import for_target
 from nest.cost.schedules import schedule_of
 from nest.errors import InvalidPlanError, NestError
-from nest.frameworks import megatron
+from nest.frameworks import deepspeed, megatron, torchtitan
 from nest.frameworks.export import as_run_by, export, write_folder
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import placement_of
+from nest.frameworks.megatron_options import MEGATRON
 from nest.frameworks.nearest import nearest
 from nest.frameworks.schedule_csv import cells_of
 from nest.ir import Plan, Stage, Strategy, read_problem
@@ -84,6 +85,16 @@ def test_exports_are_accepted(target, experts, etp, tmp_path):
     assert done or (target, experts) == ("deepspeed", 4)
 
 
+def test_every_key_of_a_job_file_has_a_class():
+    """So that none that changes a plan is passed over."""
+    assert parsers.torchtitan_keys() - torchtitan.TABLE.classed == set()
+
+
+def test_every_key_of_a_configuration_has_a_class():
+    removed = {"nebula"}  # DeepSpeed refuses it
+    assert parsers.deepspeed_keys() - deepspeed.TABLE.classed == removed
+
+
 def cut(problem, *ends, **fields):
     """Return a plan whose stages end behind so many layers."""
     names = [layer.id for layer in problem.graph.layers]
@@ -97,6 +108,16 @@ def cut(problem, *ends, **fields):
         ),
         **fields,
     )
+
+
+def test_every_option_of_megatron_has_a_class():
+    """``data/megatron.yaml`` lists what its parser has, and marks what takes values."""
+    present = {f"--{name}" for name in MEGATRON.present}
+    older = {*MEGATRON.older_names}
+    listed = {k: v for k, v in MEGATRON.classed.items() if k not in older | present}
+    options = parsers.megatron_options()
+    assert {k: v for k, v in options.items() if k not in present} == listed
+    assert not older & {*options}
 
 
 @pytest.mark.parametrize("experts", [0, 4])

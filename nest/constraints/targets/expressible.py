@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -12,6 +13,8 @@ from nest.constraints.targets.records import (
     Framework,
     Rule,
     Rules,
+    Shape,
+    degree_rule,
     has_experts_cut_so,
     has_schedule,
     overlap_rule,
@@ -50,7 +53,7 @@ class Obstacle(NamedTuple):
 
 
 def inexpressible(
-    target: Framework | str, problem: Problem, plan: Plan
+    target: Framework | str, problem: Problem, plan: Plan, shape: Shape | None = None
 ) -> list[Obstacle]:
     """Return everything in a plan that a target cannot express.
 
@@ -60,6 +63,9 @@ def inexpressible(
         A target or its name.
     problem, plan
         A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
+    shape
+        Of the model, as :func:`nest.models.stated.shape_of` has it; by default not
+        known.
 
     Raises
     ------
@@ -76,7 +82,10 @@ def inexpressible(
         *(
             check
             for index, stage in enumerate(plan.stages, 1)
-            for check in _of_stage(rules, problem, f"stage {index}", stage)
+            for check in chain(
+                _of_stage(rules, problem, f"stage {index}", stage),
+                _of_shape(rules, problem, f"stage {index}", stage, shape or Shape()),
+            )
         ),
     ]
     return [
@@ -192,6 +201,17 @@ def _of_stage(
     for tp in wrong:
         expected = f"tp 1, or more {kind} sequence parallelism"
         yield _Check(False, location, f"tp={tp}", expected, split)
+
+
+def _of_shape(
+    rules: Rules, problem: Problem, location: str, stage: Stage, shape: Shape
+) -> Iterator[_Check]:
+    """Yield the checks of degrees that the model does not allow, each value once."""
+    for tp in {strategy.tp: None for strategy in stage.layer_strategies}:
+        forbidden = degree_rule(rules, problem.job.sequence_length, shape, tp)
+        if forbidden is not None:
+            rule, expected = forbidden
+            yield _Check(False, location, f"tp={tp}", expected, rule)
 
 
 def _hiding(plan: Plan) -> Plan:

@@ -11,6 +11,8 @@ from nest.constraints.targets.memory import optimizer_of
 from nest.constraints.targets.records import (
     Framework,
     Rules,
+    Shape,
+    degree_rule,
     has_experts_cut_so,
     kinds_in_one_stage,
     overlap_rule,
@@ -26,10 +28,14 @@ from nest.ir.job import FIXED_CHUNKS, Job, Optimizer, Schedules, named_schedules
 from nest.ir.problem import Problem
 
 T = TypeVar("T")
+_UNKNOWN = Shape()
 
 
 def for_target(
-    problem: Problem, target: Framework | str, optimizer: Optimizer | None = None
+    problem: Problem,
+    target: Framework | str,
+    optimizer: Optimizer | None = None,
+    shape: Shape = _UNKNOWN,
 ) -> Problem:
     """Return the problem with the plan space of a target.
 
@@ -44,6 +50,9 @@ def for_target(
     optimizer
         What training keeps per weight. ``None`` takes the target's default
         where the job has the default one, and leaves any other as it is.
+    shape
+        Of the model, as :func:`nest.models.stated.shape_of` has it; by default not
+        known.
 
     Raises
     ------
@@ -82,6 +91,7 @@ def for_target(
     fields["context_parallel"] = _limited(
         target, job, "context_parallel", rules.context_parallel.value
     )
+    fields |= _tensor_degrees(target, rules, problem, shape)
     changed = replace(
         job,
         optimizer=optimizer,
@@ -132,6 +142,19 @@ def _schedule(
     if not rules.interleaving.value or "1f1b" not in named_schedules(schedule):
         virtual_stages = _both(target, "virtual_stages", virtual_stages, (1,))
     return schedule, virtual_stages
+
+
+def _tensor_degrees(
+    target: Framework, rules: Rules, problem: Problem, shape: Shape
+) -> dict[str, Any]:
+    """Return the field of tensor degrees, where the model does not allow all."""
+    tokens = problem.job.sequence_length
+    offered = sorted({x.tp for kind in problem.graph.kinds for x in kind.costs})
+    legal = [tp for tp in offered if degree_rule(rules, tokens, shape, tp) is None]
+    if legal == offered:
+        return {}
+    limited = _limited(target, problem.job, "tensor_parallel", tuple(legal))
+    return {"tensor_parallel": limited}
 
 
 def _sequences(target: Framework, rules: Rules, problem: Problem) -> dict[str, Any]:

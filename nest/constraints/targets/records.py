@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -78,6 +78,10 @@ class Rules(Record, frozen=True, kw_only=True):
         Whether a stage may have several chunks.
     uneven_batches
         Whether ``R * B`` may fail to divide the global batch.
+    copied_heads
+        Whether several tensor ranks may have the same head of keys and values.
+    sequence_pieces
+        What the tokens of a sample for a tensor rank are a multiple of.
     sequence_parallel
         What comes with tensor parallelism; ``None`` for a choice.
     sequence_parallel_with_experts
@@ -115,6 +119,8 @@ class Rules(Record, frozen=True, kw_only=True):
     micro_batch_count: Rule[MicroBatchCount]
     uneven_batches: Rule[bool]
     context_parallel: Rule[tuple[int, ...] | None]
+    copied_heads: Rule[bool]
+    sequence_pieces: Rule[int]
     sequence_parallel: Rule[bool | None]
     sequence_parallel_with_experts: Rule[bool | None]
     whole_experts_from: Rule[int | None]
@@ -125,6 +131,31 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+
+
+class Shape(NamedTuple):
+    """What degrees must divide of a model, which a problem does not say.
+
+    ``kv_heads`` are the numbers of heads that keys and values have in its layers.
+    """
+
+    kv_heads: tuple[int, ...] = ()
+
+
+def degree_rule(
+    rules: Rules, tokens: int | None, shape: Shape, tp: int
+) -> tuple[Rule[Any], str] | None:
+    """Return which rule forbids a tensor degree, and what it allows, or ``None``.
+
+    ``tokens`` are those of a sample.
+    """
+    for heads in shape.kv_heads:
+        if heads % tp and not rules.copied_heads.value:
+            return rules.copied_heads, f"tp to divide the {heads} key and value heads"
+    pieces = rules.sequence_pieces.value
+    if tokens is not None and tokens % (tp * pieces):
+        return rules.sequence_pieces, f"{pieces} * tp to divide the {tokens} tokens"
+    return None
 
 
 def has_schedule(rules: Rules, schedule: Schedules) -> bool:

@@ -142,6 +142,9 @@ class Execution(Struct, frozen=True, kw_only=True):
     checkpointed_ends
         Whether recomputation is of embedding and head too, as of any layer of a plan;
         frameworks put checkpoints around blocks only.
+    weight_copy_bytes
+        In fp8, per weight of its products: copies that stay beside the weights in 16
+        bits from micro-batch to micro-batch.
     accumulation_bytes
         Memory traffic per weight that adds a micro-batch's gradients to
         those of earlier ones, in the backward pass; 0 where the product that
@@ -165,6 +168,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     fused_router: bool = True
     fused_experts: bool = False
     checkpointed_ends: bool = True
+    weight_copy_bytes: int = 0
     accumulation_bytes: float = 0.0
 
 

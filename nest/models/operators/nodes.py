@@ -182,7 +182,7 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
     region = tokens * hidden * max(block.mlp.experts_per_token, 1)
     shares: dict[str, float] = {}
     if execution.selective_operators:
-        shares, selective = by_operators(block, split, operators)
+        shares, selective = by_operators(*(block, split, operators, execution.dtype))
         repeated = list(shares)
         selective += BF16 * outer
     return Node(

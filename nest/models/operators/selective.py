@@ -3,7 +3,8 @@
 Its policy (``torchtitan/distributed/activation_checkpoint.py``) keeps what a fused
 attention and every matrix product yield, but of each second product of a block; all
 other operators run again in the backward pass. Grouped products of experts are none of
-the products that it knows.
+the products that it knows, nor are those in fp8: ``_scaled_mm`` is not in the list of
+``torchtitan/models/llama3/infra/parallelize.py`` (``_op_sac_save_list``, 0.2.2).
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nest.models.blocks import Block
-from nest.models.operators.base import BF16, FP32, Operator, Split
+from nest.models.operators.base import BF16, FP32, Dtype, Operator, Split
 from nest.models.weights import attention_heads
 
 
 def by_operators(
-    block: Block, split: Split, operators: Sequence[Operator]
+    block: Block, split: Split, operators: Sequence[Operator], dtype: Dtype
 ) -> tuple[dict[str, float], int]:
     """Return what of each operator runs again, and the bytes that are kept.
 
-    The last operator, the sum with the stream, is not needed again. Kept bytes are
-    without those of the block's input.
+    The last operator, the sum with the stream, is not needed again, nor is the last
+    product in fp8: a compiler, without which nobody uses fp8 there, leaves it out. Kept
+    bytes are without those of the block's input.
     """
     shares: dict[str, float] = {}
     kept_bytes = num_products = 0
@@ -31,6 +33,9 @@ def by_operators(
             heads, _ = attention_heads(block.attention, split.tp)
             value_size = block.attention.value_size or block.attention.head_size
             kept_bytes += BF16 * tokens * heads * value_size + FP32 * tokens * heads
+        elif dtype == "fp8" and operator.low_precision:
+            if operator is not operators[-2]:
+                shares[operator.name] = 1.0
         elif operator.has_weights and operator.groups == 1:
             rows, _, columns = operator.shape
             again = 0

@@ -140,6 +140,8 @@ def layer_cost(
     weights_ns = total_ns(3) if execution.split_backward else None
     times = ComputeTimes(total_ns(0), total_ns(1), total_ns(2), weights_ns)
     cost = timed_cost(layers, split, times)
+    if execution.dtype == "fp8" and execution.weight_copy_bytes:
+        cost = _with_copies(cost, layers, execution.weight_copy_bytes)
     if execution.offloads:
         cost = _with_offload(cost, layers, machine)
     if not machine.calibration.host_ns:
@@ -188,6 +190,20 @@ def timed_cost(
     )
 
 
+def _with_copies(
+    cost: LayerCost, layers: Sequence[tuple[Node, int]], copy_bytes: int
+) -> LayerCost:
+    """Return a cost with copies of weights in fp8, of so many bytes each, that stay."""
+    size_bytes = copy_bytes * sum(
+        count * operator.groups * operator.shape[1] * operator.shape[2]
+        for node, count in layers
+        for operator in node.operators
+        if operator.has_weights and operator.low_precision
+    )
+    activations = (replace(x, static_bytes=size_bytes) for x in cost.activations)
+    return replace(cost, activations=tuple(activations))
+
+
 def _with_offload(
     cost: LayerCost, layers: Sequence[tuple[Node, int]], machine: Machine
 ) -> LayerCost:
@@ -214,6 +230,7 @@ def _with_offload(
     offload = Activations(
         recompute="offload",
         kept_bytes=sum(n * node.kept_bytes["offload"] for node, n in layers),
+        static_bytes=cost.activations[0].static_bytes,
         working_bytes=2 * max(moved(node) for node, _ in layers),
         transfer_ns=size_bytes / machine.host_bytes_per_s * 1e9,
     )

@@ -19,6 +19,7 @@ from nest.hardware.calibration import Calibration
 from nest.hardware.calibration import Software as Fractions
 from nest.hardware.links import LinkCalibration
 from nest.models.operators import mlp
+from nest.validation.predict import FP4_CASTS
 from nest.validation.software import FIRST_FLASH, SECOND_FLASH_ON_HOPPER, Software
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +35,7 @@ NEUTRAL = (0.0, 1.0)
 ONLY_PRIORS = {"every.slowdown"}
 
 #: Constants that are factors of software.
-FACTORS = {"FIRST_FLASH", "SECOND_FLASH_ON_HOPPER"}
+FACTORS = {"FIRST_FLASH", "FP4_CASTS", "SECOND_FLASH_ON_HOPPER"}
 
 #: Fields of families that follow from data sheets.
 DATA_SHEETS = {"exponential_size", "watts_per_tflops"}
@@ -82,6 +83,7 @@ def set_by_hand() -> set[tuple[str, float]]:
     found = {
         ("router forward", mlp.ROUTER_KERNELS),
         ("router backward", mlp.ROUTER_BACKWARD_KERNELS),
+        ("casts to fp4", FP4_CASTS),
     }
     for family, values in calibration["families"].items():
         for field in fields(Calibration):

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.constraints.targets import (
+    Shape,
     for_target,
     inexpressible,
     names,
@@ -194,6 +195,41 @@ def test_sequence_parallelism_decides_about_tensor_parallelism():
     split = four_layers(sequence_parallel=True)
     assert for_target(split, "torchtitan").job.tensor_parallel is None
     assert for_target(split, "deepspeed").job.tensor_parallel == (1,)
+
+
+ONE_HEAD = Shape(kv_heads=(1, 4))
+
+
+def test_heads_that_are_not_copied_limit_tensor_parallelism():
+    """torchtitan cuts heads of keys and values, Megatron-LM copies them."""
+    split = four_layers(sequence_parallel=True, sequence_length=8)
+    whole = for_target(split, "torchtitan")
+    assert whole.job.tensor_parallel is None
+    assert for_target(split, "torchtitan", shape=Shape((4,))) == whole
+    narrow = for_target(split, "torchtitan", shape=ONE_HEAD).job
+    assert narrow.tensor_parallel == (1,)
+    assert for_target(split, "megatron", shape=ONE_HEAD).job.tensor_parallel is None
+    plan = make_plan(("in b0 b1 b2 b3 out", Strategy(tp=2)))
+    obstacle, *_ = inexpressible("torchtitan", whole, plan, ONE_HEAD)
+    assert str(obstacle).startswith(
+        "stage 1: expected tp to divide the 1 key and value heads, got tp=2 (tested"
+    )
+    message = "target torchtitan: expected tensor_parallel to have one of 1, which"
+    with pytest.raises(InvalidOptionError, match=message):
+        for_target(
+            four_layers(sequence_parallel=True, tensor_parallel=(2,)),
+            *("torchtitan", None, ONE_HEAD),
+        )
+
+
+def test_samples_are_cut_into_pieces():
+    """torchtitan asks for 2 · tp pieces of a sample, also without context ranks."""
+    split = four_layers(sequence_parallel=True, sequence_length=6)
+    assert for_target(split, "torchtitan").job.tensor_parallel == (1,)
+    plan = make_plan(("in b0 b1 b2 b3 out", Strategy(tp=2)))
+    known = "stage 1: tp=2 | 2 * tp to divide the 6 tokens"
+    assert known in texts("torchtitan", split, plan)
+    assert known not in texts("megatron", split, plan)
 
 
 def choosing(*, experts: bool = False, **job: object) -> Problem:

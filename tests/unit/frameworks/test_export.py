@@ -398,7 +398,7 @@ BROKEN = [
     ("titan", "job.toml", "tensor_parallel_degree", "tensor_parallel_size",
      "parallelism.tensor_parallel_size: expected a known key"),
     ("titan", "job.toml", "[training]", "[trainings]",
-     "trainings.local_batch_size: expected a known key"),
+     "trainings: expected a known key"),
     ("titan", "job.toml", "[training]", "[training",
      "job.toml: expected TOML, got a syntax error"),
     # * a schedule that nobody has
@@ -441,7 +441,7 @@ BROKEN = [
     # DeepSpeed
     # * an unknown block
     ("speed", "ds.json", '"zero_optimization"', '"zero_optimisation"',
-     "ds.json: zero_optimisation.stage: expected a known key"),
+     "ds.json: zero_optimisation: expected a known key"),
     ("speed", "ds.json", '"stage"', '"stages"',
      "ds.json: zero_optimization.stages: expected a known key"),
     ("speed", "ds.json", '"stage": 1', '"stage": 4',
@@ -471,14 +471,10 @@ BROKEN = [
     ("speed", "ds.json", None, "[" * 99_999, "values inside values"),
     ("speed", "megatron-args.sh", "--bf16", "--fp16",
      "expected bf16 as in ds.json, got another"),
-    ("speed", "megatron-args.sh", "pipeline-model-parallel-size 2",
-     "pipeline-model-parallel-size 1",
-     "--no-pipeline-parallel: expected it with 1 stages"),
     ("speed", "megatron-args.sh", "  --deepspeed\n", "",
      "--deepspeed: expected it, got none"),
-    ("speed", "megatron-args.sh", "--swiglu",
-     "--swiglu\n  --checkpoint-activations",
-     "--checkpoint-activations: expected it together with"),
+    ("speed", "megatron-args.sh", "--swiglu", "--swiglu\n  --no-pipeline-parallel",
+     "--no-pipeline-parallel: expected no such argument with 2 stages"),
     # MaxText
     # * axes that are not all devices
     ("max", "config.yml", "per_device_batch_size: ",

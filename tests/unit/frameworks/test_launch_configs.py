@@ -248,9 +248,9 @@ def test_keys_that_nobody_reads_are_listed(name, more, listed):
 
 
 def test_what_is_said_beside_the_file_is_listed_or_refused():
-    notes = read("bridge", overrides=[("nonsense", "1"), ("model.x", "2")]).notes
+    notes = read("bridge", overrides=[("seed", "1"), ("model.x", "2")]).notes
     (note,) = [x for x in notes if "ignored" in x]
-    assert note.endswith("model.activation_func, model.x, --nonsense")
+    assert note.endswith("model.activation_func, model.x, --seed")
     with pytest.raises(
         InvalidPlanError,
         match=r"^--say model.num_layer: expected a key that is known, got "

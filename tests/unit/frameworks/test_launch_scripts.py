@@ -184,7 +184,7 @@ def test_given_variables_win_over_the_scripts():
         ("T=4; ((T*=N)); a $T", "$N, which the script does not set"),
         ("T=4; let T=08; a $T", "$T, which is computed in line 1"),
         ("T=4; read T; a $T", "$T, which read sets"),
-        ("T=4; eval T=8; a $T", "$T, which eval sets"),
+        ("T=4; eval T=$(b); a $T", "the output of b"),
         ("declare -A M=([b]=4); a ${M[b]}", "${M[b]}"),
         ("A=($X 2); a ${A[1]}", "${A[1]}"),
         ("E=( $MORE ); a ${E[@]}", "$MORE, which the script does not set"),
@@ -359,7 +359,8 @@ def test_what_may_hide_arguments_is_named():
         ("--bf16 ", "", "--bf16: expected --bf16 or --fp16, got none"),
         ("--bf16", "--bf16 --use-torch-fsdp2", "it is not read"),
         ("--bf16", "--bf16 --normalization Own", "expected it once"),
-        ("RMSNorm", "Own", "expected one of LayerNorm, RMSNorm, got 'Own'"),
+        ("RMSNorm", "Own", "expected one of LayerNorm, RMSNorm, layernorm, rmsnorm, "
+         "got 'Own'"),
         ("--group-query-attention --num-query-groups 4",
          "--group-query-attention --num-query-groups 3",
          "--num-query-groups: expected a divisor of the 8 attention heads"),
@@ -374,7 +375,8 @@ def test_what_may_hide_arguments_is_named():
          "--moe-layer-freq: expected a number or lists such as"),
         ("--swiglu", "--swiglu --hidden-dropout x",
          "--hidden-dropout: expected it once|expected a number"),
-        ("--num-layers", "--layers", "--num-layers: expected a value"),
+        ("--num-layers 8", "", "--num-layers: expected a value"),
+        ("--num-layers", "--layers", "--layers: expected an argument that is"),
         # What would fill all memory.
         ("--num-layers 8", "--num-layers 1000000000000",
          "--num-layers: expected at most 10000, got 1000000000000"),
@@ -554,8 +556,8 @@ def test_underscores_for_dashes_are_refused(name, line):
 
 
 def test_arguments_of_others_may_have_underscores():
-    text = SCRIPT.replace("--bf16", "--bf16 --own_size 4")
-    assert "does not read: --own_size, --lr" in launched(text).notes[-1]
+    text = SCRIPT.replace("--bf16", "--bf16 --local_rank 4")
+    assert "does not read: --local_rank, --lr" in launched(text).notes[-1]
 
 
 def test_scripts_without_a_launch_are_refused():
@@ -578,7 +580,10 @@ def test_several_launches_are_refused_with_their_lines():
 
 
 def test_a_model_fills_in_the_shape():
-    text = "python x.py --seq-length 4096 --micro-batch-size 1 --bf16"
+    text = (
+        "python x.py --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 "
+        "--bf16"
+    )
     reading = launched(text, world=8, model=architecture("llama2-7b")).reading
     assert reading.model.layers == 32
     assert reading.launch.dp == 8
@@ -592,7 +597,7 @@ def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
     """It is that of a known model with these dimensions, else GPT-2's."""
     text = (
         f"python x.py --num-layers 30 --seq-length 4096 --bf16 --hidden-size {hidden} "
-        f"--num-attention-heads {heads} --micro-batch-size 1"
+        f"--num-attention-heads {heads} --micro-batch-size 1 --global-batch-size 8"
     )
     read = launched(text, world=8)
     assert read.reading.model.towers[0].vocabulary == vocabulary
@@ -611,7 +616,8 @@ def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
     text = (
         "python x.py --num-layers 32 --hidden-size 4096 --swiglu --bf16 "
         "--num-attention-heads 32 --ffn-hidden-size 14336 --seq-length 4096 "
-        "--group-query-attention --num-query-groups 8 --micro-batch-size 1"
+        "--group-query-attention --num-query-groups 8 --micro-batch-size 1 "
+        "--global-batch-size 8"
     )
     model = launched(text, world=8).reading.model
     assert model.head.outputs == 128256
@@ -870,8 +876,8 @@ def test_deepspeed_there_and_back_scores_the_same():
         files = export(problem, plan, "deepspeed", settings)
         devices = read_hosts(files)
         script = read_script(files["megatron-args.sh"], "args")
-        launch, model, notes = deepspeed.read_script(
-            script.variables["ARGS"], "args", len(devices), files.get
+        launch, model, notes = deepspeed.read_launch(
+            script, "args", len(devices), files.get
         )
         assert not notes
         read_back(problem, plan, launch, model, devices)
@@ -899,7 +905,7 @@ def test_script_and_configuration_that_differ_are_refused(old, new, message):
     assert old in files["ds.json"]
     changed = {"ds.json": files["ds.json"].replace(old, new, 1)}
     with pytest.raises(InvalidPlanError, match=message):
-        deepspeed.read_script(script.variables["ARGS"], "args", 8, changed.__getitem__)
+        deepspeed.read_launch(script, "args", 8, changed.__getitem__)
 
 
 def test_ranks_on_other_devices_are_no_plan():
@@ -984,7 +990,7 @@ def test_older_job_files_are_read():
          "pipeline_parallel_microbatches: expected a divisor of the batch 8"),
         ('flavor = "8B"', 'flavor = "9B"',
          "model.flavor: expected a flavor that is known .* or --model, got"),
-        ('mode = "full"', 'mode = "selective"',
+        ('mode = "full"', 'mode = "half"',
          r"job.toml:1\d: activation_checkpoint.mode: expected one of none"),
         ("seq_len = 4096", "seq_len = 0",
          "job.toml:7: training.seq_len: expected at least 1, got 0"),
@@ -1095,8 +1101,8 @@ def test_configurations_are_read():
     launch = speed()
     assert (launch.dp, launch.zero, launch.samples) == (8, 2, 2)
     assert launch.micro_batches == 4
-    assert speed(tp=2).dp == 4
-    assert speed({"zero_optimization": {"stage": 1}}, stages=2).stages == 2
+    assert speed(degrees=(2, 1)).dp == 4
+    assert speed({"zero_optimization": {"stage": 1}}, degrees=(1, 2)).stages == 2
 
 
 @pytest.mark.parametrize(
@@ -1107,9 +1113,9 @@ def test_configurations_are_read():
         ({"zero_optimization": {"stage": "auto"}}, {},
          "zero_optimization.stage: expected a value, got 'auto'"),
         ({"train_batch_size": 60}, {}, "train_batch_size: expected train_mic"),
-        ({}, {"tp": 3}, "--tp: expected tensor . pipeline parallel = 3 . 1"),
-        ({}, {"stages": 3, "world": 24}, "--pp: expected a divisor of the 32"),
-        ({}, {"stages": 2}, "expected 0 or 1 with a pipeline, got 2"),
+        ({}, {"degrees": (3, 1)}, "--tp: expected tensor . pipeline parallel = 3 . 1"),
+        ({}, {"degrees": (1, 3), "world": 24}, "--pp: expected a divisor of the 32"),
+        ({}, {"degrees": (1, 2)}, "expected 0 or 1 with a pipeline, got 2"),
         ({"tensor_parallel": {"autotp_size": 2}}, {},
          "tensor_parallel.autotp_size: expected 1 as in --tp, got 2"),
         ({"sequence_parallel_size": 2}, {}, "sequence_parallel_size: expect"),

@@ -48,11 +48,28 @@ def test_names_that_are_nearly_known_are_refused(old, new, meant):
 
 
 def test_other_names_are_listed():
-    notes = launched(with_more("--nonsense-flag 7")).notes
+    notes = launched(with_more("--seed 7")).notes
     assert (
         "run.sh: ignored 4 arguments that nest does not read: "
-        "--nonsense-flag, --lr, --save, --train-iters" in notes
+        "--seed, --lr, --save, --train-iters" in notes
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--nonsense-flag 7",
+         "--nonsense-flag: expected an argument that is known, got --nonsense-flag; "
+         "remove it, or pass --ignore nonsense-flag if it changes no plan$"),
+        ("--own_flag", "--own-flag: expected an argument that is known, "
+         "got --own_flag"),
+        ("--tokenizer-modle x", "--tokenizer-modle: expected an argument that is "
+         "known, got --tokenizer-modle; did you mean '--tokenizer-model'"),
+    ],
+)  # fmt: skip
+def test_names_in_no_class_are_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=rf"^run.sh:\d+: {message}"):
+        launched(with_more(more))
 
 
 def test_names_that_megatron_has_are_not_taken_for_others():
@@ -113,9 +130,9 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
     ("more", "message"),
     [
         *((name, rf"^run.sh:\d+: {name.split()[0]}: expected no such "
-           rf"argument, got it; {why}")
+           rf"argument, got {[*name.split(), 'it'][1]}; {why}")
           for name, why in (
-            ("--hybrid-override-pattern M-M*", "it is another model than is"),
+            ("--hybrid-override-pattern M-M", "it is another model than is"),
             ("--encoder-num-layers 4", "it is another model than is read"),
             ("--retro-add-retriever", "it is another model than is read"),
             ("--standalone-embedding-stage", "say it with an E alone"),
@@ -331,13 +348,124 @@ def test_other_keys_of_deepspeed_are_listed():
         ("[optimizer]\nearly_step_in_backward = true",
          "early_step_in_backward: expected false, got true; plans keep all"),
         ("[parallelism]\ndisable_loss_parallel = true", "split the logits"),
-        ("[parallelism]\npipeline_parallel_expert_parallel_overlap = true",
-         "do not overlap two passes"),
+        ("[parallelism]\nexpert_parallel_comm_backend = 'deepep'",
+         'expected "standard", got "deepep"; plans price the all-to-all'),
+        ("[metrics]\nfully_made_up = 1",
+         r"^job.toml:17: metrics.fully_made_up: expected a key that is known, got "
+         r"fully_made_up; remove it, or pass --ignore metrics.fully_made_up if it "
+         r"changes no plan$"),
+        ("[training.dataloader]\nnum_wokers = 1", "did you mean 'num_workers'"),
     ],
 )  # fmt: skip
 def test_keys_of_job_files_that_plans_cannot_say_are_refused(more, message):
     with pytest.raises(InvalidPlanError, match=message):
         titan(f"{OLD}{more}\n")
+
+
+def test_keys_that_are_to_be_ignored_are():
+    text = f"{OLD}[metrics]\nfully_made_up = 1\n"
+    read = torchtitan.read_foreign
+    _, _, notes = read(text, "job.toml", 8, ignore=["metrics.fully_made_up"])
+    assert notes == ("job.toml: ignored 1 key that nest does not read: metrics",)
+    for name in ("metrics.log_freq", "made.up"):
+        with pytest.raises(
+            InvalidPlanError,
+            match=f"^--ignore: expected keys of job.toml that nest does not know, got "
+            f"'{name}'; remove it$",
+        ):
+            read(text, "job.toml", 8, ignore=[name])
+
+
+def test_what_no_converter_reads_is_no_fault():
+    float8 = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    assert titan(f"{OLD}{float8}")[0].dtype == "bf16"
+    text = OLD.replace("flavor", "converters = ['quantize.linear.float8']\nflavor")
+    with pytest.raises(InvalidPlanError, match="true; plans gather weights in bf16"):
+        titan(f"{text}{float8}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "recompute", "note"),
+    [
+        ("mode = 'selective'\nselective_ac_option = 'op'", "selective",
+         "is the nearest choice of plans: it keeps"),
+        ("mode = 'selective'", "selective", "every second layer whole, in place of"),
+        ("mode = 'selective'\nselective_ac_option = '1'", "full", ""),
+    ],
+)  # fmt: skip
+def test_selective_checkpointing_is_the_nearest_choice(lines, recompute, note):
+    text = OLD.replace('mode = "full"', lines)
+    launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
+    assert launch.recompute == recompute
+    assert [note in each for each in notes] == [True] * bool(note)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("mode = 'selective'\nselective_ac_option = '3'",
+         "selective_ac_option: expected 'op', or every .*, got '3'; choose none or"),
+        ("mode = 'memory_budget'", "expected one of none, selective, full, got"),
+    ],
+)  # fmt: skip
+def test_other_checkpointing_is_refused(lines, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(OLD.replace('mode = "full"', lines))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tensor_parallel_degree = 2", "tensor_parallel_degree = 16",
+         r"parallelism.tensor_parallel_degree: expected tp to divide the 8 "
+         r"key and value heads, got 16 \(tested"),
+        ("seq_len = 4096", "seq_len = 4098", r"expected 2 \* tp to divide the 4098"),
+    ],
+)  # fmt: skip
+def test_degrees_that_do_not_divide_the_model_are_refused(old, new, message):
+    # 2 data ranks and 2 stages of tp ranks.
+    world = 64 if "16" in new else 8
+    with pytest.raises(InvalidPlanError, match=message):
+        titan(OLD.replace(old, new), world)
+
+
+def test_one_stage_has_no_schedule():
+    text = """
+[model]
+name = "llama3"
+flavor = "8B"
+[parallelism]
+pipeline_parallel_schedule = "Interleaved1F1B"
+"""
+    launch, _ = titan(text)
+    assert (launch.stages, launch.schedule, launch.zero) == (1, "1f1b", 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fully_made_up": 7}, "^ds.json: fully_made_up: expected a key that is known, "
+         "got fully_made_up; remove it, or pass --ignore fully_made_up if"),
+        ({"torch_autocast": {"enabled": True}}, "plans compute in the data type of"),
+        ({"zero_optimization": 3}, "zero_optimization: expected a section of keys"),
+    ],
+)  # fmt: skip
+def test_unknown_keys_of_deepspeed_are_refused(changes, message):
+    with pytest.raises(InvalidPlanError, match=message):
+        speed(changes)
+
+
+def test_defaults_of_deepspeed_are_its_own():
+    """ZeRO 3 overlaps, the others do not; sections that are off change nothing."""
+    off = {"elasticity": {"enabled": False}}
+    for stage, overlap in ((2, ()), (3, ("gradients",))):
+        changes = {"zero_optimization": {"stage": stage}, **off}
+        assert speed(changes).overlap == overlap
+    old = {**CONFIG, "bfloat16": CONFIG["bf16"]}
+    del old["bf16"]
+    model = architecture("llama2-7b")
+    launch, _ = deepspeed.read_foreign(json.dumps(old), "ds.json", 8, model, 4096)
+    assert launch.dtype == "bf16"
 
 
 def test_offloading_of_job_files_is_refused():
@@ -351,7 +479,7 @@ def test_offloading_of_job_files_is_refused():
 
 
 def test_other_keys_of_job_files_are_listed():
-    text = f"{OLD}[optimizer]\nname = 'AdamW'\n[compile]\nbackend = 'x'\n"
+    text = f"{OLD}[optimizer]\nname = 'AdamW'\nlr = 1\n[compile]\nbackend = 'x'\n"
     launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
     assert notes == (
         "job.toml: ignored 2 keys that nest does not read: optimizer, compile.backend",

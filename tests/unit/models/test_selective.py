@@ -48,6 +48,16 @@ def test_every_other_product_runs_again() -> None:
     assert plain.share_repeated("qkv") == 0
 
 
+def test_products_in_fp8_run_again_all_but_the_last() -> None:
+    """Kept are the block's 64 inputs, and of attention 64 outputs and 4 sums."""
+    node = block_node(BLOCK, SPLIT, Execution(selective_operators=True, dtype="fp8"))
+    again = {name: share for name, share in node.repeated_shares.items() if share == 1}
+    assert again == node.repeated_shares
+    assert {"qkv", "attention output", "mlp up"} < again.keys()
+    assert not {"mlp down", "attention core"} & again.keys()
+    assert node.kept_bytes["selective"] == 128 * (2 * (64 + 64) + 4 * 4)
+
+
 def test_a_part_of_an_operator_takes_its_share_of_the_time() -> None:
     """Without attention kernels; hosts issue the same share of launches."""
     site = machine("a100")

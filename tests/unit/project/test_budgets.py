@@ -98,10 +98,9 @@ def test_numbers_of_thousands_of_digits_are_not_compared() -> None:
     assert found["C"][0].unknown
 
 
-def test_arguments_that_are_not_read_are_few() -> None:
-    """Each is compared with all that are."""
+def test_only_one_unknown_argument_is_compared_with_all_others() -> None:
     words = " ".join(f"--hidden-o{i} 1" for i in range(2000))
-    with pytest.raises(NestError, match="at most 1000 arguments"), limited():
+    with pytest.raises(NestError, match="an argument that is known"), limited():
         read_launch(f"run pretrain.py --num-layers 2 {words}", "exp.sh", 8)
 
 
@@ -180,7 +179,7 @@ def test_digits_of_json_are_looked_for_in_linear_time() -> None:
 def test_keys_of_toml_have_few_parts() -> None:
     with pytest.raises(NestError, match="at most 100 dots"), limited():
         read_foreign(f"{'.'.join('a' * 20_000)} = 1", "run.toml", 8)
-    with pytest.raises(NestError, match="flavor"):
+    with pytest.raises(NestError, match="a key that is known"):
         read_foreign(f"#{'.' * 200}\nx = 1\n\n", "run.toml", 8)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import nest
+from nest.errors import InvalidOptionError
 from nest.hardware.calibration import stored_calibration
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
@@ -182,7 +183,9 @@ def problem_of(**stated: Any) -> Problem:
         ({"target": "megatron"}, "Megatron-LM"),
         ({"target": "any"}, ""),
         ({"target": "torchtitan"}, "torchtitan"),
-        ({"target": "torchtitan", "software": "NeMo 2.0"}, "NeMo"),
+        ({"target": "megatron", "software": "NeMo 2.0"}, "NeMo"),
+        ({"target": "deepspeed", "software": "XTuner"}, "XTuner and ATorch"),
+        ({"target": "maxtext", "software": "our own"}, "unknown software"),
         ({"software": "HF Trainer with DeepSpeed"}, "DeepSpeed"),
         ({"software": "a trainer of our own"}, "unknown software"),
     ],
@@ -210,9 +213,29 @@ def test_what_options_state_goes_before_the_software() -> None:
     job = problem_of(software="PyTorch", overlap={"tp": 0.5}).job
     assert job.overlap == {"tp": 0.5}
     assert job.optimizer.state_bytes == 10
-    assert problem_of(software="PyTorch", target="megatron").job.optimizer == (
+    assert problem_of(software="NeMo", target="megatron").job.optimizer == (
         problem_of(target="megatron").job.optimizer
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "software"),
+    [
+        ("torchtitan", "NeMo"),
+        ("torchtitan", "PyTorch FSDP"),
+        ("megatron", "NeMo AutoModel"),
+        ("deepspeed", "Megatron-LM"),
+        ("maxtext", "DeepSpeed"),
+    ],
+)
+def test_software_that_does_not_run_a_target_is_refused(
+    target: str, software: str
+) -> None:
+    with pytest.raises(
+        InvalidOptionError,
+        match=f"software.*expected one that runs plans for {target}.*{software}",
+    ):
+        problem_of(target=target, software=software)
 
 
 def test_the_same_facts_hold_on_every_machine_of_a_cluster() -> None:
@@ -226,3 +249,21 @@ def test_the_same_facts_hold_on_every_machine_of_a_cluster() -> None:
             (first,), (second,) = (kind.costs[:1] for kind in (one, other))
             assert second.forward_ns > first.forward_ns
             assert second.by_device[0].forward_ns > first.by_device[0].forward_ns
+
+
+def test_plans_in_fp8_hold_copies_of_weights() -> None:
+    """Of Megatron-LM, not of Megatron-Bridge, whose weights are in fp8 alone."""
+    held = {
+        name: max(
+            activations.static_bytes
+            for kind in problem_of(
+                target="megatron", software=name, dtype="fp8"
+            ).graph.kinds
+            for cost in kind.costs
+            for activations in cost.activations
+        )
+        for name in (None, "Megatron-Bridge")
+    }
+    # A block of Llama 2 7B: 4 matrices of attention, 3 of the MLP.
+    assert held[None] == 2 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert held["Megatron-Bridge"] == 0

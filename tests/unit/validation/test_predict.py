@@ -26,6 +26,7 @@ from nest.validation.predict import (
     Skip,
     build,
     predict,
+    reached_by,
 )
 from nest.validation.reading import parse_rows
 from nest.validation.report import assess
@@ -235,6 +236,8 @@ def test_every_other_layer_recomputes() -> None:
         ("selective (every other layer)", ("full",)),
         ("selective (every 4 layers)", ("full",)),
         ("selective (per-op SAC, config default)", ("selective",)),
+        ("per-op", ("selective",)),
+        ("per-operator SAC", ("selective",)),
         ("selective (qkv_proj_offloaded)", ("full",)),
         ("qkv_proj_offloaded", ("full",)),
         ("custom", ("none", "selective", "full")),
@@ -243,6 +246,25 @@ def test_every_other_layer_recomputes() -> None:
 )
 def test_stated_recomputation(text: str | None, choices: tuple[str, ...]) -> None:
     assert recomputations(row(recompute=text)) == choices
+
+
+def test_checkpointing_by_operator_is_read_of_any_software() -> None:
+    """ "per-op" means torchtitan's, which keeps other values than "selective"."""
+    kept = {
+        words: decoder_cost(
+            built(
+                row(
+                    framework="PyTorch FSDP2",
+                    precision_class="bf16",
+                    gated_mlp=True,
+                    recompute=words,
+                ),
+                "selective",
+            )
+        )
+        for words in ("per-op", "selective (per-op SAC)", "selective")
+    }
+    assert kept["per-op"] == kept["selective (per-op SAC)"] != kept["selective"]
 
 
 def test_selective_of_fsdp_recomputes_some_layers() -> None:
@@ -899,7 +921,7 @@ def test_ranks_broadcast_their_tensors_in_turn(
 
 
 def test_fp4_takes_the_place_of_fp8() -> None:
-    """At twice the peak; what is not in low precision stays."""
+    """At twice the peak; what is not in low precision stays, and casts move more."""
     run = {"hardware": "B200-180GB", "framework": "NeMo", "hidden": 8192}
     found = case(**run, precision_class="fp4")
     device = found.problem.cluster.device
@@ -908,6 +930,16 @@ def test_fp4_takes_the_place_of_fp8() -> None:
     assert slower.problem.cluster.device.peak_flops["fp8"] == 4.5e15
     fast_ns, slow_ns = (decoder_cost(run).forward_ns for run in (found, slower))
     assert fast_ns < slow_ns < 2 * fast_ns
+    rates = machine_for("B200-180GB", None, 8).calibration
+    site = machine_for("B200-180GB", None, 8)
+    casts = [
+        reached_by(row(**run, precision_class=name), software_of(row()), site)
+        for name in ("fp8", "fp4")
+    ]
+    assert [x.calibration.cast_bytes for x in casts] == [
+        rates.cast_bytes,
+        1.5 * rates.cast_bytes,
+    ]
 
 
 EXPERTS = {

@@ -15,6 +15,7 @@ from bench.validation import (
     accuracy,
     beside,
     golden,
+    large_groups,
     mfu_table,
     reached,
     rooms,
@@ -162,3 +163,28 @@ def test_the_best_of_similar_runs():
     )
     alone = beside(PLAN, runs[2:])
     assert mfu_table([alone]).splitlines()[2] == ("| gpt-8 | 60.0 |  |  | none |")
+
+
+def test_groups_of_many_devices_are_listed() -> None:
+    """Of three meshes the one with most data parallelism is predicted to be best."""
+    runs = [
+        outcome(
+            predicted_s,
+            measured_s,
+            num_devices="128",
+            global_batch="128",
+            micro_batch="1",
+            pp="1",
+            tp=str(128 // dp),
+            dp=str(dp),
+        )
+        for dp, measured_s, predicted_s in (
+            (128, "2", 0.5),
+            (64, "1.5", 1.0),
+            (32, "3", 1.0),
+        )
+    ]
+    page = large_groups([*runs, *both()])
+    assert page.startswith("# 1 groups of 128 devices or more")
+    assert "measured best in 1 groups, less in 0." in page
+    assert page.endswith("| 3 | – | 33.3 | 128 / 64 |\n")

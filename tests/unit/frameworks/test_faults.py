@@ -1,0 +1,165 @@
+"""All faults of a launch file at once, and the command line that answers them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from nest.cli.main import main
+from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks import deepspeed
+from nest.frameworks.faults import FaultsError
+from nest.frameworks.shell import read_script
+from tests.unit.frameworks.test_launch_scripts import SCRIPT, launched
+
+SHAPE = (
+    "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64 "
+    "--vocab-size 32000 --bf16"
+)
+RUN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
+
+
+def faults_of(text, **given):
+    with pytest.raises(FaultsError) as caught:
+        launched(text, **given)
+    return str(caught.value).splitlines()
+
+
+def test_every_fault_has_a_line():
+    old = "--tensor-model-parallel-size 8"
+    text = SCRIPT.replace("--bf16", "--bf16 --cpu-offloading", 1)
+    text = text.replace("--seq-length", "--seq-lengths", 1).replace(old, "", 1)
+    lines = faults_of(text)
+    assert {line.split(": ")[1] for line in lines} == {
+        "--cpu-offloading",
+        "--seq-lengths",
+    }
+
+
+def test_what_depends_on_a_missing_value_is_no_fault():
+    """How large a batch may be depends on a degree that is not known."""
+    text = f"{RUN} {SHAPE} --tensor-model-parallel-size $TP"
+    text += " --pipeline-model-parallel-size $PP"
+    text = text.replace("--global-batch-size 64", "--global-batch-size 2")
+    assert [line.split(": ")[1] for line in faults_of(text, world=8)] == [
+        "--tensor-model-parallel-size",
+        "--pipeline-model-parallel-size",
+    ]
+
+
+def test_one_fault_has_the_message_that_it_always_had():
+    with pytest.raises(InvalidPlanError) as caught:
+        launched(SCRIPT.replace("--bf16", "--bf16 --cpu-offloading", 1))
+    assert str(caught.value) == (
+        "run.sh:17: --cpu-offloading: expected no such argument, got it; plans "
+        "know no offloading"
+    )
+
+
+def test_an_argument_that_is_ignored_is_none():
+    text = SCRIPT.replace("--bf16", "--bf16 --cpu-offloading", 1)
+    assert (
+        launched(text, ignored=["cpu-offloading"]).reading == launched(SCRIPT).reading
+    )
+    with pytest.raises(
+        InvalidOptionError,
+        match=r"^--ignore x-y: expected an argument that run\.sh has, got none; "
+        "remove it$",
+    ):
+        launched(text, ignored=["x_y"])
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "megatron-args", *words])
+    return ended.value.code, capsys.readouterr().err.splitlines()
+
+
+def test_the_command_line_that_answers_all(tmp_path, monkeypatch, capsys):
+    """It is the one that was called, and works once the rest is filled in."""
+    monkeypatch.chdir(tmp_path)
+    shape = SHAPE.replace("--seq-length 1024 ", "").replace("--hidden", "--hiden")
+    (tmp_path / "run.sh").write_text(
+        f"#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nsrun torchrun pretrain_gpt.py "
+        f"{shape} --tensor-model-parallel-size $TP --optimizer-cpu-offload\n"
+    )
+    code, lines = run(capsys, "run.sh", "--cluster", "h100x8", "-o", "p.json")
+    assert code == 2
+    assert all(line.startswith("nest: error: run.sh:") for line in lines[:-1])
+    begin = (
+        "nest: then run: nest import megatron-args run.sh --cluster h100x16 -o p.json "
+    )
+    assert lines[-1].startswith(begin)
+    answers = shlex.split(lines[-1].removeprefix(begin))
+    assert {*zip(answers[::2], answers[1::2], strict=True)} == {
+        ("--set", "TP=<VALUE>"),
+        ("--ignore", "optimizer-cpu-offload"),
+        ("--ignore", "hiden-size"),
+        ("--say", "hidden-size=1024"),
+        ("--say", "seq-length=<N>"),
+    }
+    words = "run.sh --cluster h100x16 -o p.json --set TP=2 --ignore "
+    words += "optimizer-cpu-offload --ignore hiden-size --say hidden-size=1024 "
+    code, lines = run(capsys, *words.split(), "--say", "seq-length=1024")
+    assert code == 0, lines
+
+
+DS = (
+    "MB=1\ncfg=./ds_config.json\ncat <<EOT > $cfg\n"
+    '{"train_micro_batch_size_per_gpu": $MB, "train_batch_size": 64,\n'
+    '"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}}\nEOT\n'
+    f"{RUN} {SHAPE} --deepspeed --deepspeed_config $cfg --zero-stage 1"
+)
+
+
+def speed(text, **more):
+    script = read_script(text, "run.sh", more.pop("variables", None))
+    return deepspeed.read_launch(script, "run.sh", 8, {}.__getitem__, **more)
+
+
+def test_a_configuration_that_the_script_writes_is_read():
+    launch, model, _ = speed(DS)
+    assert (launch.zero, launch.micro_batch, launch.global_batch) == (1, 8, 64)
+    assert model.layers == 8
+    unknown = DS.replace("MB=1\n", "")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh:\d: expected a configuration "
+        r"that the script states, got \$MB, which .* --set MB=VALUE$",
+    ):
+        speed(unknown)
+    assert speed(unknown, variables={"MB": "1"})[0] == launch
+
+
+def test_faults_of_a_script_and_its_configuration_come_together():
+    text = DS.replace(
+        '"stage": 1', '"stage": 1, "offload_optimizer": {"device": "cpu"}'
+    )
+    text = text.replace("--seq-length 1024", "").replace(
+        '"enabled": true', '"enabled": "auto"'
+    )
+    with pytest.raises(FaultsError) as caught:
+        speed(text)
+    assert [x.subject for x in caught.value.faults] == [
+        "zero_optimization.offload_optimizer",
+        "bf16.enabled",
+        "--seq-length",
+    ]
+    say = {"zero_optimization.offload_optimizer": "null", "bf16.enabled": "true",
+           "seq-length": "1024"}  # fmt: skip
+    assert speed(text, say=[*say.items()])[0] == speed(DS)[0]
+
+
+def test_two_sizes_of_batches_say_the_third():
+    text = DS.replace('"train_batch_size"', '"gradient_accumulation_steps": "auto", '
+                      '"train_batch_size"')  # fmt: skip
+    assert speed(text)[0] == speed(DS)[0]
+    text = text.replace("64,", '"auto",').replace("--global-batch-size 64", "")
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"train_batch_size: expected a value, got "
+        r"'auto', .* --say train_batch_size=VALUE$",
+    ):
+        speed(text)
