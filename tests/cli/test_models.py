@@ -17,7 +17,7 @@ from nest.models.zoo import architecture, names
 from tests.cli.conftest import SMALL, Cli
 
 #: The key of costs on one device, of one sample.
-ONE_DEVICE = (1, 1, 1, False, 1)
+ONE_DEVICE = (1, 1, 1, 0, False, 1)
 
 
 def test_compare_a_model_on_a_cluster(cli: Cli, config: str) -> None:
@@ -172,7 +172,7 @@ def test_options_reach_the_problem(cli: Cli) -> None:
     assert job.virtual_stages == (1, 2)
     assert len(problem.graph.layers) == 4 + 2
     assert {cost.key for cost in problem.graph.kinds[0].costs} == {
-        (tp, cp, 8, False, samples)
+        (tp, cp, 8, 0, False, samples)
         for tp in (2, 4)
         for cp in (1, 2)
         for samples in (1, 3)

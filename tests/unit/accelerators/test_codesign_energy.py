@@ -44,7 +44,7 @@ def test_a_step_by_hand() -> None:
     layers = workload.base.graph.layers
     expected = again = 0
     for layer in layers:
-        work = workload.works[layer.kind, (1, 1, 1, False, 1)]
+        work = workload.works[layer.kind, (1, 1, 1, 0, False, 1)]
         forward = sum(n * pass_fj(each) for each, n in work.forward)
         backward = sum(n * pass_fj(each) for each, n in work.backward)
         expected += 8 * 2 * (forward + backward)

@@ -132,7 +132,7 @@ def test_a_step_takes_the_times_of_its_layers() -> None:
     once, twice = (made_up(base, scale) for scale in (1, 2))
     problem = with_times(base, once, chip)
     kinds = [layer.kind for layer in base.graph.layers]
-    key = (1, 1, 1, False, 16)
+    key = (1, 1, 1, 0, False, 16)
     layers_ps = sum(sum(once[kind, key][:2]) for kind in kinds)
     more = claimed_ps(with_times(base, twice, chip)) - claimed_ps(problem)
     assert len(kinds) == 26
