@@ -198,3 +198,13 @@ def test_options_that_an_argument_of_the_script_decides_on_are_asked_for():
     for said, split in (("true", True), ("false", False)):
         launch = launched(text, world=8, variables={"1": said}).reading.launch
         assert launch.sequence_parallel == split
+
+
+def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
+    text = f"{RUN} {SHAPE}".replace("--hidden-size 1024", "--hiden-size a")
+    with pytest.raises(InvalidPlanError) as caught:
+        launched(text, world=8)
+    assert str(caught.value).splitlines() == [
+        "run.sh:1: --hiden-size: expected an argument that is known, got --hiden-size; "
+        "did you mean '--hidden-size'?"
+    ]
