@@ -343,7 +343,9 @@ def ignored_note(
 
 def _remedy(token: Word, what: str) -> tuple[str, tuple[str, ...] | None]:
     """Return how the user can give a value that is not known, in a command too."""
-    variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*)(?:,|$)", token.unknown)
+    name = r"\$([A-Za-z_]\w*|[1-9]\d*)"
+    variable = re.search(rf" on a condition about {name} ", token.unknown)
+    variable = variable or re.match(rf"{name}(?:,|$)", token.unknown)
     if variable is not None:
         answers = ("--set", f"{variable[1]}=<VALUE>")
         return f"say it with --set {variable[1]}=VALUE", answers

@@ -20,11 +20,7 @@ _MAX_FAULTS = 50
 #: What stands for a value that is wrong or missing, in the order of trial;
 #: ``None`` leaves it out. What a reader refuses under every order does not
 #: depend on values that the user still has to say.
-_FILLINGS: tuple[tuple[str | None, ...], ...] = (
-    (None, "1", "64"),
-    ("2", "1024", None),
-    ("4", "4096", None),
-)
+_FILLINGS: tuple[tuple[str | None, ...], ...] = ((None, "1", "64"), ("2", "1024", None))
 
 
 class Fault(InvalidPlanError):

@@ -178,6 +178,7 @@ def read_launch(
             model, unknown_model = swift.model, swift.unknown_model
     arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
     arguments = with_present_names(arguments)
+    doubled += _open_conditions(arguments)
 
     def read(start: Start) -> Launched:
         arguments, world, counted = start
@@ -198,6 +199,22 @@ def read_launch(
         return Launched(reading, notes)
 
     return read_all(read, Start(arguments, world), doubled)
+
+
+def _open_conditions(arguments: Arguments) -> list[Fault]:
+    """Return the questions about arguments of the script that decide on options."""
+    questions: dict[str, Fault] = {}
+    for token in arguments.unknown:
+        decides = re.search(r" on a condition about \$(\d+) ", token.unknown)
+        if decides is None or decides[1] in questions:
+            continue
+        questions[decides[1]] = Fault(
+            f"{arguments.where}:{token.line}: expected options that the script states, "
+            f"got {token.unknown}; say it with --set {decides[1]}=VALUE",
+            subject=f"${decides[1]}",
+            answers=("--set", f"{decides[1]}=<VALUE>"),
+        )
+    return [*questions.values()]
 
 
 def in_variables(text: str, lines: Sequence[str]) -> list[str]:

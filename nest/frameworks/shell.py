@@ -216,6 +216,10 @@ class _Reader:
         #: function has not ended before; ``None`` if unknown.
         self.branch: bool | None = True
         self.goes_on: bool | None = True
+        #: The variable that the last command tested, if its value is not known, and
+        #: that on which the branch depends.
+        self.tested = ""
+        self.doubt = ""
         self.exited = False
         self.variables: dict[str, tuple[Word, ...]] = {}
         self.alone: dict[str, tuple[Word, ...]] = {}
@@ -304,10 +308,18 @@ class _Reader:
     @contextmanager
     def _under(self, held: bool | None) -> Iterator[None]:
         """Read what runs if something holds."""
-        before = self.branch
-        self.branch = _both(before, held)
+        before = self.branch, self.doubt
+        self.branch = _both(self.branch, held)
+        if held is None:
+            self.doubt = self.tested
         yield
-        self.branch = before
+        self.branch, self.doubt = before
+
+    def _test(self, values: Sequence[Word]) -> None:
+        """Take in what a command tests."""
+        unknown = next((word.unknown for word in values if word.unknown), "")
+        variable = re.match(r"\$([A-Za-z_]\w*|[1-9]\d*),", unknown)
+        self.tested = variable[1] if variable else ""
 
     def _list(self, closing: set[str]) -> bool | None:
         """Take in commands up to a word that closes them.
@@ -412,10 +424,12 @@ class _Reader:
         while True:
             with self._under(rest):
                 held = self._list({"then", "fi"})
+                tested = self.tested
                 self.at += self._here() == "then"
                 with self._under(held):
                     self._list({"elif", "else", "fi"})
             rest = _both(rest, _not(held))
+            self.tested = tested
             keyword = self._here()
             self.at += 1
             if keyword == "elif":
@@ -430,6 +444,7 @@ class _Reader:
         """Take in a loop, which may run any number of times."""
         kind = self._here()
         self.at += 1
+        self.tested = ""
         with self._under(None):
             if kind in ("while", "until"):
                 self._list({"do", "done"})
@@ -482,6 +497,7 @@ class _Reader:
                     break
                 self.at += 1
             self.at += self._is_separator(")")
+            self._test([value])
             with self._under(_both(rest, held)):
                 self._list({";;", ";&", ";;&", "esac"})
             rest = _both(rest, _not(held))
@@ -629,6 +645,7 @@ class _Reader:
         plain = plain_text(words[0])
         line = words[0][0].line
         if plain == "[[":
+            self._test([self._joined(raw, line) for raw in words[1:-1]])
             return self._compare(words[1:-1])
         expanded = [w for raw in words for w in self._expand(raw)]
         self.budget.spend(len(self.variables) // _STEP, line)
@@ -702,6 +719,7 @@ class _Reader:
         """Take in a command whose words are known."""
         values = words[1:]
         texts = [clean(word).text for word in values]
+        self._test(values if name in ("test", "[") else ())
         if name in ("true", ":", "false"):
             return name != "false"
         if name in ("test", "["):
@@ -844,7 +862,8 @@ class _Reader:
             before = self.variables.get(name, ())
             if [w.text for w in before] == [w.text for w in value] != []:
                 return
-            why = f"${name}, which is set on a condition in line {line}"
+            about = f" about ${self.doubt}" if self.doubt not in ("", name) else ""
+            why = f"${name}, which is set on a condition{about} in line {line}"
             unknown = unknown_word(why, line)
             if len(value) == len(before) == 1:
                 # What was there stays where it only grows.

@@ -163,3 +163,48 @@ def test_two_sizes_of_batches_say_the_third():
         r"'auto', .* --say train_batch_size=VALUE$",
     ):
         speed(text)
+
+
+def test_what_a_condition_leaves_open_is_asked_for_once():
+    """The size of a model decides its shape, as in scripts of Pai-Megatron-Patch."""
+    shape = SHAPE.replace("--num-layers 8", "--num-layers $L")
+    shape = shape.replace("--hidden-size 1024", "--hidden-size $H")
+    text = (
+        f"M=$2\nif [ $M = 1B ]; then\n L=8\n H=1024\nelif [[ $M == 7B ]]; then\n "
+        f"L=32\n H=4096\nfi\n{RUN} {shape} --lr $3 --seed $4"
+    )
+    with pytest.raises(FaultsError) as caught:
+        launched(text, world=8)
+    assert {fault.answers for fault in caught.value.faults} == {("--set", "2=<VALUE>")}
+    assert str(caught.value).splitlines()[1] == (
+        "run.sh:9: --hidden-size: expected a value that the script states, got $H, "
+        "which is set on a condition about $2 in line 7; say it with --set 2=VALUE"
+    )
+    assert launched(text, world=8, variables={"2": "7B"}).reading.model.layers == 32
+
+
+def test_options_that_an_argument_of_the_script_decides_on_are_asked_for():
+    text = (
+        "if [ $1 = true ]; then\n S=--sequence-parallel\n"
+        f"elif [ $1 = false ]; then\n S=\nfi\n{RUN} {SHAPE} $S"
+        " --tensor-model-parallel-size 2"
+    )
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run\.sh:4: expected options that the "
+        r"script states, got \$S, .* say it with --set 1=VALUE$",
+    ):
+        launched(text, world=8)
+    for said, split in (("true", True), ("false", False)):
+        launch = launched(text, world=8, variables={"1": said}).reading.launch
+        assert launch.sequence_parallel == split
+
+
+def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
+    text = f"{RUN} {SHAPE}".replace("--hidden-size 1024", "--hiden-size a")
+    with pytest.raises(InvalidPlanError) as caught:
+        launched(text, world=8)
+    assert str(caught.value).splitlines() == [
+        "run.sh:1: --hiden-size: expected an argument that is known, got --hiden-size; "
+        "did you mean '--hidden-size'?"
+    ]

@@ -163,7 +163,7 @@ def test_given_variables_win_over_the_scripts():
         ("if [[ a =~ a+ ]]; then\nX=4\nfi\na $X",
          "$X, which is set on a condition in line 2"),
         ("case $Y in\n4) X=4;;\nesac\na $X",
-         "$X, which is set on a condition in line 2"),
+         "$X, which is set on a condition about $Y in line 2"),
         ("for X in 1 2; do\na $X\ndone", "$X, which a loop sets"),
         ("X[2]=4\na $X", "$X, set element by element"),
         ("X=4\na ${X%%b}", "${X%%b}"),
