@@ -57,7 +57,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     what = "config.json of Hugging Face"
     text = read_text(path, InvalidProblemError, what)
     with refusing(str(path), InvalidProblemError):
-        fields = parse_json(text)
+        # Mamba-2 hybrids are published with a bare Infinity.
+        fields = parse_json(text, finite=False)
     if not isinstance(fields, dict):
         raise InvalidProblemError(
             f"{path}: expected a JSON object, got {shown(fields)}; pass the "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from nest.models.blocks import NO_ATTENTION, NO_MLP, Attention, Block, Mlp
-from nest.models.hf.config import Config, Parts, with_attention
+from nest.models.hf.config import LARGEST, Config, Parts, shown, with_attention
 from nest.models.hf.family import (
     FAMILIES,
     bare_block,
@@ -48,6 +48,11 @@ def lfm2(config: Config) -> Parts:
             scale = config.typed(
                 "block_ffn_dim_multiplier", multiplier, float, "a number"
             )
+            if not 0 < scale <= LARGEST:
+                expected = f"a number above 0, up to {LARGEST}"
+                raise config.refuse(
+                    "block_ffn_dim_multiplier", expected, shown(factor)
+                )
             multiple = config.integer("block_multiple_of", default=256)
             width = multiple * -(-int(scale * width) // multiple)
     tied = config.fields.get("tie_word_embeddings")

@@ -368,6 +368,35 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
         read_hf(path)
 
 
+def test_a_bare_infinity_where_nothing_reads_it(tmp_path: Path) -> None:
+    """Mamba-2 hybrids are published so, as Python writes the number."""
+    fields = {
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M-",
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "time_step_limit": [0.0, float("inf")],
+        **SMALL,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    assert "Infinity" in path.read_text()
+    without_it = from_hf(without(fields, "time_step_limit"))
+    assert read_hf(path).towers == without_it.towers
+
+
+def test_numbers_that_are_none_where_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **SMALL, "vocab_size": 1e999}))
+    expected = r"vocab_size: expected an integer, got Infinity; correct its type$"
+    with pytest.raises(InvalidProblemError, match=expected):
+        read_hf(path)
+    scaled = {"model_type": "lfm2", **SMALL, "block_ffn_dim_multiplier": float("nan")}
+    expected = "block_ffn_dim_multiplier: expected a number above 0, .* got NaN"
+    with pytest.raises(InvalidProblemError, match=expected):
+        from_hf(scaled)
+
+
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidProblemError,
