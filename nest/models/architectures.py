@@ -270,7 +270,8 @@ def _block_flops(block: Block, tokens: int, source: int, causal: bool) -> int:
     matrices = 3 if mlp.gated else 2
     visited = matrices * mlp.hidden * max(mlp.experts_per_token, 1)
     visited *= mlp.latent or hidden
-    visited += hidden * (matrices * mlp.shared_hidden + mlp.experts)
+    rows = mlp.experts + mlp.zero_experts
+    visited += hidden * (matrices * mlp.shared_hidden + rows)
     visited += hidden * (2 * mlp.latent + (1 if mlp.shared_gate else 0))
     return flops + 2 * tokens * visited
 
