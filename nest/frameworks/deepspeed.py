@@ -31,8 +31,8 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import Chunk
 from nest.frameworks.megatron import array, data_ranks, read_array
+from nest.frameworks.megatron_details import Flags
 from nest.frameworks.megatron_model import (
-    Flags,
     check_shape,
     check_tensor_split,
     model_flags,
@@ -89,7 +89,7 @@ def write(
     }
     recomputing = ("--checkpoint-activations", "--deepspeed-activation-checkpointing")
     flags = [
-        *_old(model_flags(model, length), model),
+        *_old(model_flags(model, length, run.tp), model),
         ("--tensor-model-parallel-size", (run.tp,)),
         ("--pipeline-model-parallel-size", (run.stages,)),
         *[("--no-pipeline-parallel", ())] * (run.stages == 1),
@@ -127,6 +127,10 @@ def _old(flags: Flags, model: Architecture) -> Flags:
     return old
 
 
+#: Present names of arguments that have another one there.
+_PRESENT = {"--layernorm-epsilon": "--norm-epsilon", "--rope-theta": "--rotary-base"}
+
+
 def present(arguments: Arguments) -> Arguments:
     """Return arguments under the names of Megatron-LM's present ones."""
     norms = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
@@ -136,6 +140,8 @@ def present(arguments: Arguments) -> Arguments:
         if name == "--num-key-value-heads":
             tokens.append(Word("--group-query-attention", option.line))
             name = "--num-query-groups"
+        elif name in _PRESENT:
+            name = _PRESENT[name]
         elif name == "--normalization":
             values = tuple(
                 token._replace(text=norms.get(token.text, token.text))

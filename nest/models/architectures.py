@@ -11,6 +11,7 @@ from math import gcd
 
 from nest.ir.base import Struct
 from nest.models.blocks import Block, Head, Mixer, Tower
+from nest.models.details import Details
 from nest.models.weights import (
     attention_matrices,
     block_weights,
@@ -48,6 +49,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         the value of its last printed digit (1 where it prints all).
     left_out
         Weights in the published number that shapes cannot express.
+    details
+        What it computes beyond shapes; ``None``: not known.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     published_parameters: int = 0
     published_unit: int = 1
     left_out: int = 0
+    details: Details | None = None
 
     @property
     def layers(self) -> int:

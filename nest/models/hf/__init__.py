@@ -23,6 +23,7 @@ from nest.ir.io import read_text
 from nest.models.architectures import Architecture
 from nest.models.hf import decoders, encoders, family, hybrids, pairs, streams, vision
 from nest.models.hf.config import Config, Parts, shown
+from nest.models.hf.details import details_of
 
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
@@ -158,5 +159,6 @@ def from_hf(
         name=name,
         source=f"Hugging Face {model_type}, {name}",
         note=note,
+        details=details_of(config, model.towers[0], family.FAMILIES.get(model_type)),
         **model._asdict(),
     )

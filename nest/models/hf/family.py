@@ -53,6 +53,10 @@ class Experts(Struct, frozen=True, kw_only=True):
         :data:`~nest.models.hf.layouts.SPARSE_LAYERS`; ``None``: all.
     biases, shared_biases
         Whether the linear layers of all, or of the shared ones, have biases.
+    scores
+        What turns the router's output into weights, where a file does not say it.
+    normalized
+        Whether the weights of the chosen experts sum to one, where it does not say it.
     router_bias, shared_gate, gated
         As in :class:`nest.models.blocks.Mlp`.
     """
@@ -68,6 +72,8 @@ class Experts(Struct, frozen=True, kw_only=True):
     sparse_layers: str | None = None
     biases: Switch = False
     shared_biases: Switch = False
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = True
     router_bias: bool = False
     shared_gate: bool = False
     gated: bool = True
@@ -141,6 +147,10 @@ class Family(Struct, frozen=True, kw_only=True):
         the same value in all of them.
     tied
         Default of whether the output layer is the token table; ``None``: it never is.
+    interleaved
+        As in :class:`nest.models.details.Rotary`.
+    unlike
+        What it computes otherwise than plain transformers, which no field says.
     """
 
     layers: tuple[str, ...] = ("num_hidden_layers",)
@@ -189,6 +199,8 @@ class Family(Struct, frozen=True, kw_only=True):
     only: dict[str, bool] = {}
     per_layer: dict[str, str] = {}
     tied: bool | None = False
+    interleaved: bool = False
+    unlike: tuple[str, ...] = ()
 
 
 class Whole(Struct, frozen=True, kw_only=True):
