@@ -28,7 +28,8 @@ _UNGATED = {
     "gelu_new": (),
     "gelu_fast": (),
     "gelu_pytorch_tanh": (),
-    "relu2": ("--squared-relu",),
+    # Its fused kernels have no such function.
+    "relu2": ("--squared-relu", "--no-bias-gelu-fusion"),
 }
 _GATED = {"silu": (), "swish": ()}
 
@@ -77,8 +78,12 @@ def details_flags(model: Architecture) -> Flags:
         flags += _rotary_flags(details.rotary, latent)
     experts = next((b.mlp for b in model.towers[0].blocks() if b.mlp.experts), None)
     if details.router is not None and experts is not None:
-        if details.router.scores not in ("softmax", "sigmoid"):
-            raise refuse("router", "softmax or sigmoid", details.router.scores)
+        scores = details.router.scores
+        if scores not in ("softmax", "sigmoid"):
+            raise refuse("router", "softmax or sigmoid", scores)
+        alone = experts.experts_per_token == 1
+        if scores == "softmax" and details.router.normalized and alone:
+            raise refuse("router", "weights that differ from one", "one expert a token")
         flags += _router_flags(details.router, experts)
     return flags
 
@@ -207,6 +212,7 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         scale=number("--moe-router-topk-scaling-factor", 1.0),
         expert_bias=given("--moe-router-enable-expert-bias"),
     )
+    given("--no-bias-gelu-fusion")
     squared = given("--squared-relu")
     activation = "silu" if arguments.has("--swiglu") else "gelu"
     return Details(

@@ -240,7 +240,8 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
         flag("--qk-head-dim", attention.head_size - rotary)
         flag("--qk-pos-emb-head-dim", rotary)
         flag("--v-head-dim", attention.value_size or attention.head_size)
-    flag("--qk-layernorm", when=attention.query_key_norm)
+    # Of latent attention it is the norms of what is compressed.
+    flag("--qk-layernorm", when=attention.query_key_norm or latent)
     flag("--window-size", f"{attention.window - 1},0", when=attention.window)
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
@@ -398,6 +399,7 @@ def _read_attention(
         rotary_size = arguments.integer("--qk-pos-emb-head-dim", default=64)
         return replace(
             attention,
+            query_key_norm=False,
             head_size=arguments.integer("--qk-head-dim", default=128) + rotary_size,
             value_size=arguments.integer("--v-head-dim", default=128),
             query_rank=arguments.integer("--q-lora-rank", default=0),

@@ -47,6 +47,7 @@ LATENT = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 8,
 }
+SQUARED = "--squared-relu --no-bias-gelu-fusion"
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 16.0,
@@ -91,7 +92,7 @@ def words(config: dict[str, Any], tp: int = 1) -> str:
             {**LLAMA, "model_type": "glm", "partial_rotary_factor": 0.5},
             "--rotary-percent 0.5 --rotary-interleaved",
         ),
-        ({**LLAMA, "model_type": "arcee", "hidden_act": "relu2"}, "--squared-relu"),
+        ({**LLAMA, "model_type": "arcee", "hidden_act": "relu2"}, SQUARED),
         (MIXTURE, "--moe-router-pre-softmax"),
         ({**MIXTURE, "norm_topk_prob": True}, ""),
         (
@@ -135,6 +136,10 @@ def test_arguments_of_what_shapes_do_not_say(
         (
             {**LLAMA, "model_type": "hunyuan_v1_dense"},
             "norms of queries and keys after the rotation: expected a plain",
+        ),
+        (
+            {**MIXTURE, "norm_topk_prob": True, "num_experts_per_tok": 1},
+            "router: expected weights that differ from one, got one expert a token",
         ),
         (
             {**LATENT, "rope_scaling": {**YARN, "beta_fast": 16}},
