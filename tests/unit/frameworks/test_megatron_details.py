@@ -207,6 +207,13 @@ def test_arguments_say_the_same_model(config: dict[str, Any]) -> None:
     assert shape_flags(written) == shape_flags(model)
 
 
+def test_latent_attention_has_its_norms() -> None:
+    """Megatron has none of what is compressed without this argument."""
+    model, written = read_back({**LATENT, "topk_group": 2})
+    assert ("--qk-layernorm", ()) in model_flags(model, LENGTH)
+    assert not written.towers[0].last.attention.query_key_norm
+
+
 def test_another_base_is_another_model() -> None:
     ours = from_hf({**LLAMA, "rope_theta": 1e6})
     theirs = from_hf(LLAMA)
