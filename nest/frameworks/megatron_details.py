@@ -65,11 +65,11 @@ def details_flags(model: Architecture) -> Flags:
     flags: Flags = []
     if details.norm_epsilon not in (None, _EPSILON):
         flags.append(("--norm-epsilon", (details.norm_epsilon,)))
-    known = _GATED if block.mlp.gated else _UNGATED
+    functions = _GATED if block.mlp.gated else _UNGATED
     if details.activation is not None:
-        if details.activation not in known:
-            raise refuse("activation", " or ".join(known), details.activation)
-        flags += [(name, ()) for name in known[details.activation]]
+        if details.activation not in functions:
+            raise refuse("activation", " or ".join(functions), details.activation)
+        flags += [(name, ()) for name in functions[details.activation]]
     if details.rotary is not None:
         latent = block.attention.key_value_rank > 0
         reason = _why_no_rotary(details.rotary, latent)
@@ -99,8 +99,8 @@ def _why_no_rotary(rotary: Rotary, latent: bool) -> tuple[str, str, object] | No
         return "rotary scaling", f"none or {' or '.join(scalings)}", rotary.scaling
     if rotary.scaling == "linear" and rotary.factor != int(rotary.factor):
         return "rotary scaling: factor", "a whole number", rotary.factor
-    given = {"llama3": _LLAMA3, "yarn": _YARN}.get(rotary.scaling, {})
-    for name, value in given.items():
+    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(rotary.scaling, {})
+    for name, value in fixed.items():
         if getattr(rotary, name) != value:
             field = f"rotary scaling: {name}"
             return field, f"{value:g}", f"{getattr(rotary, name):g}"
@@ -170,7 +170,7 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
     A value that the file does not state is taken as the default: no cost has it.
     """
 
-    def number(name: str, default: float) -> float:
+    def float_of(name: str, default: float) -> float:
         arguments.used.add(name)
         option = arguments.options.get(name)
         try:
@@ -178,47 +178,47 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         except (IndexError, ValueError):
             return default
 
-    def given(name: str) -> bool:
+    def has_option(name: str) -> bool:
         arguments.used.add(name)
         return name in arguments.options
 
-    def word(name: str, default: str) -> str:
+    def text_of(name: str, default: str) -> str:
         arguments.used.add(name)
         option = arguments.options.get(name)
         return option.values[0].text if option and option.values else default
 
     for name in ("--make-vocab-size-divisible-by", "--moe-router-num-groups"):
-        given(name)
-    given("--moe-router-group-topk")
+        has_option(name)
+    has_option("--moe-router-group-topk")
     rotary = Rotary(
-        base=number("--rotary-base", 10_000),
-        fraction=number("--rotary-percent", 1.0),
-        interleaved=given("--rotary-interleaved"),
+        base=float_of("--rotary-base", 10_000),
+        fraction=float_of("--rotary-percent", 1.0),
+        interleaved=has_option("--rotary-interleaved"),
     )
-    factor = number("--rope-scaling-factor", 8.0)
-    linear = number("--rotary-seq-len-interpolation-factor", 1.0)
-    mscale = number("--mscale", 1.0), number("--mscale-all-dim", 0.0)
-    yarn = word("--rope-type", "yarn") == "yarn" and attention.key_value_rank > 0
-    scale = number("--rotary-scaling-factor", 1.0)
-    if given("--use-rope-scaling"):
+    factor = float_of("--rope-scaling-factor", 8.0)
+    linear = float_of("--rotary-seq-len-interpolation-factor", 1.0)
+    mscale = float_of("--mscale", 1.0), float_of("--mscale-all-dim", 0.0)
+    yarn = text_of("--rope-type", "yarn") == "yarn" and attention.key_value_rank > 0
+    scale = float_of("--rotary-scaling-factor", 1.0)
+    if has_option("--use-rope-scaling"):
         rotary = _scaled(rotary, "llama3", factor)
     elif linear != 1:
         rotary = _scaled(rotary, "linear", linear)
     elif yarn:
         rotary = _scaled(rotary, "yarn", scale, *mscale)
     router = Router(
-        scores=word("--moe-router-score-function", "softmax"),
-        normalized=not given("--moe-router-pre-softmax"),
-        scale=number("--moe-router-topk-scaling-factor", 1.0),
-        expert_bias=given("--moe-router-enable-expert-bias"),
+        scores=text_of("--moe-router-score-function", "softmax"),
+        normalized=not has_option("--moe-router-pre-softmax"),
+        scale=float_of("--moe-router-topk-scaling-factor", 1.0),
+        expert_bias=has_option("--moe-router-enable-expert-bias"),
     )
-    given("--no-bias-gelu-fusion")
-    squared = given("--squared-relu")
+    has_option("--no-bias-gelu-fusion")
+    squared = has_option("--squared-relu")
     activation = "silu" if arguments.has("--swiglu") else "gelu"
     return Details(
         rotary=rotary if attention.rotary else None,
         router=router if experts else None,
-        norm_epsilon=number("--norm-epsilon", _EPSILON),
+        norm_epsilon=float_of("--norm-epsilon", _EPSILON),
         activation="relu2" if squared else activation,
     )
 
@@ -227,8 +227,8 @@ def _scaled(
     rotary: Rotary, scaling: str, factor: float, mscale: float = 1.0, whole: float = 0.0
 ) -> Rotary:
     """Return scaled rotary positions, with what Megatron takes as given."""
-    given = {"llama3": _LLAMA3, "yarn": _YARN}.get(scaling, {})
-    original = int(given.get("original_length", 0))
+    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(scaling, {})
+    original = int(fixed.get("original_length", 0))
     return Rotary(
         base=rotary.base,
         fraction=rotary.fraction,

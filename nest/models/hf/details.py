@@ -72,7 +72,7 @@ def details_of(config: Config, tower: Tower, family: Family | None) -> Details:
                 ("attention_multiplier", size**-0.5),
                 ("query_pre_attn_scalar", size),
             )
-            if config.has(name) and abs(_number(config, name) / plain - 1) > 1e-6
+            if config.has(name) and abs(_positive(config, name) / plain - 1) > 1e-6
         ]
     family = family or Family()
     others += family.unlike
@@ -85,13 +85,13 @@ def details_of(config: Config, tower: Tower, family: Family | None) -> Details:
     return Details(
         rotary=_rotary(config, interleaved=family.interleaved) if rotates else None,
         router=_router(config, family.experts or Experts()) if experts else None,
-        norm_epsilon=None if epsilon is None else _number(config, epsilon),
+        norm_epsilon=None if epsilon is None else _positive(config, epsilon),
         activation=activation,
         others=tuple(sorted(others)),
     )
 
 
-def _number(config: Config, name: str) -> float:
+def _positive(config: Config, name: str) -> float:
     """Read a finite number above 0."""
     value = config.fields[name]
     if type(value) not in (int, float) or not 0 < value < 1e18:
@@ -99,10 +99,10 @@ def _number(config: Config, name: str) -> float:
     return float(value)
 
 
-def _first_number(config: Config, names: tuple[str, ...], default: float) -> float:
+def _first_positive(config: Config, names: tuple[str, ...], default: float) -> float:
     """Read the first of several fields that has a value."""
     name = next((name for name in names if config.has(name)), None)
-    return default if name is None else _number(config, name)
+    return default if name is None else _positive(config, name)
 
 
 def _rotary(config: Config, *, interleaved: bool) -> Rotary:
@@ -127,32 +127,32 @@ def _rotary(config: Config, *, interleaved: bool) -> Rotary:
     fields = stated.fields
     scaling = fields.get("rope_type") or fields.get("type") or ""
     scaling = stated.typed("rope_type", scaling, str, "a word")
-    base = _first_number(both, _BASE, 10_000.0)
-    fraction = _first_number(both, _FRACTION, 1.0)
+    base = _first_positive(both, _BASE, 10_000.0)
+    fraction = _first_positive(both, _FRACTION, 1.0)
     if scaling in ("", "default"):
         return Rotary(base=base, fraction=fraction, interleaved=interleaved)
 
-    def number(name: str, default: float) -> float:
-        return _first_number(stated, (name,), default)
+    def scaling_field(name: str, default: float) -> float:
+        return _first_positive(stated, (name,), default)
 
     original = "original_max_position_embeddings"
     length = config.integer(original, default=0, minimum=0)
     # A product of zero turns this factor off.
     whole_scale = 0.0
     if fields.get("mscale_all_dim"):
-        whole_scale = _number(stated, "mscale_all_dim")
+        whole_scale = _positive(stated, "mscale_all_dim")
     return Rotary(
         base=base,
         fraction=fraction,
         interleaved=interleaved,
         scaling=scaling,
-        factor=number("factor", 1.0),
+        factor=scaling_field("factor", 1.0),
         original_length=stated.integer(original, default=length, minimum=0),
-        low_frequency=number("low_freq_factor", 1.0),
-        high_frequency=number("high_freq_factor", 4.0),
-        beta_fast=number("beta_fast", 32.0),
-        beta_slow=number("beta_slow", 1.0),
-        mscale=number("mscale", 1.0),
+        low_frequency=scaling_field("low_freq_factor", 1.0),
+        high_frequency=scaling_field("high_freq_factor", 4.0),
+        beta_fast=scaling_field("beta_fast", 32.0),
+        beta_slow=scaling_field("beta_slow", 1.0),
+        mscale=scaling_field("mscale", 1.0),
         mscale_all=whole_scale,
     )
 
@@ -164,6 +164,6 @@ def _router(config: Config, experts: Experts) -> Router:
     return Router(
         scores=name,
         normalized=config.flag("norm_topk_prob", experts.normalized),
-        scale=_first_number(config, _SCALE, 1.0),
+        scale=_first_positive(config, _SCALE, 1.0),
         expert_bias=name == "sigmoid",
     )
