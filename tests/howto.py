@@ -27,6 +27,9 @@ from nest.cli.main import main
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "howto").glob("*.md"))
 
+#: A page of questions that people asked in public, in the same form.
+ANSWERS = PAGES[0].parents[1] / "answers.md"
+
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"`([\w.-]+)`:\n\n\Z")
 _EXIT = re.compile(r"# exit code (\d+)$")

@@ -68,8 +68,6 @@ def settings(name: str) -> Iterator[None]:
         if name.startswith("proof"):
             patch.setattr(LabelSearch, "pipelines", only_exact)
             patch.setattr(Paths, "intervals", without_plans)
-            # Plans close to the bounds are not looked for first either.
-            patch.setattr(best, "CLOSE", ())
         yield
 
 

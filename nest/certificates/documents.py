@@ -20,13 +20,13 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
         "needs.weights", "needs.gradients", "granularity", "order", "units",
-        "by_device.device", "device.name")
+        "by_device.device", "device.name", "model")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them; nothing depends on keys with a star.
 KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
         for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps
-time_unit* software*; graph: kinds# layers# edges#; edges: source target
+time_unit* software* model*; graph: kinds# layers# edges#; edges: source target
 bytes_per_sample; activations: recompute kept_bytes working_bytes extra_ns
 extra_host_ns static_bytes transfer_ns reruns; layers: id kind;
 kinds: name costs#; cluster: name* num_devices device= topology= others#;

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, InvalidPlanError
@@ -64,8 +65,15 @@ def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
     """
     if num_devices is not None:
         return num_devices
-    if cluster.topology.kind == "hierarchy":
-        return cluster.topology.levels[0].fan_out
+    network = cluster.topology
+    if network.kind == "hierarchy":
+        return network.levels[0].fan_out
+    # The finest units of a graph are nodes, or have the names of switches.
+    names = network.nodes_of(range(cluster.num_devices))
+    sizes = [len(list(run)) for _, run in groupby(names)]
+    are_runs = len({*names}) == len(sizes) and {*sizes[:-1]} <= {max(sizes, default=0)}
+    if names and are_runs and not {*names} & {node.id for node in network.nodes}:
+        return sizes[0]
     raise InvalidOptionError(
         "--gpus-per-node: expected the devices of a node, got none, and the "
         "network does not say; add the option"

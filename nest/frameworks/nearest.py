@@ -29,6 +29,9 @@ from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 
+#: Loss of step time above which a search among all plans of the target is advised.
+LARGE_LOSS = 0.05
+
 
 class Nearest(NamedTuple):
     """The plan that a framework can run in place of another one, and its export.

@@ -82,6 +82,9 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     software
         Entry of the table of software whose facts its costs have; empty where none
         was named. For intervals only.
+    model
+        JSON of the shape of its model, see :class:`nest.models.architectures.
+        Architecture`, where no published name stands for it. For exports only.
     """
 
     name: str = "problem"
@@ -94,6 +97,7 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
     time_unit: str = "s"
     own_runs: OwnRuns | None = None
     software: str = ""
+    model: str = ""
 
     def __repr__(self) -> str:
         """Return what it is in a line; files have all of it."""

@@ -30,6 +30,7 @@ from nest.ir.problem import Problem
 from nest.models.architectures import Architecture, head_towers
 from nest.models.blocks import Block, Head, Module, Tower
 from nest.models.choices import Choices
+from nest.models.named import text_of_model
 from nest.models.operators.base import BF16, Execution, Node, Split
 from nest.models.operators.nodes import (
     block_node,
@@ -140,7 +141,14 @@ def problem_of(
         one_stage=MTP_KINDS if several else (),
         model_flops_per_sample=float(model.model_flops(choices.sequence_length)),
     )
-    return Problem(name=name, source=source, graph=graph, cluster=cluster, job=job)
+    return Problem(
+        name=name,
+        source=source,
+        graph=graph,
+        cluster=cluster,
+        job=job,
+        model=text_of_model(model),
+    )
 
 
 def _mixed_problem(

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from nest.models.architectures import Architecture
-
-
-#: Models of files that this process has read, by name and source: problems keep both,
-#: and nothing else of the model.
-MODELS_OF_FILES: dict[tuple[str, str], Architecture] = {}
 
 
 def load_model(text: str, mtp: bool = False) -> Architecture:
@@ -27,9 +24,24 @@ def load_model(text: str, mtp: bool = False) -> Architecture:
     if text.endswith(".json") or os.path.isfile(text):
         from nest.models.hf import read_hf
 
-        model = read_hf(text, mtp=mtp)
-        MODELS_OF_FILES[model.name, model.source] = model
-        return model
+        return read_hf(text, mtp=mtp)
     from nest.models.zoo import architecture
 
     return architecture(text)
+
+
+def text_of_model(model: Architecture) -> str:
+    """Return what a problem keeps of its model; empty if a name stands for it."""
+    from nest.models.zoo import ARCHITECTURES
+
+    return "" if model in ARCHITECTURES else msgspec.json.encode(model).decode()
+
+
+def model_of_text(text: str) -> Architecture | None:
+    """Return the model that a problem keeps; ``None`` if it keeps none to be read."""
+    from nest.models.architectures import Architecture
+
+    try:
+        return msgspec.json.decode(text, type=Architecture)
+    except (msgspec.MsgspecError, ValueError):
+        return None

@@ -1,23 +1,22 @@
-"""The model that a problem names by its name and source."""
+"""The model that a problem keeps, or names by its name and source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nest.ir.problem import Problem
 from nest.models import builtin, zoo
 from nest.models.architectures import Architecture
+from nest.models.named import model_of_text
 from nest.util.stored import find
 
 
-def stated_models(
-    problem: Problem, others: Iterable[Architecture] = ()
-) -> Iterator[Architecture]:
-    """Yield the models that a problem may name, with the job's FLOPs.
-
-    They are those of the zoo, and ``others``.
-    """
-    for model in (*zoo.ARCHITECTURES, *others):
+def stated_models(problem: Problem) -> Iterator[Architecture]:
+    """Yield the models that a problem keeps or may name, with the job's FLOPs."""
+    stored = model_of_text(problem.model)
+    if stored is not None and not other_flops(problem, stored):
+        yield stored
+    for model in zoo.ARCHITECTURES:
         if _is_named(problem, model) and not other_flops(problem, model):
             yield model
 

@@ -37,7 +37,8 @@ class ExportRequest(PlanRequest, command="nest export"):
     )
     gpus_per_node: int | None = setting(
         "--gpus-per-node N",
-        "Devices of a node.  [default: the lowest level of the network]",
+        "Devices of a node.  [default: the lowest level, or finest "
+        "units, of the network]",
         integer(),
         unit="devices",
     )
@@ -131,6 +132,7 @@ def launch_settings(
     request: RestrictedRequest, restricted: Restricted, option_name: str
 ) -> Settings:
     """Return what an export needs, or refuse what it cannot do without."""
+    from nest.frameworks.hosts import node_size
     from nest.frameworks.launch import Settings
     from nest.frameworks.layers import placement_of
     from nest.frameworks.models import model_of
@@ -140,22 +142,22 @@ def launch_settings(
         remedy = "add the framework that runs it, such as --target megatron"
         raise also_needed(option_name, "--target", remedy)
     placement = placement_of(problem.graph)
-    if request.model is not None:
-        settings = Settings(load_model(str(request.model)))
-    else:
-        try:
-            settings = Settings(model_of(problem, placement))
-        except InvalidOptionError:
-            raise InvalidOptionError(
-                f"{option_name}: expected a problem that names its model, got "
-                f"{problem.name}; write the plan with -o, and pass 'nest "
-                f"export' its --model"
-            ) from None
+    try:
+        settings = Settings(model_of(problem, placement))
+    except InvalidOptionError:
+        raise InvalidOptionError(
+            f"{option_name}: expected a problem that names its model, got "
+            f"{problem.name}; write the plan with -o, and pass 'nest "
+            f"export' its --model"
+        ) from None
     sizes, missing = request.node_sizes(problem)
-    has_nodes = problem.cluster.topology.kind == "hierarchy" and not missing
-    if len(sizes) == 1:
+    try:
+        per_node = node_size(problem.cluster)
+    except InvalidOptionError:
+        per_node = 1
+    if per_node == 1 and len(sizes) == 1:
         settings = settings._replace(gpus_per_node=sizes.pop())
-    if settings.gpus_per_node is None and not has_nodes:
+    elif per_node == 1 and (missing or problem.cluster.topology.kind == "graph"):
         raise InvalidOptionError(
             f"{option_name}: expected a network that groups the devices into nodes, "
             f"got the network of {problem.name}, which has no nodes; write the plan "
@@ -226,10 +228,18 @@ def _launch(
     if not nearest:
         _warn_if_infeasible(score(there, plan), tell)
         return {**export(problem, plan, to, settings)}
+    from nest.frameworks.nearest import LARGE_LOSS
     from nest.frameworks.nearest import nearest as find_nearest
 
     closest = find_nearest(problem, plan, to, settings)
     tell(f"nearest plan: {closest.text}", False)
+    before, after = closest.before.step_time_ns, closest.after.step_time_ns
+    if after > (1 + LARGE_LOSS) * before:
+        tell(
+            f"note: this loses more than {LARGE_LOSS:.0%} of the step time; 'nest "
+            f"solve --target {to}' finds the fastest plan that {to} can run",
+            True,
+        )
     return {**closest.files, "plan.json": encode(closest.plan).decode()}
 
 

@@ -8,11 +8,10 @@ plan of all splits is the *incumbent*. :class:`BestSearch` works so::
     for each open split:                                  # _bound_all
         bound it by shortest paths below a guess of the optimum, which grows
         until a path is a plan: the first incumbents
-    for limit in a little above the bounds, ..., the incumbent:
-        for each open split, the least bound first:       # _prove_all
-            if its bound is below the limit:
-                search its plans below the limit          # _search_split
-                raise its bound to the limit
+    for each open split, the least bound first:           # _prove_all
+        if its bound is not above the incumbent:
+            search its plans that are no slower           # _search_split
+            raise its bound to the incumbent
         drop the splits whose bound is above the incumbent
     the incumbent is optimal; the first split that has such a plan is
     searched once more, so that every run returns the same plan
@@ -99,10 +98,6 @@ GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 #: The plan of a path is scored only if the path is faster than the incumbent
 #: by this fraction: device ranges can only make the plan slower.
 WORTH_PRICING = 256
-
-#: Limits of the first searches: the least bound plus these fractions of it. Searches
-#: below a limit are short. They are skipped where the incumbent is below the limit.
-CLOSE = (16, 8, 4, 2)
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
@@ -377,8 +372,6 @@ class BestSearch:
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         self.workers = 1 if dear else task.options.num_workers
-        #: Current searches look only for plans below this step time.
-        self._limit = int(INFINITE)
         self._tried: set[object] = set()
         self._tell: Callable[[object], object] = self._take
 
@@ -457,7 +450,7 @@ class BestSearch:
         enough = self._enough()
         ties = rank <= self._rank_of(self.plan)
         goal = self.best + ties if enough == self.best else enough
-        return min(best_quanta, goal, self._limit)
+        return min(best_quanta, goal)
 
     def _rank_of(self, plan: Plan | None) -> int:
         """Return the position of a plan's runtime; without one, the last."""
@@ -602,30 +595,7 @@ class BestSearch:
     # Proofs by label search
 
     def _prove_all(self) -> OpenSplit | None:
-        """Search all open splits; return the first one with an optimum.
-
-        If the incumbent is far above the bounds, too many stages remain. The
-        first searches therefore look only for plans close to the bounds.
-        """
-        least = self._proven()
-        # Of splits with equal bounds the one that was best before is first.
-        self.open.sort(key=lambda item: item.bound)
-        winners: list[OpenSplit] = []
-        for fraction in CLOSE:
-            limit, self._limit = least + least // fraction, int(INFINITE)
-            if limit < self._goal():
-                self._limit = limit
-                winners += self._search_open()
-        self._limit = int(INFINITE)
-        winners += self._search_open()
-        return min(
-            (item for item in winners if item.best_quanta == self.best),
-            key=lambda item: item.index,
-            default=None,
-        )
-
-    def _search_open(self) -> list[OpenSplit]:
-        """Search all open splits below the limit; return those searched."""
+        """Search all open splits; return the first one with an optimum."""
         order = sorted(self.open, key=lambda item: item.bound)
         searched: list[OpenSplit] = []
 
@@ -645,7 +615,11 @@ class BestSearch:
             self._drop_settled()
 
         share(len(order), self.workers, run, self._take, done)
-        return searched
+        return min(
+            (item for item in searched if item.best_quanta == self.best),
+            key=lambda item: item.index,
+            default=None,
+        )
 
     def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split that is below the goal, if any."""
@@ -696,12 +670,13 @@ class BestSearch:
 def merged(tables: list[PairOptions]) -> PairOptions:
     """Merge tables of options: each option once, with all its offsets."""
     options = PairOptions.concatenate(tables)
-    key = np.stack((options.strategy, options.pair, options.span, options.level))
-    order = np.lexsort(key)
-    new = np.any(np.diff(key[:, order], axis=1, prepend=-1), axis=0)
-    first = np.flatnonzero(new)
-    if not len(first):
+    if not len(options):
         return options
+    columns = options.level, options.span, options.pair, options.strategy
+    from_zero = tuple(x - x.min() for x in columns)
+    key = np.ravel_multi_index(from_zero, [int(x.max()) + 1 for x in from_zero])
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
     low = np.minimum.reduceat(options.first[order], first)
     high = np.maximum.reduceat(options.last[order], first)
     return replace(options.take(order[first]), first=low, last=high)

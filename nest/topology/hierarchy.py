@@ -169,8 +169,13 @@ class HierarchyNetwork:
         )
 
     def _shapes(self, groups: ParallelGroups) -> Shapes:
+        """Return the shapes of groups that are one group at several places.
+
+        Shifting a group by whole subtrees just below the top level changes nothing.
+        """
         if groups not in self._known:
-            self._known[groups] = frozenset(map(self.shape, groups.groups()))
+            different = {x[0] % self.period: x for x in groups.groups()}
+            self._known[groups] = frozenset(map(self.shape, different.values()))
         shapes: Shapes = self._known[groups]
         return shapes
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from nest.cost.score import Score
 from nest.ir.problem import Problem
-from nest.models.named import MODELS_OF_FILES
 from nest.models.stated import stated_models
 from nest.validation.flops import HALVED, IN_FULL, logged_count
 
@@ -46,7 +45,7 @@ def flop_rates(problem: Problem, verdict: Score) -> tuple[FlopRate, ...]:
         return ()
     device_peak = peak / problem.cluster.num_devices / 1e12
     rates = [FlopRate(IN_FULL, verdict.mfu, verdict.mfu * device_peak)]
-    model = next(stated_models(problem, MODELS_OF_FILES.values()), None)
+    model = next(stated_models(problem), None)
     length = problem.job.sequence_length
     if model is not None and length is not None:
         counts = [model.model_flops(length, causal) for causal in (True, False)]

@@ -175,16 +175,6 @@ def test_the_example_set_names_a_problem_and_a_model(tmp_path):
     assert found == ["mine", "mixtral-16"]
 
 
-def test_the_example_of_benchmarks_runs(tmp_path, monkeypatch, capsys):
-    (example,) = blocks("docs/benchmarks.md", "python")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(example, "docs/benchmarks.md", "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("llama2-7b-8 dp optimal ")
-    assert printed[-1] == "1"
-    assert (tmp_path / "small" / "report.md").exists()
-
-
 def test_the_examples_of_planners_are_read(tmp_path):
     (description,) = blocks("docs/your-planner.md", "yaml")
     plan, answer = blocks("docs/your-planner.md", "json")

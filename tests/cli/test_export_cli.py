@@ -218,6 +218,35 @@ def test_the_nearest_plan_is_written_with_its_price(cli, plans):
         assert f"{seconds:.6g} s {words}" in first
 
 
+def test_a_problem_keeps_its_model(cli: Cli, config: str) -> None:
+    """Of a file; one that it cannot read, or of other work, is none of it."""
+    cli.succeeds(f"import hf {config} --cluster h100x4 --global-batch 8 -o p.json")
+    cli.succeeds("solve p.json --solver random --target megatron -o plan.json")
+    export = "export p.json plan.json --to megatron -o"
+    cli.succeeds(f"{export} out")
+    cli.succeeds(f"{export} other --model {config}")
+    for name in ("args.sh", "hostfile"):
+        assert (Path("out") / name).read_text() == (Path("other") / name).read_text()
+    plan = json.loads(Path("plan.json").read_text())
+    del plan["problem_hash"]
+    Path("plan.json").write_text(json.dumps(plan))
+    problem = json.loads(Path("p.json").read_text())
+    hidden = json.loads(problem["model"])
+    hidden["head"]["outputs"] *= 2
+    for text in ("{", "[]", json.dumps(hidden)):
+        Path("p.json").write_text(json.dumps({**problem, "model": text}))
+        assert "expected the model of" in cli.refuses(f"{export} third")
+
+
+@pytest.mark.parametrize("limit", [-0.01, 0.01])
+def test_a_large_loss_points_at_the_target(cli, plans, limit, monkeypatch):
+    """The plan itself is the nearest one, and loses nothing."""
+    monkeypatch.setattr("nest.frameworks.nearest.LARGE_LOSS", limit)
+    cli.succeeds(f"export llama2-7b-16 {plans['plan']} --to megatron --nearest -o out")
+    note = "'nest solve --target megatron' finds the fastest plan that megatron can run"
+    assert (note in cli.err) == (limit < 0)
+
+
 def test_plans_that_do_not_fit_are_written_with_a_warning(cli):
     names = [layer.id for layer in builtin.load("llama2-7b-16").graph.layers]
     plan = Plan(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.howto import PAGES, Command, Ran, complaint, follow, steps
+from tests.howto import ANSWERS, PAGES, Command, Ran, complaint, follow, steps
 from tests.inside import PLACES, run_inside
 from tests.rows import rows
 
@@ -19,7 +19,7 @@ QUESTIONS = [page for page in PAGES if page.name != INDEX]
 APART = ("search-time", "solvers")
 
 
-@pytest.mark.parametrize("page", QUESTIONS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*QUESTIONS, ANSWERS], ids=lambda page: page.stem)
 def test_the_page_shows_what_is_printed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -31,7 +31,7 @@ def test_the_page_shows_what_is_printed(
     def check(command: Command, result: Ran) -> None:
         ran.append(command)
         if wrong := complaint(command, result):
-            pytest.fail(f"docs/howto/{page.name}: {wrong}", pytrace=False)
+            pytest.fail(f"{page.name}: {wrong}", pytrace=False)
 
     follow(page.read_text(), tmp_path, check)
     assert any(command.shown for command in ran)

@@ -1,8 +1,8 @@
 """Topology files of NCCL (``NCCL_TOPO_FILE``, ``NCCL_TOPO_DUMP_FILE``).
 
-They describe one node: processors, PCIe, devices with their NVLinks, network
-cards. Elements and figures after ``src/graph/xml.cc``, ``topo.cc`` and
-``topo.h`` of NVIDIA/nccl (commit 5067397).
+They describe one node: processors, PCIe, devices with their NVLinks and links
+between chips, network cards. Elements and figures after ``src/graph/xml.cc``,
+``topo.cc`` and ``topo.h`` of NVIDIA/nccl (commit 5067397).
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ NVLINK_OF = {86: 12.0}
 _GPU = ("0x0302", "0x0300")
 _NIC = "0x02"
 _SWITCH = "0x0680"
+_PROCESSOR = "0x068001"
+
+#: Bytes/s of a link between two PCIe switches of a card (``LOC_BW`` in ``topo.h``).
+_LOCAL = 5000 * GB
 _INSIDE = {
     "system": ("cpu",),
     "cpu": ("pci", "nic"),
@@ -62,6 +66,7 @@ class _Node:
     ``devices`` has the element of each device, if there is one, by its bus id;
     ``bridges`` are switches of PCIe. ``cards`` has the speed of each network card, and
     ``links`` has those over PCIe (from, to, speed), in bytes/s; ``None`` is unknown.
+    ``joined`` are pairs of bridges that are one switch.
     """
 
     processors: list[str] = field(default_factory=list)
@@ -69,11 +74,32 @@ class _Node:
     bridges: list[str] = field(default_factory=list)
     cards: dict[str, float | None] = field(default_factory=dict)
     links: list[tuple[str, str, float | None]] = field(default_factory=list)
+    joined: set[frozenset[str]] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
 
     def ids(self) -> list[str]:
         """Return all ids."""
         return [*self.processors, *self.devices, *self.bridges, *self.cards]
+
+    def processor_of(self, device: str) -> str:
+        """Return the processor that a device is below."""
+        above = {below: upper for below, upper, _ in self.links}
+        while device in above:
+            device = above[device]
+        return device
+
+
+@dataclass
+class _NvLinks:
+    """Bytes/s of the NVLinks of devices, and of their links between chips.
+
+    ``to_device`` has those between two devices, in each direction; ``to_switch`` and
+    ``to_processor`` those of a device to switches and to the processor above it.
+    """
+
+    to_device: dict[tuple[str, str], float] = field(default_factory=dict)
+    to_switch: dict[str, float] = field(default_factory=dict)
+    to_processor: dict[str, float] = field(default_factory=dict)
 
 
 def read(source: Source) -> nx.Graph:
@@ -102,6 +128,14 @@ def read(source: Source) -> nx.Graph:
     _walk(source, node, root, None, 0)
     if not node.devices:
         raise source.refuse("", "devices (class 0x0302)", "none", "add the GPUs")
+    for ends in node.joined:
+        if len(ends) != 2 or not ends.issubset(node.bridges):
+            raise source.refuse(
+                f"<pcilink> of {max(ends & node.seen)}",
+                "another PCIe switch of the file as the target",
+                listed(sorted(ends - set(node.bridges))) or "itself",
+                "correct the target",
+            )
     nvlinks = _nvlinks(source, node)
     return repeat(source, partial(_add_node, source, node, nvlinks))
 
@@ -121,6 +155,9 @@ def _walk(
         _once(source, node, parent, location)
         kind = _attribute(source, element, "class")
         gpu = element.find("gpu")
+        if (count := len(element.findall("gpu"))) > 1:
+            expected, remedy = "one <gpu> in a device", "give a file of whole devices"
+            raise source.refuse(location, expected, count, remedy)
         if kind.startswith(_GPU) or gpu is not None:
             node.devices[parent] = gpu
         elif kind.startswith(_NIC):
@@ -128,6 +165,9 @@ def _walk(
         else:
             node.bridges.append(parent)
         node.links.append((parent, above, _pci_speed(source, element)))
+        for link in element.findall("pcilink"):
+            target = (link.get("target") or "").lower()
+            node.joined.add(frozenset((parent, target)))
     if depth > _MAX_DEPTH:
         raise source.refuse(
             location, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
@@ -195,38 +235,56 @@ def _speed(source: Source, card: Element) -> float | None:
     return sum(speeds) if speeds else None
 
 
-def _nvlinks(
-    source: Source, node: _Node
-) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """Return bytes/s of NVLinks between devices, and to switches."""
-    to_device: dict[tuple[str, str], float] = {}
-    to_switch: dict[str, float] = {}
+def _nvlinks(source: Source, node: _Node) -> _NvLinks:
+    """Return what the devices say of their NVLinks and links between chips."""
+    links = _NvLinks()
     for bus, gpu in node.devices.items():
         if gpu is None:
             continue
+        for link in gpu.findall("c2c"):
+            location = f"<c2c> of {bus}"
+            speed = source.integer(location, link.get("count"), minimum=1) * 1e6
+            speed *= source.number(location, link.get("bw"), positive=True, unit="MB/s")
+            links.to_processor[bus] = links.to_processor.get(bus, 0.0) + speed
         for link in gpu.findall("nvlink"):
-            location = f"<nvlink> of {bus}"
-            count = source.integer(location, link.get("count"), minimum=1)
-            speed = count * _per_link(source, bus, gpu) * GB
-            target = (link.get("target") or "").lower()
-            kind = link.get("tclass") or ""
-            if target in node.devices:
-                pair = (bus, target)
-                to_device[pair] = to_device.get(pair, 0.0) + speed
-            elif kind.startswith(_SWITCH):
-                to_switch[bus] = to_switch.get(bus, 0.0) + speed
-            else:
-                raise source.error(
-                    f"{location}: expected a target that is a device of the file, or "
-                    f"of class 0x068000, got {shown(target)}; correct the target"
-                )
-    for (bus, target), speed in to_device.items():
-        if to_device.get((target, bus)) != speed:
+            _add_nvlink(source, node, links, bus, link)
+    for (bus, target), speed in links.to_device.items():
+        if links.to_device.get((target, bus)) != speed:
             raise source.error(
                 f"<nvlink> of {bus}: expected as many NVLinks from {target} back, got "
                 f"others; correct the counts"
             )
-    return to_device, to_switch
+    return links
+
+
+def _add_nvlink(
+    source: Source, node: _Node, links: _NvLinks, bus: str, link: Element
+) -> None:
+    """Add what one element says of the NVLinks of a device."""
+    location = f"<nvlink> of {bus}"
+    gpu = node.devices[bus]
+    assert gpu is not None
+    count = source.integer(location, link.get("count"), minimum=1)
+    speed = count * _per_link(source, bus, gpu) * GB
+    target = (link.get("target") or "").lower()
+    kind = link.get("tclass") or ""
+    if target == bus:
+        raise source.error(
+            f"{location}: expected another device or a switch as the target, got "
+            f"{bus} itself; correct the target, or remove the NVLinks"
+        )
+    if target in node.devices:
+        pair = (bus, target)
+        links.to_device[pair] = links.to_device.get(pair, 0.0) + speed
+    elif kind == _PROCESSOR:
+        links.to_processor[bus] = links.to_processor.get(bus, 0.0) + speed
+    elif kind.startswith(_SWITCH):
+        links.to_switch[bus] = links.to_switch.get(bus, 0.0) + speed
+    else:
+        raise source.error(
+            f"{location}: expected a target that is a device of the file, or "
+            f"of class 0x068000, got {shown(target)}; correct the target"
+        )
 
 
 def _per_link(source: Source, bus: str, gpu: Element) -> float:
@@ -245,7 +303,7 @@ def _per_link(source: Source, bus: str, gpu: Element) -> float:
 def _add_node(
     source: Source,
     node: _Node,
-    nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
+    nvlinks: _NvLinks,
     graph: nx.Graph,
     name: str,
     network: bool,
@@ -265,9 +323,13 @@ def _add_node(
     graph.add_nodes_from((ids[one] for one in inner), kind=SWITCH)
     latency_ns = source.option("pcie_latency_ns")
     for below, above, stated in node.links:
-        if ids[below] in graph:
+        # Messages take the link between the chips instead.
+        is_hidden = below in nvlinks.to_processor and above in node.processors
+        if ids[below] in graph and not is_hidden:
             speed = stated or source.option("pcie_bandwidth_bytes_per_s")
             add_link(graph, (ids[below], ids[above]), speed, latency_ns)
+    for one, other in map(sorted, node.joined):
+        add_link(graph, (ids[one], ids[other]), _LOCAL, latency_ns)
     for ends in combinations(node.processors, 2):
         between = source.option("socket_bandwidth_bytes_per_s")
         add_link(graph, (ids[ends[0]], ids[ends[1]]), between, latency_ns)
@@ -304,21 +366,23 @@ def _add_nvlinks(
     source: Source,
     graph: nx.Graph,
     node: _Node,
-    nvlinks: tuple[dict[tuple[str, str], float], dict[str, float]],
+    nvlinks: _NvLinks,
     ids: dict[str, str],
     name: str,
 ) -> None:
-    to_device, to_switch = nvlinks
+    to_switch = nvlinks.to_switch
     if len(node.devices) > 1 and not any(
         gpu is not None for gpu in node.devices.values()
     ):
         speed = source.option("node_bandwidth_bytes_per_s")
         to_switch = dict.fromkeys(node.devices, speed)
-    if not to_device and not to_switch:
+    if not nvlinks.to_device and not to_switch and not nvlinks.to_processor:
         return
     latency_ns = source.option("node_latency_ns")
-    for (bus, target), speed in to_device.items():
+    for (bus, target), speed in nvlinks.to_device.items():
         if bus < target:
             add_link(graph, (ids[bus], ids[target]), speed, latency_ns)
     for bus, speed in to_switch.items():
         add_hub(graph, f"{name}/nvswitch", [ids[bus]], speed, latency_ns)
+    for bus, speed in nvlinks.to_processor.items():
+        add_link(graph, (ids[bus], ids[node.processor_of(bus)]), speed, latency_ns)

@@ -78,7 +78,8 @@ def blocks(
     """Return blocks as switches below switches of so many blocks each.
 
     Nodes of a block beyond the base size (spares) are nodes like the others. ``sizes``
-    are the ``BlockSizes``, the base first; without any, one switch joins the blocks.
+    are the ``BlockSizes``, the base first; without any, one switch joins the blocks. A
+    size beyond all blocks joins them all, as Slurm takes it.
     """
     _check_names(source, entries)
     members: list[Host] = []
@@ -130,13 +131,6 @@ def _ratios(
             raise source.refuse(
                 "BlockSizes", f"a size larger than {low} by a power of two", high
             )
-    num_nodes = base * len(entries)
-    if values[-1] > num_nodes:
-        raise source.error(
-            f"BlockSizes: expected at most the {num_nodes} nodes of {len(entries)} "
-            f"blocks of {base}, got {values[-1]}; remove the sizes that are larger "
-            f"than the cluster"
-        )
     return [high // low for low, high in pairwise(values)]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from math import prod
 from typing import Any
 
 import networkx as nx
 
 from nest.topology.files import hosts
+from nest.topology.files.hostlist import MAX_HOSTS
 from nest.topology.files.hosts import Host
 from nest.topology.files.slurm import Entry, blocks, nodes_of, rings, tree
 from nest.topology.files.source import Source, listed, parse_yaml, shown
@@ -81,29 +83,88 @@ def _torus(source: Source, name: str, value: Any) -> nx.Graph:
     location = f"{name}.torus3d"
     value = source.mapping(location, value, ("toruses",), ("toruses",))
     tori: dict[str, dict[str, Any]] = {}
-    needed = ("name", "dims", "nodes")
+    needed = ("name", "dims")
+    optional = ("nodes", "regions", "placements")
     for at, torus in source.mappings(
-        f"{location}.toruses", value["toruses"], (*needed, "placements"), needed
+        f"{location}.toruses", value["toruses"], (*needed, *optional), needed
     ):
         torus_name = source.name(f"{at}.name", torus["name"])
         source.check_once(at, "name", torus_name, tori, "rename one")
+        if torus.get("placements") is not None:  # which jobs may use, not read
+            list(source.mappings(f"{at}.placements", torus["placements"]))
         tori[torus_name] = torus
     if not tori:
         raise source.refuse(location, "tori", "none", "add one")
     chosen = hosts.choose(source, "separate tori", tori, "keep one of them")
-    torus = tori[chosen]
-    axes = ("x", "y", "z")
-    dims = source.mapping(f"{chosen}.dims", torus["dims"], axes, axes)
-    sizes = [
-        source.integer(f"{chosen}.dims.{axis}", dims[axis], minimum=1) for axis in axes
-    ]
-    nodes = nodes_of(source, f"{chosen}.nodes", torus["nodes"])
-    if prod(sizes) != len(nodes):
-        raise source.error(
-            f"{chosen}.nodes: expected {' x '.join(map(str, sizes))} = {prod(sizes)} "
-            f"nodes, got {len(nodes)}; correct dims or nodes"
-        )
+    sizes = _per_axis(source, f"{chosen}.dims", tori[chosen]["dims"], 1)
+    nodes = _nodes_by_place(source, chosen, tori[chosen], sizes)
     return hosts.torus(source, nodes, "Torus", sizes, name=chosen)
+
+
+def _per_axis(source: Source, location: str, value: Any, minimum: int) -> list[int]:
+    """Return the integers for x, y and z."""
+    axes = ("x", "y", "z")
+    value = source.mapping(location, value, axes, axes)
+    return [
+        source.integer(f"{location}.{axis}", value[axis], minimum=minimum)
+        for axis in axes
+    ]
+
+
+def _nodes_by_place(
+    source: Source, name: str, torus: Mapping[str, Any], sizes: Sequence[int]
+) -> list[str]:
+    """Return the nodes of a torus, x fastest: of one list, or of regions.
+
+    A region is a box of places from its ``anchor`` on, with a list of its own. Regions
+    cover the torus, and do not overlap.
+    """
+    stated = [key for key in ("nodes", "regions") if torus.get(key) is not None]
+    if len(stated) != 1:
+        got = " and ".join(stated) or "neither"
+        raise source.refuse(name, "nodes or regions", got, "give one of them")
+    regions = [(name, {"dims": torus["dims"], "nodes": torus.get("nodes")})]
+    if stated == ["regions"]:
+        keys = ("dims", "nodes")
+        regions = list(
+            source.mappings(
+                f"{name}.regions", torus["regions"], ("anchor", *keys), keys
+            )
+        )
+    nodes: dict[tuple[int, int, int], str] = {}
+    for at, region in regions:
+        dims = _per_axis(source, f"{at}.dims", region["dims"], 1)
+        anchor = [0, 0, 0]
+        if region.get("anchor") is not None:
+            anchor = _per_axis(source, f"{at}.anchor", region["anchor"], 0)
+        free = MAX_HOSTS - len(nodes)
+        members = nodes_of(source, f"{at}.nodes", region["nodes"], free)
+        if prod(dims) != len(members):
+            raise source.error(
+                f"{at}.nodes: expected {' x '.join(map(str, dims))} = {prod(dims)} "
+                f"nodes, got {len(members)}; correct dims or nodes"
+            )
+        ranges = [
+            range(start, start + size) for start, size in zip(anchor, dims, strict=True)
+        ]
+        if any(span.stop > size for span, size in zip(ranges, sizes, strict=True)):
+            raise source.refuse(
+                at, "a region within dims", "places beyond them", "correct its anchor"
+            )
+        x, y, z = ranges
+        boxes = dict(zip(product(z, y, x), members, strict=True))
+        if nodes.keys() & boxes.keys():
+            raise source.refuse(
+                at, "every place in one region", "one in two", "correct its anchor"
+            )
+        nodes |= boxes
+    if len(nodes) < prod(sizes):
+        raise source.error(
+            f"{name}.regions: expected a node at each of the "
+            f"{' x '.join(map(str, sizes))} = {prod(sizes)} places, got {len(nodes)}; "
+            f"add regions"
+        )
+    return [node for _, node in sorted(nodes.items())]
 
 
 def _flat(source: Source, name: str, value: Any) -> nx.Graph:

@@ -71,7 +71,8 @@ def check_spines(generator: Generator, stated: Mapping[str, Value]) -> None:
         if parameter.argument == "up" and value not in (parameter.default, 0):
             raise InvalidOptionError(
                 f"{generator.name}: {parameter.name}={value:g}: expected several "
-                f"{switches} joined by spines, got {got}; {remedy}"
+                f"{switches} joined by spines, got {got}, so it has no effect; "
+                f"{remedy}"
             )
 
 

@@ -42,17 +42,17 @@ class Box:
         self.extents = places.max(axis=0) + 1
         radix = 2 * self.extents - 1
         self._digits = np.cumprod([1, *radix[:-1]])
-        self._place = self.number(places)
-        self._most = int(self.number(self.extents - 1))
+        self._place = self.encoded(places)
+        self._most = int(self.encoded(self.extents - 1))
         rank_at = np.empty(self._most + 1, np.int64)
         rank_at[self._place] = np.arange(len(places))
         sums = np.arange(math.prod(radix.tolist()))
         sums = sums[:, None] // self._digits % radix
-        self._plus = rank_at[self.number(sums % self.extents)]
+        self._plus = rank_at[self.encoded(sums % self.extents)]
         sums -= self.extents - 1
-        self._minus = rank_at[self.number(sums % self.extents)]
+        self._minus = rank_at[self.encoded(sums % self.extents)]
 
-    def number(self, shifts: Ints) -> Ints:
+    def encoded(self, shifts: Ints) -> Ints:
         """Return places, or shifts, as numbers."""
         numbers: Ints = shifts @ self._digits
         return numbers
@@ -117,7 +117,7 @@ class ShiftedWays:
         self._all: Ints = box.extents
         rank_of = np.argsort(wires.nodes)
         tails, heads = rank_of[wires.tails], rank_of[wires.heads]
-        ways = box.minus(heads, box.number(box.places[tails]))
+        ways = box.minus(heads, box.encoded(box.places[tails]))
         # The arcs of a node in the order of where they lead to: those of
         # another one are at the same places.
         order = np.lexsort((ways, wires.tails))
@@ -130,7 +130,7 @@ class ShiftedWays:
         self._slot, self._slots = slot, slots
         self._arc_at = np.zeros(len(wires.nodes) * slots, np.int64)
         self._arc_at[self._tail * slots + slot] = np.arange(len(order))
-        self._shift = box.number(box.places - box.places % steps)
+        self._shift = box.encoded(box.places - box.places % steps)
         self._corner = box.minus(np.arange(len(rank_of)), self._shift)
 
     def latencies_fs(self, sources: Ints, targets: Ints) -> Ints:
@@ -196,7 +196,7 @@ class ShiftedWays:
             others = sources != targets
             corner_loads += self.loads(sources[others], targets[others], sent[others])
         # What goes to other targets is the same, shifted.
-        corner = self.box.number(self.box.places % steps)
+        corner = self.box.encoded(self.box.places % steps)
         kinds = corner[self._tail] * self._slots + self._slot
         loads: Floats = np.bincount(kinds, corner_loads)[kinds]
         return loads
@@ -218,7 +218,7 @@ class ShiftedWays:
         names = len(np.unique(group))
 
         def holds(by: Ints) -> bool:
-            moved = self.box.plus(np.arange(count), self.box.number(by))
+            moved = self.box.plus(np.arange(count), self.box.encoded(by))
             # All of a group go to one group, and every group is gone to.
             pairs = np.unique(group * count * 2 + group[moved])
             return len(pairs) == names and bool((sent[moved] == sent).all())
@@ -259,7 +259,7 @@ def shifted_ways(wires: Wires) -> ShiftedWays | None:
     before = arcs(here)
 
     def holds(by: Ints) -> bool:
-        moved = box.plus(here, box.number(by))
+        moved = box.plus(here, box.encoded(by))
         return bool((relays[moved] == relays).all() and (arcs(moved) == before).all())
 
     steps = smallest_steps(box.extents, holds, np.ones_like(box.extents))

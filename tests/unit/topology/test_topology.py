@@ -498,3 +498,15 @@ def test_bounds_and_algorithms_refuse_a_kind_that_does_not_exist():
     share = Share(2, (Step(Spread(2, 1, 1, 2), 0, 1e9),))
     with pytest.raises(ValueError, match="got 'broadcast'"):
         offered(share, "broadcast")
+
+
+@pytest.mark.parametrize("offset", range(5))
+@pytest.mark.parametrize(("size", "stride"), [(2, 1), (2, 2), (4, 1), (4, 2), (8, 1)])
+@pytest.mark.parametrize(("replicas", "joined"), [(1, False), (3, True)])
+def test_groups_of_a_tree_have_the_shapes_of_all_of_them(
+    offset, size, stride, replicas, joined
+):
+    """Also where some cross a node and others do not."""
+    tree = network_of(make_levels((4, 1.0, 4e9), (3, 2.0, 2e9), (5, 3.0, 1e9))).tree
+    groups = ParallelGroups(Block(replicas, 20, offset, 8), size, stride, joined)
+    assert tree.groups(groups) == {tree.shape(x) for x in groups.groups()}

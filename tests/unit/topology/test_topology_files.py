@@ -255,6 +255,17 @@ class TestSlurm:
             **linked("a - blocks1/0", "b - blocks1/0", by=(1e11, 700)),
         }
 
+    def test_a_size_beyond_all_blocks_joins_them(self, tmp_path: Path) -> None:
+        """Slurm takes it; six nodes with sizes of 8 or 64 have the same tiers."""
+        text = (DATA / "slurm-blocks.conf").read_text()
+        options = {"devices_per_node": 1, "ports_per_node": 1}
+        expected = links(read("slurm-blocks.conf", **options))
+        path = tmp_path / "topology.conf"
+        for sizes in ("2,4,8", "2,4,8,64"):
+            path.write_text(text.replace("=2,4", f"={sizes}"))
+            options = {**HOW["slurm-blocks.conf"][1], **options}
+            assert links(read_topology(path, **options)) == expected
+
     def test_sizes_that_reach_all_blocks_need_no_more(self, tmp_path: Path) -> None:
         # 1, 2 and 8 nodes: pairs of blocks, and four pairs.
         path = tmp_path / "net.conf"
@@ -309,6 +320,36 @@ class TestSlurm:
         }
         assert graph.graph["coord"]["n06"] == [2, 1, 0]
         assert graph.graph["wrap"] == [True] * 3
+
+    def test_regions_are_boxes_of_a_torus(self, tmp_path: Path) -> None:
+        # Two planes of 2 x 2: a1 to a4 below b1 to b4, x fastest in each of them; the
+        # first region is listed last, and has no anchor.
+        regions = [
+            {"anchor": {"x": 0, "y": 0, "z": 1}, "nodes": "b[1-4]"},
+            {"nodes": "a[1-4]"},
+        ]
+        dims = {"x": 2, "y": 2, "z": 1}
+        torus = {
+            "name": "pod",
+            "dims": {**dims, "z": 2},
+            "regions": [{**region, "dims": dims} for region in regions],
+            "placements": [{"dims": dims}],
+        }
+        path = tmp_path / "topology.yaml"
+        options = {**ONE_DEVICE, "ports_per_node": None}
+
+        def read_torus() -> nx.Graph:
+            text = json.dumps({"torus3d": {"toruses": [torus]}})
+            path.write_text(f"- topology: t\n  {text[1:-1]}\n")
+            return read_topology(path, **options)
+
+        graph = read_torus()
+        torus["nodes"] = "a[1-4],b[1-4]"
+        del torus["regions"]
+        listed = read_torus()
+        assert links(graph) == links(listed)
+        assert graph.graph == listed.graph
+        assert graph.graph["coord"]["b3"] == [0, 1, 1]
 
     def test_hosts_of_several_devices_on_a_torus(self) -> None:
         graph = read(
@@ -833,6 +874,56 @@ class TestNccl:
             **linked("node0/gpu0 - node0/cpu0", by=(10e9, 300)),
             **linked("node0/gpu1 - node0/cpu0", by=(12e9, 300)),
         }
+
+    def test_a_chip_is_linked_to_its_processor(self, tmp_path: Path) -> None:
+        # 8 x 43.125 GB/s, instead of the PCIe link beside it; the card is on PCIe.
+        path = tmp_path / "topo.xml"
+        path.write_text(
+            """<system version="1"><cpu numaid="-1" arch="arm64">
+            <pci busid="0009:01:00.0" class="0x028000" link_speed="5.0 GT/s PCIe"
+              link_width="1"><nic><net name="a" speed="10000"/></nic></pci>
+            <pci busid="000f:01:00.0" class="0x030000" link_speed="2.5 GT/s PCIe"
+              link_width="16"><gpu dev="0" sm="121">
+              <c2c bw="43125" count="8"/></gpu></pci></cpu></system>"""
+        )
+        options = {**HOW["nccl-mesh.xml"][1], **dict.fromkeys(ALONE), "num_nodes": 2}
+        options |= {"port_latency_ns": 600}
+        graph = read_topology(path, **options)
+        for node in ("node0", "node1"):
+            assert links(graph)[f"{node}/cpu-1", f"{node}/gpu0"] == (345e9, 100)
+            card = f"{node}/0009:01:00.0"
+            assert links(graph)[card, f"{node}/cpu-1"] == (375e6, 300)
+
+    @pytest.mark.parametrize(
+        ("link", "gb_per_s"),
+        [
+            ('<c2c bw="50000" count="2"/>', 100),
+            ('<nvlink target="0000:09:00.0" count="3" tclass="0x068001"/>', 60),
+        ],
+    )
+    def test_a_chip_below_a_pcie_switch(
+        self, tmp_path: Path, link: str, gb_per_s: float
+    ) -> None:
+        """The way over the switch stays; class 0x068001 is the processor."""
+        path = tmp_path / "topo.xml"
+        text = (DATA / "nccl-dump.xml").read_text()
+        path.write_text(
+            re.sub(r'(<gpu dev="1")( sm=")90(.*)', rf"\1\g<2>80\3{link}", text)
+        )
+        found = links(read_topology(path, **HOW["nccl-dump.xml"][1]))
+        assert found["node0/cpu0", "node0/gpu1"] == (gb_per_s * 1e9, 100)
+        assert found["node0/0000:10:00.0", "node0/gpu1"] == (48e9, 300)
+
+    def test_bridges_with_a_link_are_one_switch(self, tmp_path: Path) -> None:
+        path = tmp_path / "topo.xml"
+        text = (DATA / "nccl-input.xml").read_text()
+        bridge = r'(busid="ffff:ff:0{}.0" [^>]*>)'
+        for one, other in ((1, 2), (2, 1)):
+            link = rf'\1<pcilink target="FFFF:ff:0{other}.0"/>'
+            text = re.sub(bridge.format(one), link, text)
+        path.write_text(text)
+        found = links(read_topology(path, **HOW["nccl-input.xml"][1]))
+        assert found["node1/ffff:ff:01.0", "node1/ffff:ff:02.0"] == (5e12, 300)
 
     def test_ports_of_a_card_add_up(self, tmp_path: Path) -> None:
         text = (DATA / "nccl-dump.xml").read_text()
