@@ -135,7 +135,7 @@ test-exports: .exports/.installed-from-lock
 
 # The package whose models are counted, on the meta device of PyTorch's CPU
 # build.
-TRANSFORMERS := transformers==5.23.0
+TRANSFORMERS := transformers==5.24.0
 MODELS_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
   --no-compile --target .models
 .models/.installed-from-lock: requirements-models.lock \

@@ -33,8 +33,8 @@ from nest.frameworks.launch import (
 )
 from nest.frameworks.layers import Chunk
 from nest.frameworks.megatron import array, chunks_of, data_ranks, read_array
+from nest.frameworks.megatron_details import Flags
 from nest.frameworks.megatron_model import (
-    Flags,
     check_shape,
     check_tensor_split,
     model_flags,
@@ -101,7 +101,7 @@ def write(
     }
     recomputing = ("--checkpoint-activations", "--deepspeed-activation-checkpointing")
     flags = [
-        *_old(model_flags(model, length), model),
+        *_old(model_flags(model, length, run.tp), model),
         ("--tensor-model-parallel-size", (run.tp,)),
         ("--pipeline-model-parallel-size", (run.stages,)),
         *[("--no-pipeline-parallel", ())] * (run.stages == 1),

@@ -31,8 +31,8 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
+from nest.frameworks.megatron_details import Flags
 from nest.frameworks.megatron_model import (
-    Flags,
     check_shape,
     check_tensor_split,
     model_flags,
@@ -221,7 +221,7 @@ def write(
     if not _has_half_moments(launch):
         check_memory(launch, 4 + _MOMENTS[launch.optimizer])
     length = length_of(launch)
-    flags = model_flags(model, length) + plan_flags(launch)
+    flags = model_flags(model, length, launch.tp) + plan_flags(launch)
     setting = f"export {_CONNECTIONS}=1\n"
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
 

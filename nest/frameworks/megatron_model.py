@@ -15,15 +15,18 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
+from nest.frameworks.megatron_details import (
+    Flags,
+    details_flags,
+    other_details,
+    padding_flags,
+    read_details,
+)
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
 from nest.models.zoo import known_architecture, usual_vocabulary
 from nest.util.text import whole_number
-
-#: Options in the order in which they are written: name and values.
-Flags = list[tuple[str, tuple[object, ...]]]
-
 
 #: What values of ``--position-embedding-type`` mean, those of forks too.
 _POSITIONS = {
@@ -88,6 +91,12 @@ def check_shape(
         raise InvalidPlanError(
             f"{where}: expected the shape of {expected.name}, got another "
             f"one; correct what it says about the model"
+        )
+    field = other_details(expected, got)
+    if field is not None:
+        raise InvalidPlanError(
+            f"{where}: {field}: expected that of {expected.name}, got another one; "
+            f"correct what it says about the model"
         )
 
 
@@ -174,8 +183,10 @@ def _biases(attention: Attention, mlp: Mlp) -> tuple[bool, bool, bool]:
     return (attention.biases, attention.output_bias, mlp.biases)
 
 
-def model_flags(model: Architecture, sequence_length: int) -> Flags:
-    """Return the arguments of a model's shape.
+def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags:
+    """Return the arguments of a model: its shape, and what it computes beyond.
+
+    Under a tensor parallel degree ``tp`` they pad the vocabulary by no row if they can.
 
     Raises
     ------
@@ -187,6 +198,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
         raise InvalidPlanError(
             f"model: {reason}, got {model.name}; Megatron's arguments say no other"
         )
+    more = details_flags(model)
     model = comparable(model, sequence_length)
     tower = model.towers[0]
     blocks = list(tower.blocks())
@@ -246,7 +258,7 @@ def model_flags(model: Architecture, sequence_length: int) -> Flags:
         flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
         flag("--moe-grouped-gemm")
         flag("--moe-token-dispatcher-type", "alltoall")
-    return flags
+    return [*flags, *padding_flags(tower.vocabulary, tp), *more]
 
 
 def _pattern(blocks: Sequence[Block]) -> str:
@@ -328,6 +340,9 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         towers=(replace(tower, vocabulary=vocabulary),),
         head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
         max_sequence=positions,
+        details=read_details(
+            arguments, attention, any(run.block.mlp.experts for run in runs)
+        ),
     )
     return model, length
 

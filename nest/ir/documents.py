@@ -135,11 +135,12 @@ def line_at(text: str, position: int) -> int:
 # JSON
 
 
-def parse_json(text: str, expected: str = "JSON") -> Any:
+def parse_json(text: str, expected: str = "JSON", *, finite: bool = True) -> Any:
     """Return what a JSON text says; ``expected`` names it in messages.
 
     Raises ``MalformedError`` if it is no JSON, an object has a key twice, or a number
-    is none; the message says in which line.
+    is none; the message says in which line. Without ``finite`` the words ``Infinity``
+    and ``NaN`` are the floats of that name, as Python's own module writes them.
     """
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,7 +160,9 @@ def parse_json(text: str, expected: str = "JSON") -> Any:
 
     try:
         return json.loads(
-            text, object_pairs_hook=distinct, parse_constant=refuse_constant
+            text,
+            object_pairs_hook=distinct,
+            parse_constant=refuse_constant if finite else None,
         )
     except MalformedError:
         raise

@@ -11,6 +11,7 @@ from math import gcd
 
 from nest.ir.base import Struct
 from nest.models.blocks import Block, Head, Mixer, Tower
+from nest.models.details import Details
 from nest.models.weights import (
     attention_matrices,
     block_weights,
@@ -48,6 +49,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         the value of its last printed digit (1 where it prints all).
     left_out
         Weights in the published number that shapes cannot express.
+    details
+        What it computes beyond shapes; ``None``: not known.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     published_parameters: int = 0
     published_unit: int = 1
     left_out: int = 0
+    details: Details | None = None
 
     @property
     def layers(self) -> int:
@@ -270,7 +274,8 @@ def _block_flops(block: Block, tokens: int, source: int, causal: bool) -> int:
     matrices = 3 if mlp.gated else 2
     visited = matrices * mlp.hidden * max(mlp.experts_per_token, 1)
     visited *= mlp.latent or hidden
-    visited += hidden * (matrices * mlp.shared_hidden + mlp.experts)
+    rows = mlp.experts + mlp.zero_experts
+    visited += hidden * (matrices * mlp.shared_hidden + rows)
     visited += hidden * (2 * mlp.latent + (1 if mlp.shared_gate else 0))
     return flops + 2 * tokens * visited
 

@@ -53,9 +53,14 @@ class Attention(Struct, frozen=True, kw_only=True):
         Whether every head has a learned score that attends to nothing.
     output_norm
         Whether the output is normalized before its projection.
-    index_heads, index_size
+    common
+        Further learned numbers, of which every rank has a copy.
+    key_value_parts
+        Projections that make keys and values: one for each, one for both, or none
+        where they are those of an earlier layer.
+    index_heads, index_size, index_scales
         Heads, and their width, of the indexer that picks the tokens of
-        ``window`` (DeepSeek-V3.2); ``0`` without.
+        ``window`` (DeepSeek-V3.2), ``0`` without; whether tokens scale its heads.
     query_rank, key_value_rank, rotary_size
         Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): ranks of the
         compressed query (``0``: not compressed) and of the compressed keys and values
@@ -83,8 +88,11 @@ class Attention(Struct, frozen=True, kw_only=True):
     gate_bias: bool = False
     sinks: bool = False
     output_norm: bool = False
+    common: int = 0
+    key_value_parts: Literal[0, 1, 2] = 2
     index_heads: int = 0
     index_size: int = 0
+    index_scales: bool = True
     query_rank: int = 0
     key_value_rank: int = 0
     rotary_size: int = 0
@@ -184,6 +192,9 @@ class Mlp(Struct, frozen=True, kw_only=True):
         Whether its linear layers (not the router) have biases.
     experts, experts_per_token
         Routed experts and how many of them a token visits; ``0`` is dense.
+    zero_experts
+        Further experts that return their input. The router has a row for each, and
+        transformers a gate and an inner matrix, which nothing uses.
     groups, token_groups
         Groups that the routed experts are in, and of how many of them the
         experts of a token are.
@@ -209,6 +220,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     biases: bool = False
     experts: int = 0
     experts_per_token: int = 0
+    zero_experts: int = 0
     groups: int = 1
     token_groups: int = 1
     shared_hidden: int = 0
@@ -247,6 +259,8 @@ class Block(Struct, frozen=True, kw_only=True):
         ``0`` for a layer of its own. Graphs hold a copy in every layer.
     vectors
         Further vectors as wide as the residual stream, such as scales of the outputs.
+    streams
+        Residual streams side by side (hyper-connections, alternating updates).
     dropout
         Whether the outputs of attention and MLP are dropped out in training.
     """
@@ -262,6 +276,7 @@ class Block(Struct, frozen=True, kw_only=True):
     norm_vectors: Literal[0, 1, 2] | None = None
     shared: int = 0
     vectors: int = 0
+    streams: int = 1
     dropout: bool = False
 
 
@@ -323,6 +338,10 @@ class Tower(Struct, frozen=True, kw_only=True):
     relative_buckets
         Rows of the table that gives every head of a tower a bias per
         relative position (T5), ``0`` without.
+    layer_inputs, layer_vocabulary
+        Width of what every layer gets of a token besides the stream, ``0`` without,
+        and rows of the table that has it for all layers (Gemma 3n); a projection of
+        the embedding and a norm are added.
     embedding_norm
         Whether embeddings are normalized (BERT, BLOOM).
     final_norm
@@ -352,6 +371,8 @@ class Tower(Struct, frozen=True, kw_only=True):
     learned_positions: int = 0
     token_types: int = 0
     relative_buckets: int = 0
+    layer_inputs: int = 0
+    layer_vocabulary: int = 0
     embedding_norm: bool = False
     final_norm: bool = True
     sequence_length: int | None = None
@@ -447,14 +468,17 @@ class Head(Struct, frozen=True, kw_only=True):
 _UNUSUAL: dict[type[Struct], tuple[str, ...]] = {
     Attention: (
         *("inputs", "norm_over", "norm_vectors", "unbiased_keys", "gate"),
-        *("sinks", "output_norm", "index_heads"),
+        *("sinks", "output_norm", "common", "key_value_parts", "index_heads"),
     ),
     Mlp: (
         *("shared_biases", "router_bias", "shared_gate", "inner_norm"),
-        *("activation_weights", "latent"),
+        *("activation_weights", "latent", "zero_experts"),
     ),
-    Block: ("mixer", "norm_vectors", "shared", "vectors"),
-    Tower: (*("embedding_size", "convolutions", "patch_bias", "follows"), "modules"),
+    Block: ("mixer", "norm_vectors", "shared", "vectors", "streams"),
+    Tower: (
+        *("embedding_size", "convolutions", "patch_bias", "follows", "modules"),
+        "layer_inputs",
+    ),
     Head: (
         *("predictions", "transform_size", "transform_bias"),
         *("transform_vectors", "vectors"),

@@ -333,7 +333,8 @@ def _nodes(model: Architecture, choices: Choices) -> list[_GraphNode]:
     outputs: dict[str, tuple[str, int]] = {}
     for tower in model.towers:
         prefix = f"{tower.name}-" if tower.name else ""
-        size_bytes = BF16 * lengths[tower.name] * tower.hidden
+        streams = tower.last.streams
+        size_bytes = BF16 * lengths[tower.name] * tower.hidden * streams
 
         name = f"{prefix}embedding"
         fed = () if tower.follows is None else (outputs[tower.follows],)

@@ -34,6 +34,19 @@ def attention_heads(attention: Attention, tp: int) -> tuple[int, int]:
     return heads, max(attention.kv_heads // tp, 1) if heads else 0
 
 
+def index_key_width(attention: Attention) -> int:
+    """Return the columns that the indexer makes of the stream besides queries."""
+    scales = attention.index_heads if attention.index_scales else 0
+    return attention.index_size + scales
+
+
+def key_value_width(attention: Attention, kv_heads: int) -> int:
+    """Return the columns of the projections that make keys and values."""
+    value_size = attention.value_size or attention.head_size
+    widths = (0, attention.head_size, attention.head_size + value_size)
+    return kv_heads * widths[attention.key_value_parts]
+
+
 def attention_matrices(
     block: Block, attention: Attention, tp: int = 1
 ) -> tuple[int, int]:
@@ -54,8 +67,8 @@ def attention_matrices(
     output = hidden * (heads * value_size + attention.gate // tp)
     if attention.index_heads:
         index = attention.index_heads * attention.index_size
-        output += attention.query_rank * index
-        output += hidden * (attention.index_size + attention.index_heads)
+        output += (attention.query_rank or hidden) * index
+        output += hidden * index_key_width(attention)
     if attention.key_value_rank:
         rank, rotary = attention.key_value_rank, attention.rotary_size
         expanded = kv_heads * (attention.head_size - rotary + value_size)
@@ -65,7 +78,7 @@ def attention_matrices(
         else:
             matrices += hidden * query
         return matrices, 0
-    key_value = inputs * kv_heads * (attention.head_size + value_size)
+    key_value = inputs * key_value_width(attention, kv_heads)
     if attention.cross:
         return hidden * query + output, key_value
     return inputs * query + output + key_value, 0
@@ -75,7 +88,7 @@ def attention_weights(block: Block, attention: Attention, tp: int = 1) -> int:
     """Return all weights of an attention: matrices, biases, inner norms."""
     value_size = attention.value_size or attention.head_size
     heads, kv_heads = attention_heads(attention, tp)
-    weights = sum(attention_matrices(block, attention, tp))
+    weights = sum(attention_matrices(block, attention, tp)) + attention.common
     latent = attention.query_rank + attention.key_value_rank
     if attention.key_value_rank:
         weights += latent
@@ -83,13 +96,14 @@ def attention_weights(block: Block, attention: Attention, tp: int = 1) -> int:
         weights += latent + attention.rotary_size
     elif attention.biases:
         weights += heads * attention.head_size
-        weights += kv_heads * (attention.head_size + value_size)
+        weights += key_value_width(attention, kv_heads)
         if attention.unbiased_keys:
             weights -= kv_heads * attention.head_size
     if attention.output_bias:
         weights += block.hidden
     if attention.query_key_norm:
-        normed = {"head": 2, "heads": heads + kv_heads, "nothing": 0}
+        each = 2 if attention.key_value_parts else 1
+        normed = {"head": each, "heads": heads + kv_heads, "nothing": 0}
         weights += (
             attention.norm_vectors * normed[attention.norm_over] * attention.head_size
         )
@@ -161,13 +175,18 @@ def expert_weights(block: Block) -> int:
     return dense_mlp_weights(mlp.latent or block.hidden, mlp.hidden, mlp)
 
 
+def idle_weights(hidden: int, mlp: Mlp) -> int:
+    """Return the weights that an expert which returns its input has for nothing."""
+    return (2 if mlp.gated else 1) * hidden * mlp.hidden
+
+
 def router_weights(hidden: int, mlp: Mlp) -> int:
     """Return the weights around the experts, which all ranks hold.
 
     The router, the score of the shared experts, and the projections to the
     width of the experts and back.
     """
-    weights = hidden * (mlp.experts + 2 * mlp.latent)
+    weights = hidden * (mlp.experts + mlp.zero_experts + 2 * mlp.latent)
     if mlp.router_bias:
         weights += mlp.experts
     return weights + (hidden if mlp.shared_gate else 0)
@@ -179,6 +198,7 @@ def mlp_weights(block: Block) -> int:
     if not mlp.experts:
         return expert_weights(block)
     weights = mlp.experts * expert_weights(block)
+    weights += mlp.zero_experts * idle_weights(block.hidden, mlp)
     weights += router_weights(block.hidden, mlp)
     shared = shared_mlp(mlp)
     return weights + dense_mlp_weights(block.hidden, shared.hidden, shared)
@@ -232,7 +252,8 @@ def embedding_weights(tower: Tower, vocabulary: int | None = None) -> int:
     ``h`` per row of the token, position and type tables; ``h`` per value of
     a patch and ``h`` of bias; convolutions; a norm; a bias per head and
     bucket of relative positions. A shared token table counts where it is.
-    ``vocabulary`` are the rows of a rank instead of all.
+    ``vocabulary`` are the rows of a rank instead of all. A table of what layers get
+    has ``d`` per layer and row, and a projection and a norm.
     """
     hidden, first = tower.hidden, tower.runs[0].block
     size = tower.embedding_size or hidden
@@ -248,6 +269,9 @@ def embedding_weights(tower: Tower, vocabulary: int | None = None) -> int:
     weights += sum(map(convolution_weights, tower.convolutions))
     if tower.embedding_norm:
         weights += inside * norm_vectors(first)
+    if tower.layer_inputs:
+        width = tower.layers * tower.layer_inputs
+        weights += width * (tower.layer_vocabulary + hidden) + tower.layer_inputs
     return weights + tower.relative_buckets * first.attention.heads
 
 
@@ -256,6 +280,7 @@ def embedding_flops(tower: Tower) -> int:
     flops = 2 * tower.patch_values * tower.hidden
     if tower.embedding_size:
         flops += 2 * tower.embedding_size * tower.hidden
+    flops += 2 * tower.hidden * tower.layers * tower.layer_inputs
     for shape in tower.convolutions:
         taps = shape.inputs * shape.kernel * shape.outputs
         flops += 2 * shape.positions * taps

@@ -52,6 +52,12 @@ def _equal(rng: random.Random) -> dict[str, Any]:
     return _sizes(rng, "num_attention_heads", "hidden_size", None)
 
 
+def _same_kv(rng: random.Random) -> dict[str, Any]:
+    """Draw as many key and value heads as others."""
+    found = _equal(rng)
+    return {**found, "num_key_value_heads": found["num_attention_heads"]}
+
+
 def _whole(rng: random.Random) -> dict[str, Any]:
     """Draw heads that together are as wide as the residual stream."""
     found = _usual(rng)
@@ -123,7 +129,7 @@ def _two_towers(rng: random.Random) -> dict[str, Any]:
 SIZES = {
     draw.__name__.strip("_"): draw
     for draw in (
-        *(_usual, _equal, _whole, _one_bias, _channels, _expanded, _divided),
+        *(_usual, _equal, _same_kv, _whole, _one_bias, _channels, _expanded, _divided),
         *(_griffin, _halves, _two_towers),
     )
 }

@@ -304,3 +304,99 @@ def torchtitan_pipeline(config: Any, rank: int, layers: int) -> Any:
         return functions[names[1]](config, stages, None)
     finally:
         dist.destroy_process_group()
+
+
+def megatron_model(args: argparse.Namespace) -> Any:
+    """Build Megatron's own model of its arguments, without Transformer Engine.
+
+    On the meta device; what only a GPU has is replaced where the model asks for it.
+    """
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+    from megatron.core.tokenizers.utils.build_tokenizer import vocab_size_with_padding
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from megatron.training.argument_utils import core_transformer_config_from_args
+
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+    config = core_transformer_config_from_args(args)
+    config.perform_initialization = config.persist_layer_norm = False
+    config.gradient_accumulation_fusion = config.moe_grouped_gemm = False
+    config.use_cpu_initialization = True
+    if args.num_experts:
+        spec = gpt_layer_specs.get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization=args.normalization
+        )
+    else:
+        spec = gpt_layer_specs.get_gpt_layer_local_spec(
+            qk_layernorm=args.qk_layernorm,
+            multi_latent_attention=args.multi_latent_attention,
+            normalization=args.normalization,
+        )
+    core = DotProductAttention.__init__
+
+    def without_widths(self: object, *words: Any, **named: Any) -> None:
+        # It has no weights, and none of these widths for latent attention.
+        kept = {k: v for k, v in named.items() if k not in ("k_channels", "v_channels")}
+        core(self, *words, **kept)
+
+    with (
+        torch.device("meta"),
+        mock.patch.object(DotProductAttention, "__init__", without_widths),
+        mock.patch.object(torch.cuda, "current_device", return_value="cpu"),
+        mock.patch.object(torch.cuda, "Stream"),
+    ):
+        return GPTModel(
+            config=config,
+            transformer_layer_spec=spec,
+            vocab_size=vocab_size_with_padding(args.vocab_size, args, False),
+            max_sequence_length=args.max_position_embeddings,
+            share_embeddings_and_output_weights=not (
+                args.untie_embeddings_and_output_weights
+            ),
+            position_embedding_type=args.position_embedding_type,
+            rotary_percent=args.rotary_percent,
+            rotary_base=args.rotary_base,
+            rope_scaling=args.use_rope_scaling,
+            rope_scaling_factor=args.rope_scaling_factor,
+        )
+
+
+def import_without_others(name: str) -> types.ModuleType:
+    """Import a module; empty classes stand for what it needs that is not installed."""
+
+    class Stub(types.ModuleType):
+        __path__: list[str] = []
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (), {})
+
+    while True:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = str(error.name)
+            if missing.partition(".")[0] == "torchtitan":
+                raise
+            sys.modules[missing] = Stub(missing)
+
+
+def torchtitan_model(name: str, flavor: str) -> tuple[Any, Any]:
+    """Return torchtitan's own model of a flavor on the meta device, and its shape."""
+    stub_triton()
+    import torch
+
+    # What shows and loads data is not installed, and no model needs it.
+    sys.modules.setdefault("torch.utils.tensorboard", mock.MagicMock())
+    module = import_without_others(f"torchtitan.models.{name}")
+    spec = module.get_train_spec()
+    shape = spec.model_args[flavor]
+    # A job sets it by default.
+    shape.moe_impl = getattr(shape, "moe_impl", "standard")
+    with torch.device("meta"):
+        return spec.model_cls(shape), shape

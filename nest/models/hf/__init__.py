@@ -21,8 +21,9 @@ from nest.ir.base import check_text
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.architectures import Architecture
-from nest.models.hf import decoders, encoders, family, hybrids, pairs, vision
+from nest.models.hf import decoders, encoders, family, hybrids, pairs, streams, vision
 from nest.models.hf.config import Config, Parts, shown
+from nest.models.hf.details import details_of
 
 #: Families by ``model_type``.
 FAMILIES: dict[str, Callable[[Config], Parts]] = {
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Callable[[Config], Parts]] = {
     **encoders.READERS,
     **hybrids.READERS,
     **pairs.READERS,
+    **streams.READERS,
     **vision.READERS,
 }
 
@@ -57,7 +59,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     what = "config.json of Hugging Face"
     text = read_text(path, InvalidProblemError, what)
     with refusing(str(path), InvalidProblemError):
-        fields = parse_json(text)
+        # Mamba-2 hybrids are published with a bare Infinity.
+        fields = parse_json(text, finite=False)
     if not isinstance(fields, dict):
         raise InvalidProblemError(
             f"{path}: expected a JSON object, got {shown(fields)}; pass the "
@@ -78,6 +81,30 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
         return model
     # A name that any other model of the family may have too.
     return replace(model, name=f"{name}-{_size(model.parameters)}")
+
+
+def _text_model(config: Config, model_type: str) -> tuple[Config, str]:
+    """Return the text model in a configuration, and its family.
+
+    Old configurations have its fields beside those of the other parts. The whole model
+    says whether embeddings are tied, by default what its class says, unless it builds
+    the text model with an output layer of its own.
+    """
+    whole = family.WHOLES.get(model_type)
+    fields = config.fields
+    if isinstance(fields.get("text_config"), dict):
+        inside = config.nested("text_config")
+        text = inside.fields.get("model_type")
+    else:
+        inside, text = config, whole.text if whole else None
+    tied = None
+    if whole is None or whole.ties in ("tied", "apart"):
+        tied = fields.get("tie_word_embeddings")
+    if tied is None and whole is not None and whole.ties != "inside":
+        tied = whole.ties == "tied"
+    if tied is not None:
+        inside = inside.updated(tie_word_embeddings=tied)
+    return inside, text if isinstance(text, str) else ""
 
 
 def _size(count: int) -> str:
@@ -118,16 +145,11 @@ def from_hf(
             "add the family of the model",
         )
     note = ""
-    inside = fields.get("text_config")
-    if model_type not in FAMILIES and isinstance(inside, dict):
-        text = inside.get("model_type")
-        if isinstance(text, str) and text in FAMILIES:
+    if model_type not in FAMILIES:
+        inside, text = _text_model(config, model_type)
+        if text in FAMILIES:
             note = f"the text model of {model_type} alone"
-            model_type, config = text, config.part("text_config")
-            # Only the whole model may state whether they are tied.
-            tied = fields.get("tie_word_embeddings")
-            if not config.has("tie_word_embeddings") and tied is not None:
-                config = config.updated(tie_word_embeddings=tied)
+            model_type, config = text, inside
     if model_type not in FAMILIES:
         raise UnknownNameError(f"{where}: model_type", model_type, FAMILIES)
     model = FAMILIES[model_type](config)
@@ -137,5 +159,6 @@ def from_hf(
         name=name,
         source=f"Hugging Face {model_type}, {name}",
         note=note,
+        details=details_of(config, model.towers[0], family.FAMILIES.get(model_type)),
         **model._asdict(),
     )

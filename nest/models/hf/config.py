@@ -98,7 +98,8 @@ class Config:
                 raise self.refuse(field, "an integer", "no such field", remedy)
             return default
         count = self.typed(name, value, int, "an integer")
-        largest = MOST_LAYERS if "layer" in name else LARGEST
+        layers = "layer" in name and "per_layer" not in name
+        largest = MOST_LAYERS if layers else LARGEST
         if not minimum <= count <= largest:
             raise self.refuse(name, f"an integer from {minimum} to {largest}", count)
         return count
@@ -170,7 +171,7 @@ class Config:
         """Return whether a field has a value."""
         return self.fields.get(name) is not None
 
-    def part(self, name: str) -> Config:
+    def nested(self, name: str) -> Config:
         """Read an object inside this one."""
         value = self.fields.get(name)
         if not isinstance(value, dict):

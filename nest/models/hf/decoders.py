@@ -67,6 +67,18 @@ def gpt_bigcode(config: Config) -> Parts:
     return decoder(config, replace(FAMILIES["gpt_bigcode"], kv_default=kv_heads))
 
 
+def gpt_neox_japanese(config: Config) -> Parts:
+    """Read GPT-NeoX Japanese, whose last layer alone has a bias."""
+    factor = config.integer("intermediate_multiple_size", default=4)
+    width = factor * config.integer("hidden_size")
+    last = config.integer("num_hidden_layers") - 1
+    return decoder(
+        config.updated(intermediate_size=width),
+        FAMILIES["gpt_neox_japanese"],
+        lambda block, index, _: with_attention(block, output_bias=index == last),
+    )
+
+
 def gpt_neo(config: Config) -> Parts:
     """Read GPT Neo, which has a name of its own for the window."""
     window = config.integer("window_size", default=256)
@@ -81,7 +93,7 @@ def internlm3(config: Config) -> Parts:
 
 def dbrx(config: Config) -> Parts:
     """Read DBRX, whose parts have objects of their own."""
-    attention, mlp = config.part("attn_config"), config.part("ffn_config")
+    attention, mlp = config.nested("attn_config"), config.nested("ffn_config")
     hidden = config.integer("d_model")
     inputs = mlp.integer("hidden_size", default=hidden)
     if inputs != hidden:
@@ -207,6 +219,7 @@ READERS: dict[str, Callable[[Config], Parts]] = {
     "falcon": falcon,
     "gpt_bigcode": gpt_bigcode,
     "gpt_neo": gpt_neo,
+    "gpt_neox_japanese": gpt_neox_japanese,
     "hunyuan_v1_moe": hunyuan_moe,
     "hyperclovax": hyperclovax,
     "internlm3": internlm3,

@@ -26,7 +26,7 @@ from nest.models.blocks import (
     Tower,
     runs_of,
 )
-from nest.models.hf.config import Config, Parts, Switch
+from nest.models.hf.config import Config, Parts, Switch, shown
 from nest.models.hf.layouts import LAYER_TYPES, LAYOUTS, SPARSE_LAYERS, every_nth
 from nest.models.hf.mixers import MIXERS
 from nest.util.stored import read_stored
@@ -43,9 +43,9 @@ class Experts(Struct, frozen=True, kw_only=True):
     count, visits, width
         Names of fields: how many experts there are, how many a token visits,
         how wide one is.
-    shared, shared_width
-        Names of the number of shared experts, as wide as others, or of their
-        width together; empty without.
+    shared, shared_each, shared_width
+        Names of the number of shared experts, of the width of one (empty: as wide as
+        others), or of their width together; empty without.
     shared_default, visits_default
         Of either; ``None``: it must be stated.
     sparse_layers
@@ -53,6 +53,10 @@ class Experts(Struct, frozen=True, kw_only=True):
         :data:`~nest.models.hf.layouts.SPARSE_LAYERS`; ``None``: all.
     biases, shared_biases
         Whether the linear layers of all, or of the shared ones, have biases.
+    scores
+        What turns the router's output into weights, where a file does not say it.
+    normalized
+        Whether the weights of the chosen experts sum to one, where it does not say it.
     router_bias, shared_gate, gated
         As in :class:`nest.models.blocks.Mlp`.
     """
@@ -61,12 +65,15 @@ class Experts(Struct, frozen=True, kw_only=True):
     visits: tuple[str, ...] = ("num_experts_per_tok",)
     width: tuple[str, ...] = ("moe_intermediate_size",)
     shared: tuple[str, ...] = ()
+    shared_each: tuple[str, ...] = ()
     shared_width: tuple[str, ...] = ()
     shared_default: int = 0
     visits_default: int | None = None
     sparse_layers: str | None = None
     biases: Switch = False
     shared_biases: Switch = False
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = True
     router_bias: bool = False
     shared_gate: bool = False
     gated: bool = True
@@ -103,8 +110,12 @@ class Family(Struct, frozen=True, kw_only=True):
     query_key_norm, norm_over, norm_vectors
         As in :class:`nest.models.blocks.Attention`.
     gate
-        Whether attention has a gate as wide as its output: one that is part of
-        the queries' projection, with their biases, or a separate one without.
+        Whether attention has a gate as wide as its output, one that is part of the
+        queries' projection, with their biases, or a separate one without; or a
+        separate one of a value per head.
+    head_numbers, channel_numbers
+        Further learned numbers of attention, per head and per channel of a head, of
+        latent attention of its rotated part.
     sinks, rotary, output_norm, inner_norm, activation_weights
         As in :mod:`nest.models.blocks`.
     window
@@ -128,9 +139,18 @@ class Family(Struct, frozen=True, kw_only=True):
     dropout
         Name and default of the dropout rate.
     sizes
-        Sizes that configurations leave out, by the names of their fields.
+        What configurations leave out, by the names of their fields.
+    only
+        Flags that must be as the record says; other models are refused.
+    per_layer
+        Fields with a value per layer, and which field it is there; fields may have
+        the same value in all of them.
     tied
         Default of whether the output layer is the token table; ``None``: it never is.
+    interleaved
+        As in :class:`nest.models.details.Rotary`.
+    unlike
+        What it computes otherwise than plain transformers, which no field says.
     """
 
     layers: tuple[str, ...] = ("num_hidden_layers",)
@@ -157,7 +177,9 @@ class Family(Struct, frozen=True, kw_only=True):
     query_key_norm: Switch = False
     norm_over: Literal["head", "heads", "nothing"] = "head"
     norm_vectors: int = 1
-    gate: Literal["", "of queries", "separate"] = ""
+    gate: Literal["", "of queries", "separate", "per head"] = ""
+    head_numbers: int = 0
+    channel_numbers: int = 0
     sinks: bool = False
     rotary: bool = True
     output_norm: bool = False
@@ -173,8 +195,29 @@ class Family(Struct, frozen=True, kw_only=True):
     more_positions: int | None = None
     embedding_norm: bool = False
     dropout: tuple[str, float] | None = None
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
+    only: dict[str, bool] = {}
+    per_layer: dict[str, str] = {}
     tied: bool | None = False
+    interleaved: bool = False
+    unlike: tuple[str, ...] = ()
+
+
+class Whole(Struct, frozen=True, kw_only=True):
+    """What a model that sees or hears too says about its text model.
+
+    Attributes
+    ----------
+    ties
+        Who says whether embeddings are tied: the whole model, and by default they are
+        ``tied`` or ``apart``; the configuration ``inside``; ``never``: they are not.
+    text
+        Family of the text model, whose fields old configurations do not put into an
+        object of their own.
+    """
+
+    ties: Literal["tied", "apart", "inside", "never"]
+    text: str | None = None
 
 
 class _Records(Struct, frozen=True, kw_only=True):
@@ -184,6 +227,8 @@ class _Records(Struct, frozen=True, kw_only=True):
     experts: dict[str, dict[str, Any]]
     bases: dict[str, dict[str, Any]]
     families: dict[str, dict[str, Any]]
+    wholes: dict[Literal["tied", "apart", "inside", "never"], tuple[str, ...]]
+    flat: dict[str, str]
 
 
 def _facts(
@@ -196,8 +241,18 @@ def _facts(
     return inherited | stated
 
 
+_STORED = read_stored("nest.models", "families", _Records)
+
+#: Models of which the text model is read, by ``model_type``.
+WHOLES = {
+    name: Whole(ties=ties, text=_STORED.flat.get(name))
+    for ties, names in _STORED.wholes.items()
+    for name in names
+}
+
+
 def _families() -> dict[str, Family]:
-    stored = read_stored("nest.models", "families", _Records)
+    stored = _STORED
     records = stored.bases | stored.families
     families = {}
     for name in stored.families:
@@ -223,17 +278,21 @@ def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Pa
     config = config.updated(
         **{k: v for k, v in family.sizes.items() if not config.has(k)}
     )
+    for name, value in family.only.items():
+        config.must_be(name, value, value, "such models are not supported")
     layers = config.integer(*family.layers)
     experts = family.experts
     sparse = [experts is not None] * layers
     if experts is not None and experts.sparse_layers is not None:
         sparse = SPARSE_LAYERS[experts.sparse_layers](config, layers)
     kinds = layer_kinds(config, family, layers)
+    others = per_layer(config, family, layers)
+    keys = list(zip(kinds, sparse, others, strict=True))
     made = {
-        key: _block(config, family, *key)
-        for key in dict.fromkeys(zip(kinds, sparse, strict=True))
+        key: _block(config.updated(**dict(key[2])), family, *key[:2])
+        for key in dict.fromkeys(keys)
     }
-    blocks = [made[key] for key in zip(kinds, sparse, strict=True)]
+    blocks = [made[key] for key in keys]
     if edit is not None:
         blocks = [
             edit(block, index, kind)
@@ -242,10 +301,44 @@ def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Pa
     return one_tower(config, family, blocks)
 
 
+#: Fields of one layer that are not those of the whole configuration.
+Fields = tuple[tuple[str, Any], ...]
+
+
+def per_layer(config: Config, family: Family, layers: int) -> list[Fields]:
+    """Return the fields that a layer has instead of those of the configuration.
+
+    They are in an object per layer, by its index, or in a list per field.
+    """
+    fields: list[dict[str, Any]] = [{} for _ in range(layers)]
+    if config.has("per_layer_config"):
+        inside = config.nested("per_layer_config")
+        for key in inside.fields:
+            if not key.isdecimal() or int(key) >= layers:
+                expected = f"indices of the {layers} layers"
+                raise config.refuse("per_layer_config", expected, shown(key))
+            fields[int(key)].update(inside.nested(key).fields)
+    for name, there in family.per_layer.items():
+        values = config.fields.get(name)
+        if name == there and not isinstance(values, list):
+            continue
+        listed = config.listed(name, int, "integers") or []
+        if listed:
+            config.check_length(name, listed, layers)
+        for field, value in zip(fields, listed, strict=False):
+            field[there] = value
+    for field in fields:
+        for value in field.values():
+            if not isinstance(value, int | str | None):
+                expected = "numbers and words"
+                raise config.refuse("per_layer_config", expected, shown(value))
+    return [tuple(sorted(field.items())) for field in fields]
+
+
 def layer_kinds(config: Config, family: Family, layers: int) -> list[str]:
     """Return what layers are: ``global``, ``local``, ``mixer``, ``hybrid``."""
     stated = config.per_layer("layer_types", layers, LAYER_TYPES)
-    if family.window is None and family.mixer is None:
+    if family.window is None and family.mixer is None and family.layout is None:
         return ["global"] * layers
     if stated is not None:
         return stated
@@ -271,7 +364,7 @@ def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
         mixer = MIXERS[family.mixer](config)
     attention = NO_ATTENTION
     if kind != "mixer" and family.latent:
-        attention = latent_attention(config)
+        attention = latent_attention(config, family, window)
     elif kind != "mixer":
         attention = ordinary_attention(config, family, window)
     if sparse and family.experts is not None:
@@ -330,11 +423,19 @@ def ordinary_attention(config: Config, family: Family, window: int = 0) -> Atten
         query_key_norm=normed,
         norm_over=family.norm_over if normed else "head",
         norm_vectors=family.norm_vectors if normed else 1,
-        gate=heads * head_size if family.gate else 0,
+        gate=_gate(family, heads, head_size),
         gate_bias=biases and family.gate == "of queries",
         sinks=family.sinks,
         output_norm=family.output_norm,
+        common=family.head_numbers * heads + family.channel_numbers * head_size,
     )
+
+
+def _gate(family: Family, heads: int, value_size: int) -> int:
+    """Return the columns of the projection that makes the gate of attention."""
+    if not family.gate:
+        return 0
+    return heads if family.gate == "per head" else heads * value_size
 
 
 def equal_heads(
@@ -356,24 +457,32 @@ def repeated(block: Block, count: int) -> tuple[RepeatedBlock, ...]:
     return (RepeatedBlock(block=block, count=count),)
 
 
-def latent_attention(config: Config) -> Attention:
-    """Return multi-head latent attention, with an indexer if it has one."""
+def latent_attention(config: Config, family: Family, window: int = 0) -> Attention:
+    """Return multi-head latent attention, with an indexer if it has one.
+
+    Layers with a window have none.
+    """
     heads = config.integer("num_attention_heads")
     rotary_size = config.integer("qk_rope_head_dim")
+    value_size = config.integer("v_head_dim")
     biases = config.flag("attention_bias", False)
     attention = Attention(
         heads=heads,
         kv_heads=heads,
         head_size=config.integer("qk_nope_head_dim") + rotary_size,
-        value_size=config.integer("v_head_dim"),
+        value_size=value_size,
         rotary=True,
         biases=biases,
         output_bias=biases,
         query_rank=config.integer("q_lora_rank", default=0),
         key_value_rank=config.integer("kv_lora_rank"),
         rotary_size=rotary_size,
+        gate=_gate(family, heads, value_size),
+        sinks=family.sinks,
+        common=family.head_numbers * heads + family.channel_numbers * rotary_size,
+        window=window,
     )
-    if not config.has("index_n_heads"):
+    if window or not config.has("index_n_heads"):
         return attention
     return replace(
         attention,
@@ -397,6 +506,10 @@ def dense_mlp(config: Config, family: Family) -> Mlp:
     )
 
 
+#: Names of the number of groups that routed experts are in.
+_GROUPS = ("n_group", "num_expert_group")
+
+
 def routed_mlp(config: Config, names: Experts) -> Mlp:
     """Return routed experts; a token visits at most all of them."""
     experts = config.integer(*names.count)
@@ -405,8 +518,8 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
     all_experts = f"the {experts} experts"
     if visits > experts:
         raise config.refuse(names.visits[0], f"at most {all_experts}", visits, remedy)
-    groups = config.integer("n_group", default=1)
-    config.divisor("n_group", groups, all_experts, experts)
+    groups = config.integer(*_GROUPS, default=1)
+    config.divisor(_GROUPS[0], groups, all_experts, experts)
     chosen = config.integer("topk_group", default=groups)
     if chosen > groups or experts // groups * chosen < visits:
         expected = f"at most the {groups} groups, with {visits} experts or more"
@@ -416,6 +529,9 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
     if names.shared or names.shared_width:
         fields = names.shared or names.shared_width
         shared = config.integer(*fields, default=names.shared_default, minimum=0)
+    if names.shared:
+        each = names.shared_each
+        shared *= config.integer(*each, default=width) if each else width
     return Mlp(
         hidden=width,
         gated=names.gated,
@@ -424,7 +540,7 @@ def routed_mlp(config: Config, names: Experts) -> Mlp:
         experts_per_token=visits,
         groups=groups,
         token_groups=chosen,
-        shared_hidden=shared * width if names.shared else shared,
+        shared_hidden=shared,
         shared_biases=config.switch(names.shared_biases) and shared > 0,
         router_bias=names.router_bias,
         shared_gate=names.shared_gate and shared > 0,

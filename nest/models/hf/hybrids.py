@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from nest.models.blocks import NO_ATTENTION, NO_MLP, Attention, Block, Mlp
-from nest.models.hf.config import Config, Parts, with_attention
+from nest.models.hf.config import LARGEST, Config, Parts, shown
 from nest.models.hf.family import (
     FAMILIES,
     bare_block,
@@ -48,6 +48,9 @@ def lfm2(config: Config) -> Parts:
             scale = config.typed(
                 "block_ffn_dim_multiplier", multiplier, float, "a number"
             )
+            if not 0 < scale <= LARGEST:
+                expected = f"a number above 0, up to {LARGEST}"
+                raise config.refuse("block_ffn_dim_multiplier", expected, shown(factor))
             multiple = config.integer("block_multiple_of", default=256)
             width = multiple * -(-int(scale * width) // multiple)
     tied = config.fields.get("tie_word_embeddings")
@@ -121,15 +124,6 @@ def nemotron_h(config: Config) -> Parts:
     return one_tower(config, family, [made[kind] for kind in kinds])
 
 
-def bailing_hybrid(config: Config) -> Parts:
-    """Read Ling's hybrid: Kimi's mixers, and a gate per head between."""
-    return decoder(
-        config,
-        FAMILIES["bailing_hybrid"],
-        lambda block, *_: with_attention(block, gate=block.attention.heads),
-    )
-
-
 def kimi_linear(config: Config) -> Parts:
     """Read Kimi Linear: delta attention, and latent attention between.
 
@@ -137,7 +131,7 @@ def kimi_linear(config: Config) -> Parts:
     the layers that have the latter, from 1 on.
     """
     if config.has("linear_attn_config"):
-        inside = config.part("linear_attn_config")
+        inside = config.nested("linear_attn_config")
         listed = inside.listed("full_attn_layers", int, "integers") or []
         layers = range(1, config.integer("num_hidden_layers") + 1)
         config = config.updated(
@@ -213,7 +207,6 @@ def zamba2(config: Config) -> Parts:
 
 #: Families by ``model_type``.
 READERS: dict[str, Callable[[Config], Parts]] = {
-    "bailing_hybrid": bailing_hybrid,
     "granitemoehybrid": granite_hybrid,
     "jamba": jamba,
     "kimi_linear": kimi_linear,

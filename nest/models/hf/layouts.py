@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 from nest.models.hf.config import Config
 
@@ -18,6 +19,9 @@ LAYER_TYPES = {
     "sliding_attention": "local",
     "chunked_attention": "local",
     "indexed_attention": "global",
+    "compressed_sparse_attention": "global",
+    "heavily_compressed_attention": "global",
+    "minimax_m3_sparse": "local",
     "linear_attention": "mixer",
     "mamba": "mixer",
     "conv": "mixer",
@@ -103,9 +107,21 @@ def _griffin(config: Config, layers: int) -> list[str]:
     return [kinds[entries[i % len(entries)]] for i in range(layers)]
 
 
+def _gemma4(_config: Config, layers: int) -> list[str]:
+    """Return ``global`` for every sixth layer and the last one."""
+    return [*every_nth(layers, 6, "global", "local")[:-1], "global"]
+
+
+def _stated(config: Config, _layers: int) -> NoReturn:
+    """Refuse a configuration without ``layer_types``."""
+    raise config.refuse("layer_types", "a list of layers", "no such field", "add it")
+
+
 #: Kinds of layers where ``layer_types`` is not stated, by name.
 LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
+    "all global": lambda _config, layers: ["global"] * layers,
     "bamba": partial(_listed_attention, name="attn_layer_indices", absent="mixer"),
+    "gemma4": _gemma4,
     "gpt_neo": _gpt_neo,
     "griffin": _griffin,
     "jamba": _jamba,
@@ -113,6 +129,7 @@ LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
     "llama4": _llama4,
     "mimo": _mimo,
     "qwen": _windows_by_flag,
+    "stated": _stated,
 }
 
 

@@ -333,7 +333,7 @@ def kimi_delta(config: Config, *, whole: bool = False) -> Mixer:
             linear
             for name in ("decay", "gate")
             for linear in (
-                _whole(f"{name} down", hidden, size),
+                uncut(f"{name} down", hidden, size),
                 _columns(f"{name} up", size, inner, heads),
             )
         ]
@@ -364,11 +364,102 @@ def adapter(hidden: int, rank: int, width: int) -> Mixer:
         kind="adapter",
         heads=width,
         linears=(
-            _whole("down", hidden, rank),
+            uncut("down", hidden, rank),
             Linear(name="up", inputs=rank, outputs=2 * width),
             _output(hidden, hidden),
         ),
         inner=hidden,
+    )
+
+
+def hyper_connections(config: Config, outputs: int, scales: int) -> Mixer:
+    """Return what joins residual streams before, and parts them after, two parts.
+
+    Each of both has a product of all streams and ``scales`` numbers (DeepSeek-V4).
+    """
+    hidden = config.integer("hidden_size")
+    width = config.integer("hc_mult", default=4) * hidden
+    return Mixer(
+        kind="streams",
+        heads=hidden,
+        linears=tuple(
+            uncut(f"{name} streams", width, outputs) for name in ("attention", "mlp")
+        ),
+        inner=hidden,
+        common=2 * (outputs + scales),
+    )
+
+
+def compressed_attention(config: Config, kind: str) -> Mixer:
+    """Return the attention of DeepSeek-V4 in a layer of that type.
+
+    Queries have low rank, one head of keys is the values too, and outputs are
+    projected in groups. A token sees a window, and of compressed tokens those that an
+    indexer picks, or all; the core counts the window and what is picked.
+    """
+    hidden = config.integer("hidden_size")
+    heads, size = config.integer("num_attention_heads"), config.integer("head_dim")
+    rank = config.integer("q_lora_rank")
+    groups, group_rank = config.integer("o_groups"), config.integer("o_lora_rank")
+    config.divisor("o_groups", groups, f"the {heads} attention heads", heads)
+    inner = heads * size
+    linears = [
+        uncut("query down", hidden, rank),
+        _columns("query up", rank, inner, heads),
+        uncut("key value", hidden, size),
+    ]
+    common = rank + size
+    seen = config.integer("sliding_window", default=128)
+    scored = 0
+    if kind != "sliding_attention":
+        rates = config.nested("compress_rates")
+        indexed = kind == "compressed_sparse_attention"
+        width = 2 * size if indexed else size
+        linears.append(uncut("compressor", hidden, 2 * width))
+        common += rates.integer(kind) * width + size
+        if indexed:
+            index_heads = config.integer("index_n_heads")
+            index_size = config.integer("index_head_dim")
+            seen += config.integer("index_topk")
+            scored = index_heads * index_size
+            linears += [
+                uncut("index keys", hidden, 4 * index_size + index_heads),
+                uncut("index query", rank, scored),
+            ]
+            common += (2 * rates.integer(kind) + 1) * index_size
+    return Mixer(
+        kind="compressed",
+        heads=heads,
+        linears=(
+            *linears,
+            Linear(
+                name="group outputs",
+                inputs=inner,
+                outputs=groups * group_rank,
+                units=groups,
+                blocks=groups,
+            ),
+            _output(groups * group_rank, hidden),
+        ),
+        inner=inner,
+        vectors=heads,
+        common=common,
+        core_flops=4 * inner * seen + 2 * scored * seen,
+        core_values=3 * inner + 2 * size,
+    )
+
+
+def layer_input(hidden: int, width: int, more: tuple[Linear, ...] = ()) -> Mixer:
+    """Return what adds a layer's input from a table (Gemma 3n), with other parts."""
+    return Mixer(
+        kind="input",
+        heads=width,
+        linears=(
+            _columns("input gate", hidden, width, width),
+            *more,
+            _output(width, hidden),
+        ),
+        inner=width,
     )
 
 
@@ -384,7 +475,7 @@ def _columns(
     return Linear(name=name, inputs=inputs, outputs=outputs, bias=bias, units=units)
 
 
-def _whole(name: str, inputs: int, outputs: int) -> Linear:
+def uncut(name: str, inputs: int, outputs: int) -> Linear:
     """Return a layer of which every rank holds a copy."""
     return Linear(name=name, inputs=inputs, outputs=outputs, cut="nothing")
 

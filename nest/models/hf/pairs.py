@@ -138,6 +138,8 @@ def pair(config: Config, family: Pair) -> Parts:
         why="tables of their own are not supported",
     )
 
+    tied = config.flag("tie_word_embeddings", True)
+    head = Head(outputs=vocabulary, tied=tied)
     first = Tower(
         name="encoder",
         runs=_half(config, "encoder"),
@@ -146,6 +148,9 @@ def pair(config: Config, family: Pair) -> Parts:
         embedding_norm=family.embedding_norm,
         final_norm=family.final_norm,
     )
+    if _is_decoder_alone(config):
+        alone = replace(first, name="", runs=_decoder_alone(config))
+        return Parts((alone,), head, length)
     second = replace(
         first,
         name="decoder",
@@ -153,8 +158,7 @@ def pair(config: Config, family: Pair) -> Parts:
         reads="encoder",
         shares_embedding="encoder",
     )
-    tied = config.flag("tie_word_embeddings", True)
-    return Parts((first, second), Head(outputs=vocabulary, tied=tied), length)
+    return Parts((first, second), head, length)
 
 
 def whisper(config: Config) -> Parts:
@@ -188,7 +192,31 @@ def whisper(config: Config) -> Parts:
     )
     tied = config.flag("tie_word_embeddings", True)
     head = Head(outputs=vocabulary, tied=tied)
+    if _is_decoder_alone(config):
+        runs = _decoder_alone(config, unbiased_keys=True)
+        alone = replace(second, name="", runs=runs, reads=None, sequence_length=None)
+        return Parts((alone,), head, outputs)
     return Parts((first, second), head, max(inputs, outputs))
+
+
+def _is_decoder_alone(config: Config) -> bool:
+    """Whether the class of the model is that of the decoder alone."""
+    names = config.listed("architectures", str, "strings") or []
+    return any(name.endswith("ForCausalLM") for name in names)
+
+
+def _decoder_alone(
+    config: Config, *, unbiased_keys: bool = False
+) -> tuple[RepeatedBlock, ...]:
+    """Read the blocks of a decoder without its encoder.
+
+    They hold the weights of the cross-attention, with its norm, for nothing: so many
+    vectors as wide as the stream.
+    """
+    (run,) = _half(config, "decoder", unbiased_keys=unbiased_keys)
+    idle = 4 * run.block.hidden + (3 if unbiased_keys else 4) + 2
+    block = replace(run.block, cross_attention=None, norms=2, vectors=idle)
+    return (replace(run, block=block),)
 
 
 def _half_block(name: str, *, attention: Attention, **fields: Any) -> Block:

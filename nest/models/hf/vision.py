@@ -237,7 +237,7 @@ def clip(config: Config) -> Parts:
     The patches have no bias; the vector of the class token, as long, stands
     in its place.
     """
-    vision, text = config.part("vision_config"), config.part("text_config")
+    vision, text = config.nested("vision_config"), config.nested("text_config")
     patch_values, tokens = _patches(vision)
     length = text.integer("max_position_embeddings", default=77)
     towers = (

@@ -20,7 +20,12 @@ from nest.models.operators.base import (
     norm,
 )
 from nest.models.operators.collectives import both_passes, context_collectives
-from nest.models.weights import attention_heads, attention_weights
+from nest.models.weights import (
+    attention_heads,
+    attention_weights,
+    index_key_width,
+    key_value_width,
+)
 
 #: Backward FLOPs of fused attention per forward FLOP: five products for two.
 ATTENTION_BACKWARD = 2.5
@@ -75,7 +80,8 @@ def attention(
     else:
         core = _loose_core(shape, share, split, execution, block.dropout)
     inner = _joined(core.operators, keys, value)
-    inputs = tokens * (share.query + latent) + own_key_tokens * key_value
+    made = key_value_width(shape, kv_heads)
+    inputs = tokens * (share.query + latent) + own_key_tokens * made
     if shape.query_key_norm:
         inputs += tokens * rotated
     after = []
@@ -133,7 +139,8 @@ def _entering(
         ]
     else:
         width = shape.inputs or hidden
-        operators = [linear("qkv", tokens, width, share.query + key_value)]
+        made = key_value_width(shape, attention_heads(shape, split.tp)[1])
+        operators = [linear("qkv", tokens, width, share.query + made)]
     first, value = operators[0].name, keys[-1]
     if shape.gate // split.tp:
         columns = linear("gate", tokens, hidden, shape.gate // split.tp)
@@ -210,7 +217,7 @@ def _indexer(shape: Attention, split: Split, hidden: int, first: str) -> list[Op
     scores = 2 * tokens * split.sequence_length * index
     moved = BF16 * tokens * (index + shape.index_size + shape.window)
     query = linear("index query", tokens, shape.query_rank or hidden, index)
-    key = linear("index key", tokens, hidden, shape.index_size + shape.index_heads)
+    key = linear("index key", tokens, hidden, index_key_width(shape))
     product = Product(
         tokens // split.samples,
         shape.index_size,

@@ -17,7 +17,12 @@ from nest.models.operators.base import (
     norm,
 )
 from nest.models.operators.collectives import both_passes, expert_exchange, sent_values
-from nest.models.weights import dense_mlp_weights, router_weights, shared_mlp
+from nest.models.weights import (
+    dense_mlp_weights,
+    idle_weights,
+    router_weights,
+    shared_mlp,
+)
 
 #: Kernels of a router that is not fused, forward and backward, beside its
 #: product. Softmax, top-k, masks, counts and auxiliary loss are about 24
@@ -136,7 +141,8 @@ def expert_mlp(block: Block, shape: Mlp, split: Split, execution: Execution) -> 
             ),
         ),
         weights=weights,
-        expert_weights=experts * dense_mlp_weights(size, width, shape),
+        expert_weights=experts * dense_mlp_weights(size, width, shape)
+        + shape.zero_experts * idle_weights(size, shape) // (split.ep * split.tp),
         kept_bytes={"none": none, "selective": selective if fused else none},
         repeated=("activation function",) if fused else (),
         working_bytes=working,
@@ -148,9 +154,10 @@ def _dispatching(
 ) -> list[Operator]:
     """Count router, projection to a latent width, and dispatch of tokens."""
     outer, size = split.outer_tokens, shape.latent or hidden
-    operators = [matmul("router", outer, hidden, shape.experts)]
+    rows = shape.experts + shape.zero_experts
+    operators = [matmul("router", outer, hidden, rows)]
     if not execution.fused_router:
-        operators.append(_routing(outer * shape.experts))
+        operators.append(_routing(outer * rows))
     # What is dispatched comes first, then to where.
     needed: tuple[str, ...] = (operators[-1].name,)
     if shape.latent:

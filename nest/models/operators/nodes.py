@@ -75,6 +75,13 @@ def embedding_node(tower: Tower, split: Split, execution: Execution = FUSED) -> 
         )
         kept_bytes += BF16 * split.outer_tokens * tower.patch_values
     none = kept_bytes
+    if tower.layer_inputs:
+        width = tower.layers * tower.layer_inputs
+        operators += [
+            matmul("layer inputs", split.tokens, hidden, width),
+            elementwise("layer table", ("copy", "add"), split.tokens * width, 8, 8),
+        ]
+        none += BF16 * split.tokens * width
     for index, shape in enumerate(tower.convolutions):
         positions = shape.positions * split.outer_tokens
         made = positions * shape.outputs
@@ -154,8 +161,8 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
                 f"residual {index + 1}",
                 added,
                 outer,
-                6 + mask,
-                6 + mask,
+                (6 + mask) * block.streams,
+                (6 + mask) * block.streams,
                 kernels=1 if execution.fused else 2 + mask,
             )._replace(after=results(node.operators))
         )
@@ -166,7 +173,8 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
     ]
     # Inputs of all norms and the dropout masks stay; outputs of the norms
     # are cheap to compute again. A norm of an output keeps its input only.
-    inputs = len(nodes) * (BF16 + mask) * outer + more_norms * BF16 * outer
+    inputs = len(nodes) * (BF16 * block.streams + mask) * outer
+    inputs += more_norms * BF16 * outer
     none = inputs + (len(nodes) if block.norms else 0) * BF16 * outer
     selective = inputs
     repeated = [f"norm {index + 1}" for index in range(len(nodes))]
@@ -193,8 +201,8 @@ def block_node(block: Block, split: Split, execution: Execution = FUSED) -> Node
         kept_bytes={
             "none": none,
             "selective": selective,
-            "full": BF16 * outer,
-            "offload": BF16 * outer,
+            "full": BF16 * outer * block.streams,
+            "offload": BF16 * outer * block.streams,
         },
         repeated=tuple(repeated),
         repeated_shares=shares,

@@ -60,7 +60,9 @@ def _widths(operator: Operator, block: Block, split: Split) -> Iterator[int]:
     if operator.name == "qkv":
         shape = block.attention
         heads, kv_heads = attention_heads(shape, split.tp)
-        values = kv_heads * (shape.value_size or shape.head_size)
+        values = 0
+        if shape.key_value_parts == 2:
+            values = kv_heads * (shape.value_size or shape.head_size)
         yield heads * shape.head_size
         yield columns - heads * shape.head_size - values
         yield values

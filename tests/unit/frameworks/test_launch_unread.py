@@ -73,9 +73,9 @@ def test_names_in_no_class_are_refused(more, message):
 
 
 def test_names_that_megatron_has_are_not_taken_for_others():
-    more = "--eval-micro-batch-size 1 --moe-router-topk-scaling-factor 2.5"
+    more = "--eval-micro-batch-size 1 --moe-router-dtype fp32"
     (note,) = [x for x in launched(with_more(more)).notes if "ignored" in x]
-    assert "--eval-micro-batch-size, --moe-router-topk-scaling-factor" in note
+    assert "--eval-micro-batch-size, --moe-router-dtype" in note
 
 
 def test_names_that_are_read_later_are_not_taken_for_others():

@@ -225,6 +225,63 @@ def test_kimi_linear_by_its_own_names() -> None:
     assert model.active_parameters == pytest.approx(3e9, rel=0.2)
 
 
+def test_the_whole_model_says_whether_embeddings_are_tied() -> None:
+    """Its word counts more than that of the text model, and its default too."""
+    text = {"model_type": "llama", **SMALL, "tie_word_embeddings": False}
+    table = SMALL["vocab_size"] * SMALL["hidden_size"]
+
+    def count(whole: str, **fields: Any) -> int:
+        inside = {**text, **fields.pop("inside", {})}
+        return from_hf(
+            {"model_type": whole, "text_config": inside, **fields}
+        ).parameters
+
+    apart = from_hf(text).parameters
+    tied = {"tie_word_embeddings": True}
+    assert count("llava") == count("unheard-of") == apart
+    assert count("llava", **tied) == count("unheard-of", **tied) == apart - table
+    # The class of this one ties them by default.
+    assert count("internvl") == apart - table
+    assert count("internvl", tie_word_embeddings=False) == apart
+    # This one builds a text model with an output layer of its own.
+    assert count("instructblip", **tied) == apart
+    assert count("instructblip", inside=tied) == apart - table
+    assert count("voxtral", **tied, inside=tied) == apart
+
+
+def test_old_configurations_without_a_text_config() -> None:
+    """Qwen2.5-VL-7B was published so; its text model is Qwen2.5-7B."""
+    fields = {**CONFIGS["qwen2.5-7b"], "model_type": "qwen2_5_vl", "vision_config": {}}
+    model = from_hf(fields)
+    assert model.parameters == 7_615_616_512
+    assert model.note == "the text model of qwen2_5_vl alone"
+
+
+@pytest.mark.parametrize("family", ["whisper", "bart"])
+def test_decoders_alone(family: str) -> None:
+    """They hold the weights of the cross-attention; nothing reads another tower."""
+    config = stored()[family][0]["config"]
+    alone = from_hf({**config, "architectures": ["AnyForCausalLM"]})
+    _, decoder = from_hf(config).towers
+    assert [tower.reads for tower in alone.towers] == [None]
+    assert alone.layers == decoder.layers
+    weights = sum(map(block_weights, alone.towers[0].blocks()))
+    assert weights == sum(map(block_weights, decoder.blocks()))
+
+
+def test_fields_of_single_layers() -> None:
+    """An object per layer, or a list per field, has what is another in a layer."""
+    small = {"model_type": "llama", **SMALL}
+    model = from_hf({**small, "per_layer_config": {"01": {"num_key_value_heads": 2}}})
+    heads = [block.attention.kv_heads for block in model.towers[0].blocks()]
+    assert heads == [4, 2, 4, 4]
+    laguna = next(entry["config"] for entry in stored()["laguna"])
+    layers = laguna["num_hidden_layers"]
+    listed = [laguna["num_attention_heads"]] * (layers - 1) + [16]
+    model = from_hf({**laguna, "num_attention_heads_per_layer": listed})
+    assert [b.attention.heads for b in model.towers[0].blocks()] == listed
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_ties_that_only_the_whole_states(tied: bool) -> None:
     """The text model of Qwen2.5-VL-7B is Qwen2.5-7B."""
@@ -366,6 +423,35 @@ def test_bad_files(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(InvalidProblemError, match=message):
         read_hf(path)
+
+
+def test_a_bare_infinity_where_nothing_reads_it(tmp_path: Path) -> None:
+    """Mamba-2 hybrids are published so, as Python writes the number."""
+    fields = {
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M-",
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "time_step_limit": [0.0, float("inf")],
+        **SMALL,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    assert "Infinity" in path.read_text()
+    without_it = from_hf(without(fields, "time_step_limit"))
+    assert read_hf(path).towers == without_it.towers
+
+
+def test_numbers_that_are_none_where_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **SMALL, "vocab_size": 1e999}))
+    expected = r"vocab_size: expected an integer, got Infinity; correct its type$"
+    with pytest.raises(InvalidProblemError, match=expected):
+        read_hf(path)
+    scaled = {"model_type": "lfm2", **SMALL, "block_ffn_dim_multiplier": float("nan")}
+    expected = "block_ffn_dim_multiplier: expected a number above 0, .* got NaN"
+    with pytest.raises(InvalidProblemError, match=expected):
+        from_hf(scaled)
 
 
 def test_missing_files(tmp_path: Path) -> None:

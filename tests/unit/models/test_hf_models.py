@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from nest.hardware import machine
 from nest.models.architectures import Architecture
-from nest.models.graphs import count_layer
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem, count_layer
 from nest.models.hf import FAMILIES, from_hf
 from nest.models.operators.base import Execution, Split, vocabulary_rows
 from nest.models.weights import block_weights
@@ -98,6 +100,19 @@ def test_operators_take_the_flops_of_the_model(entry: dict[str, Any]) -> None:
         padding = vocabulary_rows(head.outputs, 1) - head.outputs
         counted -= 2 * tokens * padding * (head.transform_size or width)
     assert counted == model.forward_flops(8)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v4", "gemma3n_text"])
+def test_stages_send_all_residual_streams(family: str) -> None:
+    """Two bytes per value of every stream; full recomputation keeps as much."""
+    model = from_hf(stored()[family][0]["config"])
+    site = machine("h100")
+    choices = choose(model, site, 8, Request(sequence_length=32, tp=(1,), cp=(1,)))
+    graph = build_problem(model, site, 8, choices).graph
+    streams = stored()[family][0]["config"].get("hc_mult", 4)
+    streams = stored()[family][0]["config"].get("altup_num_inputs", streams)
+    sent = {edge.bytes_per_sample for edge in graph.edges}
+    assert sent == {2 * 32 * streams * model.towers[0].hidden}
 
 
 def test_the_documentation_lists_every_family() -> None:

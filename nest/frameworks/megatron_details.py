@@ -1,0 +1,259 @@
+"""What a model computes beyond shapes, as Megatron-LM's arguments, and back.
+
+Without these arguments a launch trains another model at the same cost: the base of
+rotary positions is 10,000 by default, and the epsilon of norms 1e-5.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from nest.errors import InvalidPlanError
+from nest.frameworks.arguments import Arguments
+from nest.models.architectures import Architecture
+from nest.models.blocks import Attention, Mlp
+from nest.models.details import Details, Rotary, Router
+
+#: Options in the order in which they are written: name and values.
+Flags = list[tuple[str, tuple[object, ...]]]
+
+#: Defaults of megatron-core 0.19.
+_EPSILON = 1e-5
+#: Rows of the vocabulary that it pads to, for each rank of tensor parallelism.
+_ROWS = 128
+
+#: Activation functions of the MLP without a gate, and with one, that arguments say.
+_UNGATED = {
+    "gelu": (),
+    "gelu_new": (),
+    "gelu_fast": (),
+    "gelu_pytorch_tanh": (),
+    # Its fused kernels have no such function.
+    "relu2": ("--squared-relu", "--no-bias-gelu-fusion"),
+}
+_GATED = {"silu": (), "swish": ()}
+
+#: What its scaling for Llama 3 takes as given.
+_LLAMA3 = {"low_frequency": 1.0, "high_frequency": 4.0, "original_length": 8192}
+#: What its scaling by YaRN takes as given, which latent attention alone has.
+_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_length": 4096}
+
+
+def details_flags(model: Architecture) -> Flags:
+    """Return the arguments of what a model computes beyond its shape.
+
+    None where that is not known of the model.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no argument says it; the text names the field.
+    """
+    details = model.details
+    if details is None:
+        return []
+    block = model.towers[0].last
+
+    def refuse(field: str, expected: str, got: object) -> InvalidPlanError:
+        return InvalidPlanError(
+            f"model: {field}: expected {expected}, got {got} in {model.name}; "
+            f"Megatron's arguments say no other"
+        )
+
+    for name in details.others:
+        raise refuse(name, "a plain transformer", "another value")
+    flags: Flags = []
+    if details.norm_epsilon not in (None, _EPSILON):
+        flags.append(("--norm-epsilon", (details.norm_epsilon,)))
+    functions = _GATED if block.mlp.gated else _UNGATED
+    if details.activation is not None:
+        if details.activation not in functions:
+            raise refuse("activation", " or ".join(functions), details.activation)
+        flags += [(name, ()) for name in functions[details.activation]]
+    if details.rotary is not None:
+        latent = block.attention.key_value_rank > 0
+        reason = _why_no_rotary(details.rotary, latent)
+        if reason is not None:
+            raise refuse(*reason)
+        flags += _rotary_flags(details.rotary, latent)
+    experts = next((b.mlp for b in model.towers[0].blocks() if b.mlp.experts), None)
+    if details.router is not None and experts is not None:
+        scores = details.router.scores
+        if scores not in ("softmax", "sigmoid"):
+            raise refuse("router", "softmax or sigmoid", scores)
+        alone = experts.experts_per_token == 1
+        if scores == "softmax" and details.router.normalized and alone:
+            raise refuse("router", "weights that differ from one", "one expert a token")
+        flags += _router_flags(details.router, experts)
+    return flags
+
+
+def _why_no_rotary(rotary: Rotary, latent: bool) -> tuple[str, str, object] | None:
+    """Return field, what arguments say and what it is, ``None`` if they say it."""
+    if rotary.base != int(rotary.base):
+        return "rotary base", "a whole number", rotary.base
+    if latent and (rotary.fraction != 1 or rotary.interleaved):
+        return "rotary positions", "whole heads with latent attention", "others"
+    scalings = ("yarn",) if latent else ("linear", "llama3")
+    if rotary.scaling and rotary.scaling not in scalings:
+        return "rotary scaling", f"none or {' or '.join(scalings)}", rotary.scaling
+    if rotary.scaling == "linear" and rotary.factor != int(rotary.factor):
+        return "rotary scaling: factor", "a whole number", rotary.factor
+    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(rotary.scaling, {})
+    for name, value in fixed.items():
+        if getattr(rotary, name) != value:
+            field = f"rotary scaling: {name}"
+            return field, f"{value:g}", f"{getattr(rotary, name):g}"
+    return None
+
+
+def _rotary_flags(rotary: Rotary, latent: bool) -> Flags:
+    """Return the arguments of rotary positions that they can say."""
+    flags: Flags = []
+    if rotary.base != Rotary().base:
+        flags.append(("--rotary-base", (int(rotary.base),)))
+    if rotary.fraction != 1:
+        flags.append(("--rotary-percent", (rotary.fraction,)))
+    if rotary.interleaved:
+        flags.append(("--rotary-interleaved", ()))
+    if rotary.scaling == "linear":
+        flags.append(("--rotary-seq-len-interpolation-factor", (int(rotary.factor),)))
+    if rotary.scaling == "llama3":
+        flags += [
+            ("--use-rope-scaling", ()),
+            ("--rope-scaling-factor", (rotary.factor,)),
+        ]
+    if latent:
+        # Latent attention is scaled by default.
+        flags.append(("--rope-type", ("yarn" if rotary.scaling else "rope",)))
+    if rotary.scaling == "yarn":
+        flags += [
+            ("--rotary-scaling-factor", (rotary.factor,)),
+            ("--mscale", (rotary.mscale,)),
+            ("--mscale-all-dim", (rotary.mscale_all,)),
+        ]
+    return flags
+
+
+def _router_flags(router: Router, experts: Mlp) -> Flags:
+    """Return the arguments of how experts are chosen and weighted."""
+    flags: Flags = []
+    if router.scores != "softmax":
+        flags.append(("--moe-router-score-function", (router.scores,)))
+    if not router.normalized:
+        flags.append(("--moe-router-pre-softmax", ()))
+    if router.scale != 1:
+        flags.append(("--moe-router-topk-scaling-factor", (router.scale,)))
+    if router.expert_bias:
+        flags.append(("--moe-router-enable-expert-bias", ()))
+    if experts.groups > 1 and experts.token_groups < experts.groups:
+        flags += [
+            ("--moe-router-num-groups", (experts.groups,)),
+            ("--moe-router-group-topk", (experts.token_groups,)),
+        ]
+    return flags
+
+
+def padding_flags(rows: int, tp: int) -> Flags:
+    """Return the argument with which Megatron pads the vocabulary by no row.
+
+    None where it pads by none anyway, or where ``tp`` does not divide the vocabulary.
+    """
+    if rows % (_ROWS * tp) == 0 or rows % tp:
+        return []
+    return [("--make-vocab-size-divisible-by", (gcd(rows // tp, _ROWS),))]
+
+
+def read_details(arguments: Arguments, attention: Attention, experts: bool) -> Details:
+    """Return what arguments say of a model beyond its shape.
+
+    A value that the file does not state is taken as the default: no cost has it.
+    """
+
+    def float_of(name: str, default: float) -> float:
+        arguments.used.add(name)
+        option = arguments.options.get(name)
+        try:
+            return float(option.values[0].text) if option else default
+        except (IndexError, ValueError):
+            return default
+
+    def has_option(name: str) -> bool:
+        arguments.used.add(name)
+        return name in arguments.options
+
+    def text_of(name: str, default: str) -> str:
+        arguments.used.add(name)
+        option = arguments.options.get(name)
+        return option.values[0].text if option and option.values else default
+
+    for name in ("--make-vocab-size-divisible-by", "--moe-router-num-groups"):
+        has_option(name)
+    has_option("--moe-router-group-topk")
+    rotary = Rotary(
+        base=float_of("--rotary-base", 10_000),
+        fraction=float_of("--rotary-percent", 1.0),
+        interleaved=has_option("--rotary-interleaved"),
+    )
+    factor = float_of("--rope-scaling-factor", 8.0)
+    linear = float_of("--rotary-seq-len-interpolation-factor", 1.0)
+    mscale = float_of("--mscale", 1.0), float_of("--mscale-all-dim", 0.0)
+    yarn = text_of("--rope-type", "yarn") == "yarn" and attention.key_value_rank > 0
+    scale = float_of("--rotary-scaling-factor", 1.0)
+    if has_option("--use-rope-scaling"):
+        rotary = _scaled(rotary, "llama3", factor)
+    elif linear != 1:
+        rotary = _scaled(rotary, "linear", linear)
+    elif yarn:
+        rotary = _scaled(rotary, "yarn", scale, *mscale)
+    router = Router(
+        scores=text_of("--moe-router-score-function", "softmax"),
+        normalized=not has_option("--moe-router-pre-softmax"),
+        scale=float_of("--moe-router-topk-scaling-factor", 1.0),
+        expert_bias=has_option("--moe-router-enable-expert-bias"),
+    )
+    has_option("--no-bias-gelu-fusion")
+    squared = has_option("--squared-relu")
+    activation = "silu" if arguments.has("--swiglu") else "gelu"
+    return Details(
+        rotary=rotary if attention.rotary else None,
+        router=router if experts else None,
+        norm_epsilon=float_of("--norm-epsilon", _EPSILON),
+        activation="relu2" if squared else activation,
+    )
+
+
+def _scaled(
+    rotary: Rotary, scaling: str, factor: float, mscale: float = 1.0, whole: float = 0.0
+) -> Rotary:
+    """Return scaled rotary positions, with what Megatron takes as given."""
+    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(scaling, {})
+    original = int(fixed.get("original_length", 0))
+    return Rotary(
+        base=rotary.base,
+        fraction=rotary.fraction,
+        interleaved=rotary.interleaved,
+        scaling=scaling,
+        factor=factor,
+        original_length=original,
+        mscale=mscale,
+        mscale_all=whole,
+    )
+
+
+def other_details(expected: Architecture, got: Architecture) -> str | None:
+    """Return a field beyond shapes in which models differ, ``None`` if none does.
+
+    What is not known of either is not compared.
+    """
+    ours, theirs = expected.details, got.details
+    if ours is None or theirs is None:
+        return None
+    for name in ("norm_epsilon", "rotary", "router"):
+        a, b = getattr(ours, name), getattr(theirs, name)
+        if isinstance(a, Rotary) and not a.scaling:
+            # What is scaled by nothing has no length before.
+            a = Rotary(base=a.base, fraction=a.fraction, interleaved=a.interleaved)
+        if a is not None and b is not None and a != b:
+            return name
+    return None

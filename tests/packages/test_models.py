@@ -1,0 +1,107 @@
+"""The model that a launch trains is that of the configuration, to the weight.
+
+Megatron's own parser reads the exported arguments of every family that they say, and
+its own model is built of them; torchtitan's is that of the flavor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any
+
+import pytest
+
+from nest.frameworks.megatron import array
+from nest.frameworks.megatron_model import model_flags
+from nest.frameworks.torchtitan import FLAVORS
+from nest.models.hf import from_hf
+from nest.models.zoo import architecture
+from tests.packages import parsers
+from tests.unit.frameworks.test_megatron_details import LENGTH, expressible
+
+pytestmark = [
+    pytest.mark.packages,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("megatron", "torch")),
+        reason="make test-exports has them",
+    ),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+#: One configuration of each family.
+FAMILIES = {entry.id.rpartition("-")[0]: entry.values[0] for entry in expressible()}
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+
+def stated(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a configuration says, by the names of Megatron's arguments."""
+    rotary = config.get("rope_parameters") or {}
+    width = config.get("hidden_size", config.get("n_embd"))
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    epsilons = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    fields = {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_layers": config.get("num_hidden_layers", config.get("n_layer")),
+        "vocab_size": config["vocab_size"],
+        "layernorm_epsilon": next(
+            config[name] for name in epsilons if config.get(name)
+        ),
+        "untie_embeddings_and_output_weights": not config.get(
+            "tie_word_embeddings", config["model_type"].startswith("gpt")
+        ),
+        "rotary_base": rotary.get("rope_theta", 10000),
+        "rotary_percent": rotary.get("partial_rotary_factor", 1.0),
+        "num_experts": next(filter(None, map(config.get, _EXPERTS)), None),
+        "use_rope_scaling": rotary.get("rope_type") == "llama3",
+    }
+    groups = config.get("num_key_value_heads") or heads
+    if groups != heads and not config.get("kv_lora_rank"):
+        fields["num_query_groups"] = groups
+    return fields
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_megatron_builds_the_model_of_the_configuration(family, tmp_path):
+    config = FAMILIES[family]
+    model = from_hf(config)
+    run = [("--micro-batch-size", (1,)), ("--global-batch-size", (1,)), ("--bf16", ())]
+    text = array(family, [*model_flags(model, LENGTH), *run])
+    (tmp_path / "args.sh").write_text(text)
+    args = parsers.megatron(tmp_path, 1)
+    fields = stated(config)
+    if all(block.mlp.experts == 0 for block in model.towers[0].blocks()):
+        # The first layers are dense, and a drawn model may have no others.
+        fields["num_experts"] = None
+    for name, value in fields.items():
+        got = getattr(args, name)
+        same = got == value
+        if isinstance(value, float) and got is not None:
+            same = math.isclose(got, value)
+        assert same, (name, got, value)
+    built = parsers.megatron_model(args)
+    assert sum(p.numel() for p in built.parameters()) == model.parameters
+
+
+def test_enough_families_are_built():
+    assert len(FAMILIES) >= 20
+
+
+#: Rotary bases of flavors that are those of a later release of the same shape.
+OTHER_BASES = {"qwen3-235b-a22b": 5_000_000}
+#: Epsilons of norms that differ from those of the released configurations.
+OTHER_EPSILONS = {"deepseek-v3": 1e-5}
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+def test_torchtitan_builds_the_model_of_a_flavor(name):
+    model = architecture(name)
+    built, shape = parsers.torchtitan_model(*FLAVORS[name].split("/"))
+    assert sum(p.numel() for p in built.parameters()) == model.parameters
+    base = OTHER_BASES.get(name, model.details.rotary.base)
+    assert shape.rope_theta == base
+    epsilon = getattr(shape, "norm_eps", None) or shape.rms_norm_eps
+    assert epsilon == OTHER_EPSILONS.get(name, model.details.norm_epsilon)
