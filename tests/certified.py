@@ -65,9 +65,9 @@ def draw_timed(seed: int) -> Iterator[Problem]:
             problem = with_rules(source, problem)
         schedule = problem.job.schedule
         is_closed = schedule in ("1f1b", "gpipe") and problem.job.virtual_stages == (1,)
-        if not is_closed and schedule != "dualpipe-v":
-            if count_cases(problem) <= MOST_CASES:
-                yield problem
+        is_timed = not is_closed and schedule != "dualpipe-v"
+        if is_timed and count_cases(problem) <= MOST_CASES:
+            yield problem
 
 
 def with_rules(source: random.Random, problem: Problem) -> Problem:

@@ -22,7 +22,8 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "needs.weights", "needs.gradients", "granularity", "order", "units",
         "by_device.device", "device.name", "placement")
 # What objects hold: a value, = an object, + a list of values, # of objects,
-# % of lists, ? a value or a list of them, @ of lists; nothing depends on keys with a star.
+# % of lists, ? a value or a list of them, @ of lists; nothing depends on
+# keys with a star.
 KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?@]?)", keys))
         for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps

@@ -210,8 +210,7 @@ class Rules:
             if (name not in self.names
                     or (place == "v") != (name == "zb-v")
                     or v not in (self.chunks if name == "1f1b" else [fixed])
-                    or (schedule == "any" and v not in self.chunks)
-                    or (name == "1f1b" and v > 1 and count % blocks)):
+                    or (schedule == "any" and v not in self.chunks)):
                 return None
             return [named_passes(name, r, blocks, v, count)
                     for r in range(blocks)]

@@ -265,7 +265,7 @@ def test_the_bound_is_what_blocks_work() -> None:
     assert certificate["step_time_quanta"] == 260
     assert certificate["lower_bound_quanta"] == 240
     assert verify(problem, certificate).startswith("feasible, step time 260")
-    assert [x["prices"] for x in certificate["proof"]][0] == [[1, 4]]
+    assert certificate["proof"][0]["prices"] == [[1, 4]]
 
 
 @pytest.mark.parametrize(
