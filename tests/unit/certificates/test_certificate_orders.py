@@ -53,7 +53,13 @@ def verify(problem: Problem, certificate: dict[str, Any]) -> str:
 
 def pair(**job: Any) -> Problem:
     """Build four layers of 10 + 20 ns (10 for weights), 10 B and 4 B kept."""
-    cost = make_cost(10, 20, weight_backward_ns=10.0, weight_bytes=10, kept_bytes=4)
+    cost = make_cost(
+        *(10, 20),
+        weight_backward_ns=10.0,
+        weight_bytes=10,
+        kept_bytes=4,
+        working_bytes=job.pop("working_bytes", 0),
+    )
     fields = {"global_batch": 4, "memory_bytes": 10**6, "schedule": "any", **job}
     return make_problem(
         dict.fromkeys("abcd", cost),
@@ -205,6 +211,73 @@ def test_a_block_has_room_for_its_peak(memory_bytes: int, fits: bool) -> None:
     assert (scored(read(problem), split_plan("ab", "cd")) is not None) == fits
 
 
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(39, True), (38, False)])
+def test_a_block_has_room_for_all_its_chunks(memory_bytes: int, fits: bool) -> None:
+    """Of 10 + 10 B, four passes of 4 B in flight, and 3 B that a layer works with."""
+    problem = pair(
+        virtual_stages=(2,), global_batch=2, memory_bytes=memory_bytes, working_bytes=3
+    )
+    plan = split_plan("a", "b", "c", "d", virtual_stages=2, order="1f1b")
+    assert (scored(read(problem), plan) is not None) == fits
+
+
+def test_one_block_does_not_run_chunks() -> None:
+    """Of a plan that has as many stages as chunks."""
+    problem = pair(virtual_stages=(2,), global_batch=1)
+    plan = plan_to_json(split_plan("ab", "cd"))
+    fields = {"virtual_stages": 2, "order": [["0F0", "1F0", "1B0", "0B0"]]}
+    with pytest.raises(check.RejectedError, match="chunks or passes"):
+        check.score(read(problem), plan | fields)
+
+
+def wide(*strategies: Strategy, **job: Any) -> tuple[Problem, Plan]:
+    """Build a V of four chunks on two blocks of two devices, of such strategies."""
+    costs = tuple(
+        make_cost(
+            10, 20, tp=tp, samples=samples, weight_bytes=40, weight_backward_ns=5.0
+        )
+        for tp, samples in ((1, 1), (2, 2), (1, 2))
+    )
+    problem = make_problem(
+        dict.fromkeys("abcd", costs),
+        edge=30,
+        topology=replace(make_levels((2, 3.0, 1e9), (2, 7.0, 1e9)), algorithms="nccl"),
+        global_batch=4,
+        micro_batches=(2,),
+        schedule="any",
+        virtual_stages=(1, 2),
+        **job,
+    )
+    stages = zip("abcd", strategies, strict=True)
+    plan = make_plan(*stages, micro_batch=2)
+    fields = {"virtual_stages": 2, "placement": "v", "order": "zb-v"}
+    return problem, replace(plan, **fields)
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.parametrize("last", [Strategy(tp=2), Strategy(dp=2)])
+def test_what_a_turn_and_the_gradients_of_weights_take(
+    last: Strategy, zero: int
+) -> None:
+    first = Strategy(dp=2, zero=zero)
+    last = replace(last, zero=zero)
+    problem, plan = wide(first, first, last, last, zero=(0, 2, 3))
+    expected = score(problem, plan)
+    assert expected.feasible
+    assert scored(read(problem), plan) == expected.step_quanta
+
+
+def test_chunks_of_a_block_have_as_many_devices() -> None:
+    problem, plan = wide(*[Strategy(dp=2)] * 4)
+    document = plan_to_json(plan)
+    assert check.score(read(problem), document)
+    narrow = document["stages"][3] | {"devices": 1}
+    narrow["strategy"] = narrow["strategy"] | {"dp": 1}
+    document["stages"][3] = narrow
+    with pytest.raises(check.RejectedError, match="stage 4 is illegal"):
+        check.score(read(problem), document)
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_what_recomputes_fully_is_not_split(recompute: str) -> None:
     cost = make_cost(10, 20, activations=kept_or_full(4, 1))
@@ -255,6 +328,17 @@ def test_plans_take_what_nest_says(seed: int) -> None:
 
 
 # Bounds
+
+
+def test_blocks_share_time_where_there_are_too_many_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nest.certificates.stages.MOST_PACKED", 4)
+    problem = pair()
+    plan = split_plan("ab", "cd", order="zb-h1")
+    certificate = certify(problem, plan, encode(problem))
+    assert certificate["lower_bound_quanta"] == 240
+    verify(problem, certificate)
 
 
 def test_the_bound_is_what_blocks_work() -> None:

@@ -933,18 +933,11 @@ def test_no_mutation_of_none_is_believed() -> None:
 # What is covered
 
 
-def with_job(**fields: Any) -> Callable[[Problem], Problem]:
-    return lambda problem: replace(problem, job=replace(problem.job, **fields))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda p: replace(p, preset="nest-artifact"),
          "preset: expected standard, for a certificate, got nest-artifact"),
-        (with_job(schedule="dualpipe-v"),
-         "job.schedule: expected 1f1b or gpipe or zb-h1 or zb-v or any, for a "
-         "certificate, got dualpipe-v; change or remove it"),
         (lambda p: replace(
             p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
          "problem.cluster.topology.algorithms: expected nccl, for a "
