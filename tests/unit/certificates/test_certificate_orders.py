@@ -386,6 +386,13 @@ def test_that_nothing_fits_is_certified(
         certify_infeasible(pair(schedule=schedule, memory_bytes=28))
 
 
+def test_a_plan_that_fills_the_memory_fits() -> None:
+    """A stage of 20 B, and two micro-batches of 8 B in flight, under 1F1B."""
+    certify_infeasible(pair(schedule="1f1b", memory_bytes=35))
+    with pytest.raises(InvalidPlanError):
+        certify_infeasible(pair(schedule="1f1b", memory_bytes=36))
+
+
 def test_jobs_with_chunks_have_cases_of_both_kinds() -> None:
     job = {"schedule": "1f1b"}
     kinds = {
