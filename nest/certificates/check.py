@@ -268,18 +268,18 @@ def run(split, chunks, places, at_block, lists):
                 same = one[:3] == two[:3] and one[4] == two[4]
                 near_by[-1] = (None if at_block[i] == at_block[j] and same
                                else places[j])
-        found = split.chunk(shape, groups, ends, moves, places[i][0], *near_by)
-        if not found:
+        terms_of_chunk = split.chunk(shape, groups, ends, moves, places[i][0], *near_by)
+        if not terms_of_chunk:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
-        terms.append(found)
+        terms.append(terms_of_chunk)
     syncs, f, g = [], *zip(*(x[:2] for x in terms))
     times = [{"F": x[0], "B": x[1], "I": x[1] - x[4], "W": x[4]}
              for x in terms]
-    kept = [x[6] for x in terms]
-    found = 0, [split.flight(len(lists) - r) * x for r, x in enumerate(kept)]
-    if split.case.timed and not (found := replay(lists, times, kept)):
+    bytes_kept = [x[6] for x in terms]
+    timeline = 0, [split.flight(len(lists) - r) * x for r, x in enumerate(bytes_kept)]
+    if split.case.timed and not (timeline := replay(lists, times, bytes_kept)):
         raise RejectedError("plan: passes wait for each other")
-    for r, peak in enumerate(found[1]):
+    for r, peak in enumerate(timeline[1]):
         own = [x for x, block in zip(terms, at_block) if block == r]
         held = peak + sum(x[5] for x in own) + max(x[7] for x in own)
         if held > split.room(places[r][0] % split.problem.period, places[r][1]):
@@ -288,7 +288,7 @@ def run(split, chunks, places, at_block, lists):
         syncs.append(sum(x[2] for x in own) + sync - min(
             split.hidden(sync), sum(x[1] for x in own)))
     if split.case.timed:
-        return found[0] + max(syncs)
+        return timeline[0] + max(syncs)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))
     return sum(f) + sum(g) + (split.count - 1) * pace + max(syncs)
 

@@ -94,15 +94,15 @@ def listed_passes(texts, chunks, count):
     """
     passes, kinds = [], defaultdict(str)
     for text in texts:
-        found = fullmatch("([0-9]{1,9})([FBIW])([0-9]{1,9})", text)
-        if not found:
+        match = fullmatch("([0-9]{1,9})([FBIW])([0-9]{1,9})", text)
+        if not match:
             return None
-        passes.append((int(found[1]), found[2], int(found[3])))
-        kinds[passes[-1][0], passes[-1][2]] += found[2]
+        passes.append((int(match[1]), match[2], int(match[3])))
+        kinds[passes[-1][0], passes[-1][2]] += match[2]
     right = {*product(chunks, range(count))} == {*kinds}
     return passes if right and {*kinds.values()} <= {"FB", "FIW"} else None
 
-def replay(lists, times, kept):
+def replay(lists, times, bytes_kept):
     """Return when the last pass ends, and what each block keeps at its peak.
 
     Times of chunks by kind of pass. None if passes wait for each other.
@@ -132,7 +132,7 @@ def replay(lists, times, kept):
     for passes in lists:
         held = peak = 0
         for chunk, kind, _ in passes:
-            held += {"F": kept[chunk], "I": 0}.get(kind, -kept[chunk])
+            held += {"F": bytes_kept[chunk], "I": 0}.get(kind, -bytes_kept[chunk])
             peak = max(peak, held)
         peaks.append(peak)
     return None if any(todo) else (max(free), peaks)

@@ -155,18 +155,18 @@ class Stages:
         and backward) of what changes its layout inside.
         """
         n = devices_of(ends[0])
-        found = self.chunk(shape, layers, ends, moves, k,
+        terms = self.chunk(shape, layers, ends, moves, k,
                            before and (k - before, before),
                            after and (k + n, after))
-        if not found:
+        if not terms:
             return None
-        f, g, update, sync, _, fixed, retained, work = found
+        f, g, update, sync, _, fixed, retained, work = terms
         held = fixed + work + self.flight(position) * retained
         if held > self.room(k % self.problem.period, n):
             return None
         return f, g, update + sync - min(self.hidden(sync), g)
 
-    def chunk(self, shape, layers, ends, moves, k, front, behind):
+    def chunk(self, shape, layers, ends, moves, k, before, after):
         """Return the terms of a chunk, with what it receives.
 
         Between blocks, as (offset, devices), or none. The block itself is one
@@ -181,10 +181,10 @@ class Stages:
         for size, *shards in moves:
             f, g = (x + self.receive((size,), y, k, n, k, n)
                     for x, y in zip((f, g), shards))
-        if front:
-            f += self.receive(enter, wide[0], k, n, *front)
-        if behind:
-            g += self.receive(leave, wide[1], k, n, *behind)
+        if before:
+            f += self.receive(enter, wide[0], k, n, *before)
+        if after:
+            g += self.receive(leave, wide[1], k, n, *after)
         return f, g, *rest
 
     def layered(self, u, v, n, position, steps=0):
@@ -255,9 +255,9 @@ class Stages:
                 for i in range(len(total)))]
         fewest = {}
         for x in sets:
-            found = [fewest[y] + n for n, z in fillings if (y := tuple(
+            sums = [fewest[y] + n for n, z in fillings if (y := tuple(
                 max(a - b, 0) for a, b in zip(x, z))) != x]
-            fewest[x] = min(found, default=NEVER) if any(x) else 0
+            fewest[x] = min(sums, default=NEVER) if any(x) else 0
         return min(fewest[sets[-1]], NEVER)
 
     def leanest(self, kind, n):
