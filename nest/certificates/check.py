@@ -280,13 +280,13 @@ def run(split, chunks, places, at_block, lists):
     if split.case.timed and not (timeline := replay(lists, times, bytes_kept)):
         raise RejectedError("plan: passes wait for each other")
     for r, peak in enumerate(timeline[1]):
-        own = [x for x, block in zip(terms, at_block) if block == r]
-        held = peak + sum(x[5] for x in own) + max(x[7] for x in own)
+        of_block = [x for x, block in zip(terms, at_block) if block == r]
+        held = peak + sum(x[5] for x in of_block) + max(x[7] for x in of_block)
         if held > split.room(places[r][0] % split.problem.period, places[r][1]):
             raise RejectedError(f"plan: block {r + 1} is too large")
-        sync = sum(x[3] for x in own)
-        syncs.append(sum(x[2] for x in own) + sync - min(
-            split.hidden(sync), sum(x[1] for x in own)))
+        sync = sum(x[3] for x in of_block)
+        syncs.append(sum(x[2] for x in of_block) + sync - min(
+            split.hidden(sync), sum(x[1] for x in of_block)))
     if split.case.timed:
         return timeline[0] + max(syncs)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))

@@ -58,13 +58,13 @@ def zero_bubble(r, blocks, count):
 
 def zero_bubble_v(r, blocks, count):
     """Return the passes of a block under zb-v."""
-    most, left = max(count, 2 * blocks - 1), blocks - r
-    words = ["Fa"] * (2 * left - 1) + ["Fb", "Fa"] * r
-    words += ["Fb", "Ib", "Wb"] * left
-    for _ in range(most - blocks):
-        words += ["Fa"] * (words.count("Fa") < most)
+    max_passes, later_blocks = max(count, 2 * blocks - 1), blocks - r
+    words = ["Fa"] * (2 * later_blocks - 1) + ["Fb", "Fa"] * r
+    words += ["Fb", "Ib", "Wb"] * later_blocks
+    for _ in range(max_passes - blocks):
+        words += ["Fa"] * (words.count("Fa") < max_passes)
         words += ["Ia", "Wa", "Fb", "Ib", "Wb"]
-    words += ["Ia", "Ib"] * r + ["Ia", "Wa"] * left + ["Wb"] * r + ["Wa"] * r
+    words += ["Ia", "Ib"] * r + ["Ia", "Wa"] * later_blocks + ["Wb"] * r + ["Wa"] * r
     chunks, ran, passes = {"a": r, "b": 2 * blocks - 1 - r}, Counter(), []
     for word in words:
         passes.append((chunks[word[1]], word[0], ran[word]))
@@ -196,30 +196,30 @@ class Rules:
         As (chunk, F, B, I or W, micro-batch). None if it does not.
         """
         v, order = plan.get("virtual_stages", 1), plan.get("order")
-        place, chunks = plan.get("placement", "loop"), len(plan["stages"])
+        location, chunks = plan.get("placement", "loop"), len(plan["stages"])
         blocks, rest = divmod(chunks, max(v, 1))
         schedule = self.job.get("schedule", "1f1b")
         leaves = schedule == "any" or type(schedule) is list
         if (rest or not v or (v > 1 and blocks < 2)
-                or place not in ("loop", "v")
+                or location not in ("loop", "v")
                 or (not leaves and order is not None)):
             return None
         name = order if leaves else schedule
         if type(name) is str:
             fixed = 1 + (name == "zb-v")
             if (name not in self.names
-                    or (place == "v") != (name == "zb-v")
+                    or (location == "v") != (name == "zb-v")
                     or v not in (self.chunks if name == "1f1b" else [fixed])
                     or (schedule == "any" and v not in self.chunks)):
                 return None
             return [named_passes(name, r, blocks, v, count)
                     for r in range(blocks)]
         if (schedule != "any" or type(name) is not list or len(name) != blocks
-                or v not in self.chunks or (place == "v" and v != 2)):
+                or v not in self.chunks or (location == "v" and v != 2)):
             return None
-        own = [[i for i in range(chunks) if block_of(plan, i) == r]
+        members = [[i for i in range(chunks) if block_of(plan, i) == r]
                for r in range(blocks)]
-        lists = [listed_passes(x, y, count) for x, y in zip(name, own)]
+        lists = [listed_passes(x, y, count) for x, y in zip(name, members)]
         return None if None in lists else lists
 
     def includes(self, case):

@@ -22,6 +22,7 @@ class Stages:
             devices_of, problem.rules.choices(case))}
         self.rules = problem.rules
         self.pitch = problem.devices // case.replicas
+        self.widths = sorted(x for x in self.sizes if x <= self.pitch)
         self.starts = [r * self.pitch for r in range(case.replicas)]
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
@@ -247,9 +248,9 @@ class Stages:
         if prod(x + 1 for x in total) > MOST_PACKED:
             return self.pooled(bound)
         sets = [*product(*(range(x + 1) for x in total))]
-        for n in sorted(x for x in self.sizes if x <= self.pitch):
-            least = [self.leanest(kind, n) for kind in range(len(total))]
-            fits = {x for x in sets if self.holds(x, least, bound)}
+        for n in self.widths:
+            min_terms = [self.leanest(kind, n) for kind in range(len(total))]
+            fits = {x for x in sets if self.holds(x, min_terms, bound)}
             fillings += [(n, x) for x in fits if not any(
                 (*x[:i], x[i] + 1, *x[i + 1:]) in fits
                 for i in range(len(total)))]
@@ -270,22 +271,21 @@ class Stages:
         return [min(x, default=NEVER) for x in (work, held, [
             y[3] for _, y in rows])]
 
-    def holds(self, layers, least, bound):
+    def holds(self, layers, min_terms, bound):
         """Whether a block has so many layers of every kind."""
-        own = [(c, *x) for c, x in zip(layers, least) if c]
-        held = sum(c * held for c, _, held, _ in own)
-        held += max((busy for *_, busy in own), default=0)
+        amounts = [(c, *x) for c, x in zip(layers, min_terms) if c]
+        held = sum(c * held for c, _, held, _ in amounts)
+        held += max((busy for *_, busy in amounts), default=0)
         return (held <= self.problem.room
-                and sum(c * work for c, work, *_ in own) < bound)
+                and sum(c * work for c, work, *_ in amounts) < bound)
 
     def pooled(self, bound):
         """Return fewest devices, of blocks that share time and memory."""
         work = held = 0
         for kind, c in enumerate(self.problem.counts[-1]):
-            least = [(n, *self.leanest(kind, n)) for n in self.sizes
-                     if n <= self.pitch]
-            work += c * min((n * x for n, x, *_ in least), default=NEVER)
-            held += c * min((n * x for n, _, x, _ in least), default=NEVER)
+            min_terms = [(n, *self.leanest(kind, n)) for n in self.widths]
+            work += c * min((n * x for n, x, *_ in min_terms), default=NEVER)
+            held += c * min((n * x for n, _, x, _ in min_terms), default=NEVER)
         return min(NEVER, max(up(work, bound - 1) if bound > 1 else 0,
                               up(held, self.problem.room or 1)))
 

@@ -168,7 +168,7 @@ def least_devices(
     if math.prod(shape) > MAX_PACKED:
         return 0.0
     sets = np.indices(shape).reshape(len(shape), -1)
-    least = np.where(sets.any(axis=0), np.inf, 0.0)
+    min_devices = np.where(sets.any(axis=0), np.inf, 0.0)
     fillings: list[tuple[float, Ints]] = []
     for width in np.unique(choices.devices).tolist():
         largest = _largest_sets(choices, width, sets, shape)
@@ -178,12 +178,12 @@ def least_devices(
             rest = np.maximum(sets - layers[:, None], 0)
             fillings.append((width, np.ravel_multi_index(tuple(rest), shape)))
     for _ in range(int(counts.sum()) if max_blocks is None else max_blocks):
-        before = least.copy()
+        before = min_devices.copy()
         for width, rest in fillings:
-            np.minimum(least, before[rest] + width, out=least)
-        if (least == before).all():
+            np.minimum(min_devices, before[rest] + width, out=min_devices)
+        if (min_devices == before).all():
             break
-    return float(least[-1])
+    return float(min_devices[-1])
 
 
 def _largest_sets(
@@ -199,9 +199,9 @@ def _largest_sets(
     np.minimum.at(held, kinds, (choices.static + choices.kept_share)[rows])
     np.minimum.at(working, kinds, choices.working[rows])
     needs = np.zeros((2, sets.shape[1]))
-    for kind, number in enumerate(sets):
-        has = number > 0
-        needs[0, has] += held[kind] * number[has]
+    for kind, num_layers in enumerate(sets):
+        has = num_layers > 0
+        needs[0, has] += held[kind] * num_layers[has]
         needs[1, has] = np.maximum(needs[1, has], working[kind])
     fits = (needs.sum(axis=0) <= 1 + ROUNDING).reshape(shape)
     is_largest = fits.copy()
