@@ -256,19 +256,20 @@ def score(problem, plan):
     return run(split, chunks, [(offsets[r], devices[r]) for r in at_block],
                at_block, lists)
 
-def run(split, chunks, places, at_block, lists):
+def run(split, chunks, locations, at_block, lists):
     """Return the step time of chunks at places, if their blocks have room."""
     terms = []
     for i, (shape, groups, ends, moves) in enumerate(chunks):
         near_by = []
-        for j, own, other in (i - 1, 0, 1), (i + 1, 1, 0):
+        for j, end, other in (i - 1, 0, 1), (i + 1, 1, 0):
             near_by.append(None)
             if 0 <= j < len(chunks):
-                one, two = ends[own], chunks[j][2][other]
+                one, two = ends[end], chunks[j][2][other]
                 same = one[:3] == two[:3] and one[4] == two[4]
                 near_by[-1] = (None if at_block[i] == at_block[j] and same
-                               else places[j])
-        terms_of_chunk = split.chunk(shape, groups, ends, moves, places[i][0], *near_by)
+                               else locations[j])
+        terms_of_chunk = split.chunk(
+            shape, groups, ends, moves, locations[i][0], *near_by)
         if not terms_of_chunk:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
         terms.append(terms_of_chunk)
@@ -282,7 +283,7 @@ def run(split, chunks, places, at_block, lists):
     for r, peak in enumerate(timeline[1]):
         of_block = [x for x, block in zip(terms, at_block) if block == r]
         held = peak + sum(x[5] for x in of_block) + max(x[7] for x in of_block)
-        if held > split.room(places[r][0] % split.problem.period, places[r][1]):
+        if held > split.room(locations[r][0] % split.problem.period, locations[r][1]):
             raise RejectedError(f"plan: block {r + 1} is too large")
         sync = sum(x[3] for x in of_block)
         syncs.append(sum(x[2] for x in of_block) + sync - min(

@@ -59,16 +59,16 @@ def zero_bubble(r, blocks, count):
 def zero_bubble_v(r, blocks, count):
     """Return the passes of a block under zb-v."""
     max_passes, later_blocks = max(count, 2 * blocks - 1), blocks - r
-    words = ["Fa"] * (2 * later_blocks - 1) + ["Fb", "Fa"] * r
-    words += ["Fb", "Ib", "Wb"] * later_blocks
+    labels = ["Fa"] * (2 * later_blocks - 1) + ["Fb", "Fa"] * r
+    labels += ["Fb", "Ib", "Wb"] * later_blocks
     for _ in range(max_passes - blocks):
-        words += ["Fa"] * (words.count("Fa") < max_passes)
-        words += ["Ia", "Wa", "Fb", "Ib", "Wb"]
-    words += ["Ia", "Ib"] * r + ["Ia", "Wa"] * later_blocks + ["Wb"] * r + ["Wa"] * r
+        labels += ["Fa"] * (labels.count("Fa") < max_passes)
+        labels += ["Ia", "Wa", "Fb", "Ib", "Wb"]
+    labels += ["Ia", "Ib"] * r + ["Ia", "Wa"] * later_blocks + ["Wb"] * r + ["Wa"] * r
     chunks, ran, passes = {"a": r, "b": 2 * blocks - 1 - r}, Counter(), []
-    for word in words:
-        passes.append((chunks[word[1]], word[0], ran[word]))
-        ran[word] += 1
+    for label in labels:
+        passes.append((chunks[label[1]], label[0], ran[label]))
+        ran[label] += 1
     return [x for x in passes if x[2] < count]
 
 def named_passes(name, r, blocks, v, count):

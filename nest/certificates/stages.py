@@ -235,8 +235,8 @@ class Stages:
         """Find where blocks of n devices can start; return that of all replicas."""
         ks = range(0, self.pitch - n + 1, gcd(*self.sizes))
         self.offsets[n] = {x % self.problem.period for x in ks}
-        self.places[n] = frozenset(map(self.alone, ks))
-        return self.places[n]
+        starts = self.places[n] = frozenset(map(self.alone, ks))
+        return starts
 
     def packed(self, bound):
         """Return the fewest devices of blocks that hold all layers.
