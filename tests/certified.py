@@ -46,6 +46,30 @@ def covered(problem: Problem) -> Problem | None:
     return replace(problem, cluster=cluster, job=job)
 
 
+def draw_timed(seed: int) -> Iterator[Problem]:
+    """Yield random problems some of whose plans are timed pass by pass."""
+    source = random.Random(seed)
+    while True:
+        drawn = draw_problem(
+            source,
+            "standard",
+            most_devices=4,
+            most_layers=5,
+            orders=source.random() < 0.6,
+        )
+        topology = drawn.cluster.topology
+        if isinstance(topology, Hierarchy):
+            topology = replace(topology, algorithms="nccl")
+        problem = replace(drawn, cluster=replace(drawn.cluster, topology=topology))
+        if source.random() < 0.35:
+            problem = with_rules(source, problem)
+        schedule = problem.job.schedule
+        is_closed = schedule in ("1f1b", "gpipe") and problem.job.virtual_stages == (1,)
+        is_timed = not is_closed and schedule != "dualpipe-v"
+        if is_timed and count_cases(problem) <= MOST_CASES:
+            yield problem
+
+
 def with_rules(source: random.Random, problem: Problem) -> Problem:
     """Return a problem with some rules about whole plans."""
     job, kinds = problem.job, [kind.name for kind in problem.graph.kinds]

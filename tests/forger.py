@@ -25,13 +25,15 @@ from msgspec.structs import replace
 
 from nest.certificates import check, documents, prices
 from nest.certificates.certify import certify, certify_infeasible
+from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.errors import NestError, UnsupportedProblemError
 from nest.ir import Plan, Problem
 from nest.ir.io import convert, decode_problem, encode
 from nest.solvers.base import SolveOptions
 from nest.solvers.registry import get_solver
-from tests.certified import draw_covered, is_covered
+from tests.certified import draw_covered, draw_timed
+from tests.independent.enumerator import plans as list_plans
 from tests.independent.generate import (
     draw_plan,
     enlarged,
@@ -43,6 +45,9 @@ from tests.strategies import count_plans
 
 #: Plans of a problem, at most.
 MOST_PLANS = 300
+
+#: Plans of a problem whose plans may have any order, at most.
+MOST_LISTED = 150
 
 #: How many times as long a problem may take.
 FACTORS = (1, 7, 1001, 100_003, 10_000_019, 3 * 10**8)
@@ -63,10 +68,14 @@ Document = dict[str, Any]
 # Problems
 
 
-def draw(random: Random) -> Iterator[Problem]:
-    """Yield problems of all magnitudes, with memory for one plan or all."""
-    for problem in draw_covered(random.getrandbits(64)):
-        if not 2 <= count_plans(problem) <= MOST_PLANS:
+def draw(random: Random, timed: bool = False) -> Iterator[Problem]:
+    """Yield problems of all magnitudes, with memory for one plan or all.
+
+    Or some with plans that are timed pass by pass.
+    """
+    problems, most = (draw_timed, 60) if timed else (draw_covered, MOST_PLANS)
+    for problem in problems(random.getrandbits(64)):
+        if not 2 <= count_plans(problem) <= most:
             continue
         plan = draw_plan(random, problem)
         try:
@@ -123,7 +132,16 @@ def memory_bytes(problem: Problem, plan: Plan) -> int:
 
 
 def best_plan(problem: Problem) -> Plan | None:
-    """Return the best plan of all."""
+    """Return the best plan of all; of any order, of those with a name or in turn."""
+    if problem.job.schedule == "any":
+        plans = itertools.chain(list_plans(problem), list_plans(problem, listed=True))
+        listed = list(itertools.islice(plans, MOST_LISTED + 1))
+        if len(listed) > MOST_LISTED:
+            raise ValueError("too many plans")
+        model = CostModel(problem)
+        scored = [(score(problem, x, model), x) for x in listed]
+        fitting = [(x.step_quanta, i) for i, (x, _) in enumerate(scored) if x.feasible]
+        return scored[min(fitting)[1]][1] if fitting else None
     plan = get_solver("brute")().solve(problem, SolveOptions()).plan
     return plan and bare(plan)
 
@@ -233,7 +251,7 @@ def written(case: Case, random: Random) -> Iterator[Document]:
         return  # the search would be too long, or a time is
     for _ in range(4):
         plan = draw_plan(random, case.problem)
-        if plan is not None and is_covered(plan):
+        if plan is not None:
             try:
                 yield certify(case.problem, plan, encode(case.problem))
             except NestError:
@@ -387,9 +405,11 @@ def neighbors(random: Random, case: Case) -> Iterator[Problem]:
 class Forger:
     """Forges certificates of problems, one after the other."""
 
-    def __init__(self, seed: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, seed: int, folder: Path | None = None, timed: bool = False
+    ) -> None:
         self.random = Random(f"forger {seed}")
-        self.problems = draw(self.random)
+        self.problems = draw(self.random, timed)
         self.folder = folder
         self.counts: Counter[str] = Counter()
         self.others: list[Document] = []
@@ -464,7 +484,9 @@ def main(arguments: list[str]) -> int:
     numbers = [*map(int, arguments)]
     count, seed = [*numbers, *(100, 0)[len(numbers) :]]
     forger = Forger(seed, Path(".hypothesis", "forged"))
-    forger.look(count)
+    forger.look((count + 1) // 2)
+    forger.problems = draw(forger.random, timed=True)
+    forger.look(count // 2)
     for name, number in sorted(forger.counts.items()):
         print(f"{name:28} {number:8}")
     forged = sum(n for name, n in forger.counts.items() if "forged " in name)

@@ -124,7 +124,7 @@ def certify_infeasible(
             ) from error
         why = f"the search would have more than {check.MOST_LABELS} labels"
         if len(error.args) > 2:
-            why = "with a strategy per layer the bounds leave some that may"
+            why = "the bounds leave some that may"
         raise UnsupportedProblemError(
             f"{problem.name}: no certificate that no plan fits: {why}"
         ) from error
@@ -176,21 +176,34 @@ def _step_quanta(problem: Problem, plan: Plan) -> int:
 
 def _prove(problem: Prices, step_quanta: int) -> tuple[int, list[dict[str, Any]]]:
     """Return the best bound found, with its proof split by split."""
+    cases = problem.rules.cases()
     best = step_quanta
+    for case in cases:
+        if case.timed:
+            best = _packed_bound(check.Split(problem, case), best)
     for gap in GAPS:
         bound = best - int(best * gap)
         while True:
             try:
-                return bound, [
-                    prove_split(problem, split, bound)
-                    for split in problem.rules.cases()
-                ]
+                return bound, [prove_split(problem, split, bound) for split in cases]
             except check.RejectedError as error:
                 if len(error.args) == 1:
                     break
                 # A plan that takes less: no larger bound holds.
                 best = bound = min(bound, error.args[1])
     raise AssertionError("a bound of 0 needs no proof")
+
+
+def _packed_bound(split: check.Split, best: int) -> int:
+    """Return the largest bound, up to the best known, that blocks do not meet."""
+    low, high = 0, best
+    while low < high:
+        middle = (low + high + 1) // 2
+        if split.packed(middle) > split.pitch:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
@@ -212,7 +225,8 @@ def prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
 
 def _prove_split(problem: Prices, key: ProofCase, bound: int) -> dict[str, Any]:
     split = check.Split(problem, key)
-    edges, high = split.bounds(bound), (bound - 1) // split.count
+    edges = [] if key.timed else split.bounds(bound)
+    high = (bound - 1) // split.count
     prices: list[tuple[int, int | None]] = []
     while edges and len(prices) < MOST_PRICES:
         price, cost = _best_price(split, edges, bound, high)

@@ -4,15 +4,16 @@ Or that no plan fits: see docs/certificates.md. Needs six files beside this one
 and the standard library. Exit code 0: verified, 1: rejected, 2: bad input.
 """
 import sys
-from math import gcd
+from itertools import accumulate
 from operator import add, le, mul
 
 from .documents import BadInputError, parse, read
 from .prices import NEVER, Problem
-from .rules import FIELDS, ProofCase, devices_of, up
+from .rules import CLOSED, FIELDS, WHOLE, ProofCase, block_of, devices_of, replay, up
 from .stages import Stages
 
 MOST_LABELS, MOST_STAGES = 100_000, 2**20  # of the proof of a split
+MOST_PASSES = 2**20  # forward, of a plan that is timed pass by pass
 
 class RejectedError(Exception):
     """The certificate does not hold; maybe with a faster plan's time.
@@ -39,16 +40,11 @@ class Split(Stages):
         As (set in front, set with it, devices, least load).
         """
         p, P, most = self.problem, self.pitch, (bound - 1) // self.count
-        last, light, self.places, few = len(p.sets) - 1, {}, {}, self.flight(1)
-        self.offsets = {}
+        last, light, few = len(p.sets) - 1, {}, self.flight(1)
         least = [[[NEVER] * len(p.costs)] * 2]
-        sizes = {*map(devices_of, self.rules.choices(self.case))}
-        for n in sorted(sizes):
+        for n in sorted(self.sizes):
             if n <= P:
-                ks = range(0, P - n + 1, gcd(*sizes))
-                self.offsets[n] = {x % p.period for x in ks}
-                starts = frozenset(map(self.alone, ks))
-                self.places[n] = starts
+                starts = self.spread(n)
                 rows = [x for y in {False, self.rules.apart} for x in p.rows(
                     self.case, n, starts, y)[1]]
                 kinds = [[x for x in kind if x] or [(NEVER, NEVER, 0, 0)]
@@ -108,7 +104,15 @@ class Split(Stages):
         return min(high, up(gap, more) - 1) if more else high
 
     def prove(self, bound, prices):
-        """Return what the cheapest paths cost, and the labels of the rest."""
+        """Return what the cheapest paths cost, and the labels of the rest.
+
+        Of plans that are timed pass by pass the fewest devices cost 1 each.
+        """
+        if self.case.timed:
+            fewest = self.packed(bound)
+            if fewest <= self.pitch:
+                raise RejectedError("proof: blocks may take less", 0, None)
+            return [[1, fewest] if fewest < NEVER else [0, None]], 0
         edges, high, costs = self.bounds(bound), (bound - 1) // self.count, []
         for price in prices:
             cost = self.cheapest(edges, price)[-1]
@@ -196,51 +200,98 @@ class Split(Stages):
 
 def score(problem, plan):
     """Return the step time of a plan in quanta."""
-    stages, rules, at, k, loads = plan["stages"], problem.rules, 0, 0, []
+    stages, rules, at, chunks = plan["stages"], problem.rules, 0, []
+    v = plan.get("virtual_stages", 1)
     chosen = [[tuple(s.get(y, False) if y == FIELDS[4] else s[y]
                      for y in FIELDS) for s in (
                          x["strategies"] if "strategies" in x
                          else [x["strategy"]] * len(x["layers"]))]
               for x in stages]
+    even = problem.job.get("even_layers", False) and len(stages)
+    timed = v > 1 or problem.job.get("schedule", "1f1b") not in CLOSED
     case = ProofCase(
         plan["replicas"], plan["micro_batch"],
         tuple(sorted(plan.get("overlap", ()))),
         plan.get("distributed_optimizer", False),
-        rules.common(chosen[0][0]),
-        len(stages) if problem.job.get("even_layers") else 0)
+        rules.common(chosen[0][0]), 0 if timed else even, timed)
     if not rules.batches(*case[:2]):
         raise RejectedError("plan: replicas and samples that the job has not")
     if not rules.includes(case):
         raise RejectedError("plan: overlap or shared strategies that the job "
                             "has not")
-    split = Split(problem, case)
-    devices = [0, *(x["devices"] for x in stages), 0]
+    split = Stages(problem, case)
+    if timed and len(stages) * split.count > MOST_PASSES:
+        raise RejectedError("plan: too many passes")
+    lists = rules.passes(plan, split.count if timed else 0)
+    if lists is None:
+        raise RejectedError("plan: chunks or passes that the job has not")
+    at_block = [block_of(plan, i) for i in range(len(stages))]
+    devices = [x["devices"] for x in stages]
+    offsets = [0, *accumulate(devices[:len(lists)])]
     for i, (x, strategies) in enumerate(zip(stages, chosen)):
         layers = [problem.layers.get(y, -1) for y in x["layers"]]
         own = sum({1 << max(y, 0) for y in layers})
-        v = problem.at.get(problem.sets[at] | own, 0)
-        found = None
-        if (min(layers) >= 0 and problem.sets[v] - problem.sets[at] == own
-                and v in problem.after(at, case.stages)
+        end = problem.at.get(problem.sets[at] | own, 0)
+        found, r = None, at_block[i]
+        if (min(layers) >= 0 and problem.sets[end] - problem.sets[at] == own
+                and end in problem.after(at, even)
                 and len(layers) == own.bit_count() == len(strategies)
-                and sum(devices) <= split.pitch
+                and offsets[-1] <= split.pitch and devices[i] == devices[r]
                 and all(devices_of(y) == x["devices"]
                         and rules.legal(y, case)
                         and rules.common(y) == case.shared
-                        and rules.several(y, case, len(stages) == 1)
+                        and rules.several(y, case, len(lists) == 1, v)
+                        and (y[6] not in WHOLE or not any(
+                            chunk == i and kind in "IW"
+                            for chunk, kind, _ in lists[r]))
                         for y in strategies)):
-            found = split.mixed(
-                problem.shape(at, v),
-                *problem.inside(dict(zip(layers, strategies))),
-                k, len(stages) - i, devices[i], devices[i + 2])
+            groups, ends, moves = problem.inside(dict(zip(layers, strategies)))
+            chunks.append((problem.shape(at, end), groups, ends, moves))
+            found = True
         if not found:
             raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
-        loads, at, k = [*loads, found], v, k + x["devices"]
-    if at + 1 < len(problem.sets) or not rules.suits(case, len(stages)):
+        at = end
+    if at + 1 < len(problem.sets) or not rules.suits(case, len(lists)):
         raise RejectedError("plan: not all layers, or the wrong stages")
-    f, g, y = zip(*loads)
+    return run(split, chunks, [(offsets[r], devices[r]) for r in at_block],
+               at_block, lists)
+
+def run(split, chunks, locations, at_block, lists):
+    """Return the step time of chunks at places, if their blocks have room."""
+    terms = []
+    for i, (shape, groups, ends, moves) in enumerate(chunks):
+        near_by = []
+        for j, end, other in (i - 1, 0, 1), (i + 1, 1, 0):
+            near_by.append(None)
+            if 0 <= j < len(chunks):
+                one, two = ends[end], chunks[j][2][other]
+                same = one[:3] == two[:3] and one[4] == two[4]
+                near_by[-1] = (None if at_block[i] == at_block[j] and same
+                               else locations[j])
+        terms_of_chunk = split.chunk(
+            shape, groups, ends, moves, locations[i][0], *near_by)
+        if not terms_of_chunk:
+            raise RejectedError(f"plan: stage {i + 1} is illegal or too large")
+        terms.append(terms_of_chunk)
+    syncs, f, g = [], *zip(*(x[:2] for x in terms))
+    times = [{"F": x[0], "B": x[1], "I": x[1] - x[4], "W": x[4]}
+             for x in terms]
+    bytes_kept = [x[6] for x in terms]
+    timeline = 0, [split.flight(len(lists) - r) * x for r, x in enumerate(bytes_kept)]
+    if split.case.timed and not (timeline := replay(lists, times, bytes_kept)):
+        raise RejectedError("plan: passes wait for each other")
+    for r, peak in enumerate(timeline[1]):
+        of_block = [x for x, block in zip(terms, at_block) if block == r]
+        held = peak + sum(x[5] for x in of_block) + max(x[7] for x in of_block)
+        if held > split.room(locations[r][0] % split.problem.period, locations[r][1]):
+            raise RejectedError(f"plan: block {r + 1} is too large")
+        sync = sum(x[3] for x in of_block)
+        syncs.append(sum(x[2] for x in of_block) + sync - min(
+            split.hidden(sync), sum(x[1] for x in of_block)))
+    if split.case.timed:
+        return timeline[0] + max(syncs)
     pace = max(f) + max(g) if split.gpipe else max(map(add, f, g))
-    return sum(f) + sum(g) + (split.count - 1) * pace + max(y)
+    return sum(f) + sum(g) + (split.count - 1) * pace + max(syncs)
 
 def check(problem, problem_hash, certificate, seal):
     """Return what the certificate says, if it holds."""

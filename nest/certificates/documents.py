@@ -20,10 +20,11 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "status", "seal", "plan.overlap", "micro_batch_count", "uniform",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
         "needs.weights", "needs.gradients", "granularity", "order", "units",
-        "by_device.device", "device.name", "model")
+         "by_device.device", "device.name", "model", "placement")
 # What objects hold: a value, = an object, + a list of values, # of objects,
-# % of lists, ? a value or a list of them; nothing depends on keys with a star.
-KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?]?)", keys))
+# % of lists, ? a value or a list of them, @ of lists; nothing depends on
+# keys with a star.
+KEYS = {name.strip(): dict(findall(r"(\w+)([*=+#%?@]?)", keys))
         for name, keys in (text.split(":") for text in """
 problem: schema name* source* preset graph= cluster= job= quantum_ps
 time_unit* software* model*; graph: kinds# layers# edges#; edges: source target
@@ -32,16 +33,16 @@ extra_host_ns static_bytes transfer_ns reruns; layers: id kind;
 kinds: name costs#; cluster: name* num_devices device= topology= others#;
 others: first count device=;
 costs: tp cp ep sequence_parallel samples activations# collectives# forward_ns
-backward_ns weight_backward_ns* forward_host_ns backward_host_ns weight_bytes
+backward_ns weight_backward_ns forward_host_ns backward_host_ns weight_bytes
 expert_weight_bytes working_bytes measured* by_device#; by_device: device
-forward_ns backward_ns extra_ns weight_backward_ns* forward_host_ns
+forward_ns backward_ns extra_ns weight_backward_ns forward_host_ns
 backward_host_ns extra_host_ns; topology: kind algorithms levels# nodes# links#
 directed order+ units# coordinates= launch_ns; nodes: id kind forward;
 links: source target bandwidth_bytes_per_s latency_ns; job: global_batch
-micro_batches+ sequence_length* dtype* optimizer= schedule zero+ replicas+
+micro_batches+ sequence_length* dtype* optimizer= schedule? zero+ replicas+
 data_parallel+ pipeline_parallel+ tensor_parallel+ context_parallel+
 expert_parallel+ recompute+ sequence_parallel? uneven_batches virtual_stages+
-gradient_sync_overlap weight_backward_fraction* model_flops_per_sample*
+gradient_sync_overlap weight_backward_fraction model_flops_per_sample*
 overlap= overlap_needs= distributed_optimizer granularity uniform+ even_layers
 one_stage+ idle_devices zero_with= sharded_with+ micro_batch_count;
 overlap: tp cp ep weights gradients; overlap_needs: tp+ cp+ ep+ weights+
@@ -52,7 +53,8 @@ memory_bytes reserve_bytes hbm_bytes_per_s peak_flops* price_usd_per_hour*;
 optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes;
 group_fractions: members fraction; certificate: schema problem_hash plan=
 step_time_quanta lower_bound_quanta status proof# seal; plan: schema replicas
-micro_batch stages# overlap+ distributed_optimizer; stages: layers+ devices
+micro_batch stages# overlap+ distributed_optimizer virtual_stages placement
+order@; stages: layers+ devices
 strategy= strategies#; strategy: dp tp cp ep sequence_parallel zero recompute;
 proof: replicas micro_batch prices% labels""".split(";"))}
 KEYS["strategies"] = KEYS["strategy"]
@@ -61,10 +63,10 @@ FREE = {"units": "", "coordinates": "+"}
 # What a mark stands for, and at last the mark of what a list holds.
 FORMS = {"": ("a value",), "=": ("an object",), "+": ("a list", ""),
          "#": ("a list", "="), "%": ("a list", "+"),
-         "?": ("a value", "a list", ""),
+         "?": ("a value", "a list", ""), "@": ("a value", "a list", "+"),
          "-": ("a value", "a list", "an object", "-")}
-ONLY = {"problem.preset": ["standard"], "job.virtual_stages": [[1]],
-        "job.schedule": ["1f1b", "gpipe"],
+ONLY = {"problem.preset": ["standard"],
+        "job.schedule": ["1f1b", "gpipe", "zb-h1", "zb-v", "any"],
         "topology.kind": ["hierarchy", "graph"],
         "topology.algorithms": ["nccl"],
         "collectives.kind": ["all-reduce", "all-gather", "reduce-scatter",
@@ -104,7 +106,8 @@ def covered(value, where, place, mark="="):
     own, found = KEYS[place] if place else dict.fromkeys(value, "-"), {}
     for key, x in value.items():
         only = ONLY.get(f"{place}.{key}", [x] if key in own else [])
-        if x not in only:
+        if any(y not in only for y in (
+                x if type(x) is list and x not in only else [x])):
             text = f"{' or '.join(map(str, only)) or 'nothing'}, for a "
             text += f"certificate, got {str(x)[:60]}; change or remove it"
             raise BadInputError(f"{where}.{key}: expected {text}")

@@ -41,6 +41,7 @@ def sane(data, where):
             or max(job.get("overlap", {}).values(), default=0) > 1
             or not (job.get("idle_devices", True) or "devices" in shared
                     or {"dp", "tp", "cp"} <= {*shared})
+            or (type(job.get("schedule")) is list and "any" in job["schedule"])
             or data.get("quantum_ps", 1) < 1 or job["global_batch"] < 1):
         raise BadInputError(f"{where}: not one that nest takes")
 

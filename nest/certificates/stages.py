@@ -3,19 +3,26 @@
 Standard library only.
 """
 from fractions import Fraction
+from itertools import product
+from math import gcd, prod
 
 from .networks import near, remember
+from .prices import NEVER
 from .rules import devices_of, up
 
 SCALE = 2**30  # prices of bytes are parts of this
+MOST_PACKED = 4096  # sets of layers of a problem that are packed
 
 class Stages:
     """Stages of plans with R replicas and micro-batches of B samples."""
 
     def __init__(self, problem, case):
         self.problem, self.job, self.case = problem, problem.job, case
+        self.offsets, self.places, self.sizes = {}, {}, {*map(
+            devices_of, problem.rules.choices(case))}
         self.rules = problem.rules
         self.pitch = problem.devices // case.replicas
+        self.widths = sorted(x for x in self.sizes if x <= self.pitch)
         self.starts = [r * self.pitch for r in range(case.replicas)]
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
@@ -24,7 +31,7 @@ class Stages:
         self.share = Fraction(str(float(
             self.job.get("overlap", {}).get("gradients", 0))))
         remember(self, "terms", "layer_groups", "receive", "sync", "links",
-                 "layered", "lowest_sync")
+                 "layered", "lowest_sync", "leanest", "spread")
 
     def alone(self, k):
         """Return where blocks of all replicas start, up to symmetry."""
@@ -72,10 +79,11 @@ class Stages:
     def terms(self, layers, first, passing, k):
         """Return F, G, update and sync of a stage without what it receives.
 
-        Then the memory for micro-batches in flight, and what one keeps. Where
-        the first layer is as stated, and such sizes pass.
+        Then the W of G, the bytes that it always holds, that a micro-batch
+        keeps and that a layer works with. Where the first layer is as stated,
+        and such sizes pass.
         """
-        p, sums = self.problem, [0] * 7
+        p, sums = self.problem, [0] * 8
         for kind, strategy, c in layers:
             *degrees, _, zero, again = strategy
             held = p.memory(kind, strategy, self.case)
@@ -84,17 +92,35 @@ class Stages:
             key = *strategy[1:5], self.case.batch // strategy[0]
             shapes = p.shapes(*degrees, self.alone(k))
             types, _ = p.names(self.alone(k), devices_of(strategy))
-            layer = (*p.load(kind, key, zero, again, shapes, self.case.overlap,
-                           types),
-                   *self.sync(kind, strategy, k), *held)
-            work = max(sums[6], layer[6])
+            args = shapes, self.case.overlap, types
+            layer = (*p.load(kind, key, zero, again, *args),
+                     *self.sync(kind, strategy, k),
+                     self.later(kind, key, zero, *args), *held)
+            work = max(sums[7], layer[7])
             sums = [x + c * y for x, y in zip(sums, layer)]
-            sums[6] = work
-        f, g, update, sync, fixed, retained, work = sums
+            sums[7] = work
         shards = p.shards(first)
-        retained += sum(up(x * self.case.batch, shards) for x in passing)
-        room = p.room_of(p.names(self.alone(k), devices_of(first))[1])
-        return f, g, update, sync, room - fixed - work, retained
+        sums[6] += sum(up(x * self.case.batch, shards) for x in passing)
+        return sums
+
+    def later(self, kind, key, zero, shapes, overlap, types):
+        """Return what of a backward pass is for gradients of weights."""
+        p, times = self.problem, []
+        cost, share = p.costs[kind][key], self.job.get(
+            "weight_backward_fraction", Fraction(1, 2))
+        named = {x["device"]: x for x in cost.get("by_device", ())}
+        for x in types or [None]:
+            entry = named.get(x, cost)
+            time = entry.get("weight_backward_ns")
+            times.append(near(entry["backward_ns"] * share) if time is None
+                         else time)
+        moved = "weights" not in overlap and p.traffic(
+            kind, key, zero, shapes)[1]
+        return p.quanta(max(times)) + p.quanta(moved)
+
+    def room(self, k, n):
+        """Return the bytes of the devices of blocks of n at an offset."""
+        return self.problem.room_of(self.problem.names(self.alone(k), n)[1])
 
     def flight(self, position):
         """Return the micro-batches in flight so far from the last stage."""
@@ -129,20 +155,38 @@ class Stages:
         With those of its first and its last layer, and (bytes, shards forward
         and backward) of what changes its layout inside.
         """
+        n = devices_of(ends[0])
+        terms = self.chunk(shape, layers, ends, moves, k,
+                           before and (k - before, before),
+                           after and (k + n, after))
+        if not terms:
+            return None
+        f, g, update, sync, _, fixed, retained, work = terms
+        held = fixed + work + self.flight(position) * retained
+        if held > self.room(k % self.problem.period, n):
+            return None
+        return f, g, update + sync - min(self.hidden(sync), g)
+
+    def chunk(self, shape, layers, ends, moves, k, before, after):
+        """Return the terms of a chunk, with what it receives.
+
+        Between blocks, as (offset, devices), or none. The block itself is one
+        of them where only the layout changes.
+        """
         n, (_, enter, leave, passing) = devices_of(ends[0]), shape
         wide = [*map(self.problem.shards, ends)]
         terms = self.terms(layers, ends[0], passing, k % self.problem.period)
-        if not terms or self.flight(position) * terms[5] > terms[4]:
+        if not terms:
             return None
-        f, g, update, sync, *_ = terms
+        f, g, *rest = terms
         for size, *shards in moves:
             f, g = (x + self.receive((size,), y, k, n, k, n)
                     for x, y in zip((f, g), shards))
         if before:
-            f += self.receive(enter, wide[0], k, n, k - before, before)
+            f += self.receive(enter, wide[0], k, n, *before)
         if after:
-            g += self.receive(leave, wide[1], k, n, k + n, after)
-        return f, g, update + sync - min(self.hidden(sync), g)
+            g += self.receive(leave, wide[1], k, n, *after)
+        return f, g, *rest
 
     def layered(self, u, v, n, position, steps=0):
         """Return the least load of a stage of layers of their own.
@@ -186,6 +230,64 @@ class Stages:
                 low = price
             price = 4 * price + SCALE if above is None else (low + above) // 2
         return base + up(best, SCALE)
+
+    def spread(self, n):
+        """Find where blocks of n devices can start; return that of all replicas."""
+        ks = range(0, self.pitch - n + 1, gcd(*self.sizes))
+        self.offsets[n] = {x % self.problem.period for x in ks}
+        starts = self.places[n] = frozenset(map(self.alone, ks))
+        return starts
+
+    def packed(self, bound):
+        """Return the fewest devices of blocks that hold all layers.
+
+        Whatever layers are together and in which order passes run: a block
+        works less than the bound, and has room for a micro-batch in flight.
+        """
+        total, fillings = self.problem.counts[-1], []
+        if prod(x + 1 for x in total) > MOST_PACKED:
+            return self.pooled(bound)
+        sets = [*product(*(range(x + 1) for x in total))]
+        for n in self.widths:
+            min_terms = [self.leanest(kind, n) for kind in range(len(total))]
+            fits = {x for x in sets if self.holds(x, min_terms, bound)}
+            fillings += [(n, x) for x in fits if not any(
+                (*x[:i], x[i] + 1, *x[i + 1:]) in fits
+                for i in range(len(total)))]
+        fewest = {}
+        for x in sets:
+            sums = [fewest[y] + n for n, z in fillings if (y := tuple(
+                max(a - b, 0) for a, b in zip(x, z))) != x]
+            fewest[x] = min(sums, default=NEVER) if any(x) else 0
+        return min(fewest[sets[-1]], NEVER)
+
+    def leanest(self, kind, n):
+        """Return the least that a layer works, holds and works with."""
+        rows = self.problem.rows(self.case, n, self.spread(n), True)[0]
+        rows = [(x, row[kind]) for x, row in rows if row[kind]]
+        work = [self.count * y[0] + self.lowest_sync(kind, x, n)
+                for x, y in rows]
+        held = [y[1] + y[2] for _, y in rows]
+        return [min(x, default=NEVER) for x in (work, held, [
+            y[3] for _, y in rows])]
+
+    def holds(self, layers, min_terms, bound):
+        """Whether a block has so many layers of every kind."""
+        amounts = [(c, *x) for c, x in zip(layers, min_terms) if c]
+        held = sum(c * held for c, _, held, _ in amounts)
+        held += max((busy for *_, busy in amounts), default=0)
+        return (held <= self.problem.room
+                and sum(c * work for c, work, *_ in amounts) < bound)
+
+    def pooled(self, bound):
+        """Return fewest devices, of blocks that share time and memory."""
+        work = held = 0
+        for kind, c in enumerate(self.problem.counts[-1]):
+            min_terms = [(n, *self.leanest(kind, n)) for n in self.widths]
+            work += c * min((n * x for n, x, *_ in min_terms), default=NEVER)
+            held += c * min((n * x for n, _, x, _ in min_terms), default=NEVER)
+        return min(NEVER, max(up(work, bound - 1) if bound > 1 else 0,
+                              up(held, self.problem.room or 1)))
 
     def lowest_sync(self, kind, strategy, n):
         """Return the least that update and sync of a layer take anywhere.

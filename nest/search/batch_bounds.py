@@ -12,6 +12,7 @@ Rules and proofs: docs/cost-model.md, *Orders of plans*.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -57,6 +58,9 @@ PRECISION, COARSE_PRECISION = 250, 200
 
 #: Cost of rows that nothing satisfies, in all devices of a replica.
 PENALTY = 1000.0
+
+#: Sets of layers that are packed into blocks, times blocks, at most.
+MAX_PACKED = 1_000_000
 
 
 class LayerChoices(NamedTuple):
@@ -147,6 +151,68 @@ def _rates(choices: LayerChoices) -> Floats:
     return np.where(choices.kept_share > 0, rates, np.inf)
 
 
+def least_devices(
+    choices: LayerChoices, counts: Ints, max_blocks: int | None = None
+) -> float:
+    """Return how few devices blocks have that hold all layers together.
+
+    A block needs room for one micro-batch in flight in all its chunks, whatever the
+    order. Infinity where no blocks do; 0 where layers make too many sets to tell.
+
+    Parameters
+    ----------
+    choices, counts, max_blocks
+        As of :class:`BatchBound`.
+    """
+    shape = tuple((counts + 1).tolist())
+    if math.prod(shape) > MAX_PACKED:
+        return 0.0
+    sets = np.indices(shape).reshape(len(shape), -1)
+    min_devices = np.where(sets.any(axis=0), np.inf, 0.0)
+    fillings: list[tuple[float, Ints]] = []
+    for width in np.unique(choices.devices).tolist():
+        largest = _largest_sets(choices, width, sets, shape)
+        if (len(fillings) + len(largest)) * sets.shape[1] > MAX_PACKED:
+            return 0.0
+        for layers in largest:
+            rest = np.maximum(sets - layers[:, None], 0)
+            fillings.append((width, np.ravel_multi_index(tuple(rest), shape)))
+    for _ in range(int(counts.sum()) if max_blocks is None else max_blocks):
+        before = min_devices.copy()
+        for width, rest in fillings:
+            np.minimum(min_devices, before[rest] + width, out=min_devices)
+        if (min_devices == before).all():
+            break
+    return float(min_devices[-1])
+
+
+def _largest_sets(
+    choices: LayerChoices, width: float, sets: Ints, shape: tuple[int, ...]
+) -> Ints:
+    """Return the largest sets of layers that a block of a width has room for.
+
+    A row each: how many layers of every kind. Each layer has its leanest strategy.
+    """
+    held, working = (np.full(len(shape), np.inf) for _ in range(2))
+    rows = choices.devices == width
+    kinds = choices.kind[rows]
+    np.minimum.at(held, kinds, (choices.static + choices.kept_share)[rows])
+    np.minimum.at(working, kinds, choices.working[rows])
+    needs = np.zeros((2, sets.shape[1]))
+    for kind, num_layers in enumerate(sets):
+        has = num_layers > 0
+        needs[0, has] += held[kind] * num_layers[has]
+        needs[1, has] = np.maximum(needs[1, has], working[kind])
+    fits = (needs.sum(axis=0) <= 1 + ROUNDING).reshape(shape)
+    is_largest = fits.copy()
+    for axis in range(len(shape)):
+        fewer = (slice(None),) * axis + (slice(None, -1),)
+        more = (slice(None),) * axis + (slice(1, None),)
+        is_largest[fewer] &= ~fits[more]
+    largest: Ints = np.argwhere(is_largest)
+    return largest[largest.any(axis=1)]
+
+
 class BatchBound:
     """Bounds on all plans of a batch configuration.
 
@@ -161,6 +227,8 @@ class BatchBound:
     ordered
         Whether a pass takes the same wherever it is in an order. Else only
         loads and bytes count.
+    max_blocks
+        How many blocks a plan has at most, if that is known.
     """
 
     def __init__(
@@ -170,6 +238,7 @@ class BatchBound:
         num_devices: int,
         num_micro_batches: int,
         ordered: bool = True,
+        max_blocks: int | None = None,
     ) -> None:
         self.choices, self.counts = choices, counts
         self.num_devices, self.ordered = num_devices, ordered
@@ -178,7 +247,9 @@ class BatchBound:
         #: range such a part.
         self._ranges = [*range(NUM_RANGES)]
         self._open_parts: dict[int, int] = {}
-        self.possible = len({*choices.kind.tolist()}) == len(counts)
+        self.possible = len({*choices.kind.tolist()}) == len(counts) and (
+            least_devices(choices, counts, max_blocks) <= num_devices
+        )
         if not self.possible:
             return
         self.widths = np.unique(choices.devices)

@@ -211,14 +211,17 @@ def bound_all(
 def _bound_orders(task: SearchTask, best: int) -> tuple[int, Limit | None]:
     """Bound all plans in any order of their passes."""
     batches: dict[object, BoundedCase] = {}
+    max_blocks: dict[object, int] = {}
     for case in cases(task.model, task.sets, task.deadline):
         if case is None:
             return 0, Limit.TIME
-        weakest = batches.setdefault(case.batch, case)
+        batch, blocks = case.batch, max(case.family.stage_counts)
+        weakest = batches.setdefault(batch, case)
         if case.bound < weakest.bound:
-            batches[case.batch] = case
+            batches[batch] = case
+        max_blocks[batch] = max(max_blocks.get(batch, 0), blocks)
     rising = [
-        case.rising_bound()
+        case.rising_bound(max_blocks[case.batch])
         for case in sorted(batches.values(), key=lambda case: case.bound)
         if case.bound < best
     ]

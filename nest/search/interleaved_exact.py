@@ -112,10 +112,11 @@ class BoundedCase:
         runtime, strategies = self.terms.model.runtime, self.family.strategies
         return runtime, self.split, strategies, self.num_paired
 
-    def rising_bound(self) -> RisingBound:
+    def rising_bound(self, max_blocks: int | None = None) -> RisingBound:
         """Return a bound on its plans in all orders and cuts.
 
-        Where passes run in pairs, no order of others says what they take.
+        Of so many blocks at most, if that is known. Where passes run in pairs, no
+        order of others says what they take.
         """
         choices = layer_choices(
             self.terms, self.split, self.family.strategies, self.num_paired
@@ -126,6 +127,7 @@ class BoundedCase:
             self.split.devices,
             self.split.num_micro_batches,
             ordered=self.num_paired == 0,
+            max_blocks=max_blocks,
         )
         return RisingBound(plans, self.bound)
 

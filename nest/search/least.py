@@ -7,7 +7,9 @@ closes around the least size of each split: a path below, or a proof that there 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
@@ -17,9 +19,10 @@ from nest.ir.problem import Problem
 from nest.search.best import make_plan, open_splits
 from nest.search.closed_sets import closed_sets
 from nest.search.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
-from nest.search.options import INFINITE
+from nest.search.options import INFINITE, StageOptions
 from nest.search.paths import Paths
 from nest.search.staircase import make_point, nothing_below
+from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, OutOfTimeError
 
 
@@ -94,6 +97,34 @@ def least_memory(
     search = _Search(model, deadline, say, floor)
     search.run(list(first.values()), enough_bytes)
     return search.memory_bounds()
+
+
+class _LeanOptions(StageOptions):
+    """Stages with one micro-batch in flight: no order of passes needs fewer."""
+
+    def __init__(self, *fields: Any) -> None:
+        super().__init__(*fields)
+        self._inflight = np.ones_like(self._inflight)
+
+
+def leanest_plan(task: SearchTask) -> Plan | None:
+    """Return a plan that fits with one micro-batch in flight, or ``None``.
+
+    Of a problem that is covered (:func:`covers`). Raises ``OutOfTimeError``.
+    """
+    model, deadline = task.model, task.deadline
+    capacity = model.problem.cluster.memory_bytes()
+    runtimes = leading_runtimes(model.problem)
+    items = open_splits(model, task.sets, deadline, _LeanOptions, runtimes)
+    splits = [FrontierSplit(item, 0) for item in items]
+    for split in {x.memory_key: x for x in reversed(splits)}.values():
+        if deadline.passed:
+            raise OutOfTimeError
+        options, limit = split.item.options, split.item.limit(int(INFINITE))
+        path = Paths(options, split.loose_options, limit, capacity).smallest()
+        if path is not None:
+            return make_plan(options, path.stages)
+    return None
 
 
 class _Search:

@@ -37,6 +37,7 @@ from nest.ir.problem import Problem
 from nest.search.closed_sets import closed_sets
 from nest.search.exact import search_schedule
 from nest.search.interleaved import bound_all
+from nest.search.least import covers, leanest_plan
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
@@ -44,7 +45,14 @@ from nest.search.order_settings import Setting, Settings, settings_of
 from nest.search.plan_moves import OrderedPlan, PlanMoves, PlanSearch
 from nest.search.task import SearchTask
 from nest.search.zero_bubble import best_zero_bubble_order
-from nest.solvers.base import Deadline, Progress, SolverOutput, exact_output
+from nest.solvers.base import (
+    Deadline,
+    OutOfTimeError,
+    Progress,
+    SolverOutput,
+    Status,
+    exact_output,
+)
 from nest.solvers.registry import order_prover
 
 #: Parts of the time for plans of schedules with a name, for first orders of
@@ -116,7 +124,9 @@ class _OrdersSearch:
         bound, limit = self._search_named(), None
         if self._is_any and self.plan is None:
             self._search_first()
-        if self._is_any:
+            if self.plan is None:
+                bound = self._search_leanest()
+        if self._is_any and bound < self.best:
             remaining = 1 - NAMED_SHARE
             for share, look in (
                 (FIRST_SHARE, self._explore),
@@ -190,6 +200,7 @@ class _OrdersSearch:
         its schedules before any of them is bounded.
         """
         problems = dict(_named(self.problem))
+        infeasible: set[str] = set()
         is_limited = self.task.deadline.remaining_s is not None
         share, leading_share = TRIED_SHARE, LISTED_LEADING_SHARE
         if self._is_any:
@@ -198,6 +209,8 @@ class _OrdersSearch:
         for name, deadline in self._in_turn(problems, share, leading_share):
             output = self._search_one(name, problems[name], deadline, not is_limited)
             bounds.append(output.lower_bound_quanta or 0)
+            if output.status is Status.INFEASIBLE:
+                infeasible.add(name)
         if is_limited and not self._is_any:
             bounds = []
             for name, deadline in self._in_turn(problems, BOUNDED_SHARE, 0.0):
@@ -207,6 +220,11 @@ class _OrdersSearch:
                     self._offer_named(name, plan)
 
                 bounds.append(bound_all(task, self.best, offer)[0])
+                # Of 1F1B and GPipe these are the interleaved plans alone.
+                if bounds[-1] >= INFINITE and name not in CLOSED_FORM:
+                    infeasible.add(name)
+        if infeasible.issuperset(problems) and not self._is_any:
+            return int(INFINITE)
         if CLOSED_FORM.intersection(self.problem.job.schedules):
             return 0
         return min(bounds) if len(problems) == len(self.problem.job.schedules) else 0
@@ -215,6 +233,36 @@ class _OrdersSearch:
         """Search the first schedule for longer, as no plan of any was found in time."""
         for name, problem in itertools.islice(_named(self.problem), 1):
             self._search_one(name, problem, self._share(LATE_SHARE), False)
+
+    def _search_leanest(self) -> int:
+        """Search a plan whose stages fit with one micro-batch in flight.
+
+        Returns a bound on all plans: infinite if that shows that none fits.
+        """
+        job = self.problem.job
+        plain = with_fields(job, schedule="1f1b", virtual_stages=(1,))
+        problem = with_fields(self.problem, job=plain)
+        if 1 not in job.chunk_counts or not covers(problem):
+            return 0
+        try:
+            plan = leanest_plan(_task_of(self.task, problem, self.task.deadline))
+        except OutOfTimeError:
+            return 0
+        if plan is None:
+            several = tuple(x for x in job.chunk_counts if x > 1)
+            if not several:
+                return int(INFINITE)
+            rest = with_fields(job, virtual_stages=several)
+            rest_problem = with_fields(self.problem, job=rest)
+            return bound_all(
+                _task_of(self.task, rest_problem, self.task.deadline),
+                self.best,
+                self._offer,
+            )[0]
+        candidate = self._candidate(plan)
+        if candidate is not None:
+            self._order(candidate)
+        return 0
 
     def _in_turn(
         self, names: Iterable[str], share: float, leading_share: float

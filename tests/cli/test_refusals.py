@@ -64,8 +64,7 @@ RECORDS = {
     "steady.json": steady(),
     "steady-plan.json": make_plan(("a", SINGLE)),
     "two.json": TWO,
-    "two-chunks.json": with_job(TWO, virtual_stages=(1, 2)),
-    "two-split.json": with_job(TWO, schedule="zb-h1"),
+    "two-split.json": with_job(TWO, schedule="dualpipe-v"),
     "two-tight.json": with_device(TWO, memory_bytes=1),
     "two-plan.json": make_plan(("a b", SINGLE), replicas=2),
 }

@@ -24,8 +24,8 @@ from nest.search.order_bounds import order_bound
 from nest.search.orders import order_scope
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, SolverOutput, Status
-from tests.independent.enumerator import in_turn, optimum
-from tests.independent.generate import draw_pair, draw_tiny
+from tests.independent.enumerator import in_turn, optimum, plans
+from tests.independent.generate import draw_pair, draw_tiny, with_memory
 from tests.independent.rules import allowed_chunks, broken_rules, schedule_names
 from tests.independent.scorer import score
 from tests.orders import best_of_all, scope_of_plan
@@ -144,6 +144,29 @@ def test_any_order_is_bounded_and_near_the_best(first: int) -> None:
             seen["near"] += 100 * step <= 101 * best
             seen["all"] += 1
     assert seen["near"] >= 0.8 * seen["all"] - 1, seen
+
+
+# No plan fits
+
+
+@pytest.mark.parametrize("wanted", ["any", "lists"])
+@pytest.mark.parametrize("first", range(0, COUNT, PER_TEST))
+def test_that_no_plan_fits_is_proven_of_most(first: int, wanted: str) -> None:
+    """With a byte less than the leanest plan holds; with as much it is false."""
+    seen: Counter[str] = Counter()
+    for seed, problem in drawn(first, wanted):
+        roomy = with_memory(problem, 10**15)
+        records = (score(roomy, x) for x in plans(roomy, listed=wanted == "any"))
+        need_bytes = min(max(b.memory_bytes for b in x.blocks) for x in records)
+        output = solved(with_memory(problem, need_bytes))
+        assert output.status is not Status.INFEASIBLE, f"seed {seed}"
+        less = with_memory(problem, need_bytes - 1)
+        if less.cluster.memory_bytes() < need_bytes:
+            output = solved(less)
+            assert output.plan is None, f"seed {seed}"
+            seen["proven"] += output.status is Status.INFEASIBLE
+            seen["all"] += 1
+    assert seen["proven"] >= 0.6 * seen["all"] - 1, seen
 
 
 # More choice

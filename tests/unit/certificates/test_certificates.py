@@ -933,21 +933,11 @@ def test_no_mutation_of_none_is_believed() -> None:
 # What is covered
 
 
-def with_job(**fields: Any) -> Callable[[Problem], Problem]:
-    return lambda problem: replace(problem, job=replace(problem.job, **fields))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda p: replace(p, preset="nest-artifact"),
          "preset: expected standard, for a certificate, got nest-artifact"),
-        (with_job(virtual_stages=(1, 2)),
-         r"virtual_stages: expected \[1\], for a certificate, got \[1, 2\]"),
-        (with_job(schedule="any"),
-         "job.schedule: expected 1f1b or gpipe, for a certificate, got any"),
-        (with_job(schedule=("1f1b",)),
-         "job.schedule: expected 1f1b or gpipe, for a certificate, got "),
         (lambda p: replace(
             p, cluster=replace(p.cluster, topology=make_levels((4, 1, 1)))),
          "problem.cluster.topology.algorithms: expected nccl, for a "
@@ -1212,22 +1202,6 @@ def test_known_keys_elsewhere_are_bad_input(path: str, value: int) -> None:
         rf"{value}; change or remove it$",
     ):
         documents.parse(json.dumps(document), "problem")
-
-
-@pytest.mark.parametrize("order", ["1f1b", [["0F0", "0B0"]]])
-def test_a_plan_with_an_order_of_its_own_is_bad_input(
-    program: Program, files: tuple[Path, Path], order: object
-) -> None:
-    document = json.loads(files[1].read_text())
-    document["plan"]["order"] = order
-    files[1].write_text(json.dumps(document))
-    code, out, err = program(*files)
-    assert (code, out) == (2, "")
-    assert re.fullmatch(
-        r"nest-check: .*\.plan\.order: expected nothing, for a certificate, "
-        r"got .*; change or remove it\n",
-        err,
-    ), err
 
 
 def test_it_says_how_it_is_used(program: Program) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nest.certificates import check
+from nest.certificates.rules import replay
+from nest.ir import Problem
 from tests import forger
+from tests.builders import make_cost, make_levels, make_problem
 from tests.forger import Forger
 
 #: Problems of the seed that is looked at each time.
@@ -36,12 +40,38 @@ def test_no_forgery_is_accepted() -> None:
         assert counts[f"forged {name}"] > count, counts
 
 
+def test_no_forgery_is_accepted_of_plans_that_are_timed_pass_by_pass() -> None:
+    found = Forger(3, timed=True)
+    found.problems = iter([two_layers()])
+    found.look(1)
+    counts = found.counts
+    assert found.wrong() == 0, counts
+    assert counts["true ones"] > 0
+    for name in ("bounds", "infeasibility", "plans", "fields", "of a neighbor"):
+        assert counts[f"forged {name}"] > 5, counts
+
+
+def two_layers() -> Problem:
+    """Build two layers whose passes may run in any order."""
+    cost = make_cost(10, 20, weight_bytes=10, kept_bytes=4)
+    return make_problem(
+        dict.fromkeys("ab", cost),
+        edge=1,
+        topology=replace(make_levels((2, 1.0, 1e9)), algorithms="nccl"),
+        devices=2,
+        global_batch=2,
+        schedule="any",
+    )
+
+
 @pytest.mark.parametrize(
-    ("place", "name", "wrong"),
+    ("place", "name", "wrong", "timed"),
     [
-        (check.Split, "bounds", lambda *_: []),
-        (check.Split, "search", lambda *_: 0),
-        (check.Split, "longest", lambda *_: -1),
+        (check.Split, "bounds", lambda *_: [], False),
+        (check.Split, "search", lambda *_: 0, False),
+        (check.Split, "longest", lambda *_: -1, False),
+        (check.Split, "packed", lambda *_: 10**9, True),
+        (check, "replay", lambda *x: (replay(*x)[0], [0] * len(x[0])), True),
     ],
 )
 def test_what_makes_the_checker_unsound_is_noticed(
@@ -50,10 +80,13 @@ def test_what_makes_the_checker_unsound_is_noticed(
     place: Any,
     name: str,
     wrong: Callable[..., Any],
+    timed: bool,
 ) -> None:
     """And the problem is kept, with what was accepted."""
     monkeypatch.setattr(place, name, wrong)
     found = Forger(0, tmp_path)
+    if timed:
+        found.problems = iter([two_layers()])
     found.look(2)
     assert found.counts["forgeries accepted"] > 0
     assert {x.suffix for x in tmp_path.iterdir()} == {".json"}

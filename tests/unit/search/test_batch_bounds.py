@@ -16,6 +16,7 @@ from nest.search.batch_bounds import (
     LayerChoices,
     RisingBound,
     least_bound,
+    least_devices,
     whole_parts,
 )
 from nest.search.linear_program import LinearProgram
@@ -155,13 +156,13 @@ def test_the_least_step(rows: Any, fields: dict[str, Any], expected: float) -> N
 
 
 def test_bytes_of_two_layers_stay_for_the_shorter_pair() -> None:
-    """Two bytes for 30, or four of two devices for 10."""
+    """A quarter of a device for 30, or two quarters of two devices for 10."""
     rows = (
-        {"inputs": 30.0, "kept_share": 2.0},
-        {"inputs": 10.0, "kept_share": 2.0, "devices": 2.0},
+        {"inputs": 30.0, "kept_share": 0.25},
+        {"inputs": 10.0, "kept_share": 0.25, "devices": 2.0},
     )
     bound = BatchBound(choices(*rows, count=1), np.array([2]), 2, 1)
-    assert bound.stays.tolist() == [[60, 20], [20, 40]]
+    assert bound.stays.tolist() == [[7.5, 2.5], [2.5, 5]]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,50 @@ def test_plans_with_long_trips_are_not_ruled_out() -> None:
 def test_layers_that_fit_nowhere_are_in_no_plan() -> None:
     bound = BatchBound(choices({"forward": 10.0}, count=1), np.array([1, 1]), 4, 1)
     assert bound.rules_out(10**6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "layers", "max_blocks", "expected"),
+    [
+        # two layers of 0.4 per device
+        ([{"static": 0.4}], (5,), None, 3),
+        # three do not fit with what a pass needs, nor with what is in flight
+        ([{"static": 0.3, "working": 0.2}], (3,), None, 2),
+        ([{"static": 0.2, "kept_share": 0.15}], (3,), None, 2),
+        # a wider block holds all, and one has to do
+        ([{"static": 0.4}, {"static": 0.1, "devices": 4.0}], (5,), 2, 4),
+        # the largest working set of a block counts
+        ([{"working": 0.6, "static": 0.3}, {"kind": 1, "static": 0.3}], (1, 3), 9, 2),
+        # 0.7 leaves room for no other layer
+        ([{"static": 0.7}, {"kind": 1, "static": 0.5}], (1, 2), None, 2),
+        # nothing holds a layer of 1.5; only two blocks of one layer each
+        ([{"static": 1.5}], (1,), None, np.inf),
+        ([{"static": 0.9}], (3,), 2, np.inf),
+        # the leanest strategies count, each for itself
+        ([{"static": 0.8, "load": 1.0}, {"static": 0.5}], (2,), None, 1),
+    ],
+)
+def test_the_fewest_devices_with_room(
+    rows: Any, layers: tuple[int, ...], max_blocks: int | None, expected: float
+) -> None:
+    table = choices(*rows, count=1)
+    assert least_devices(table, np.array(layers), max_blocks) == expected
+    for devices in (expected - 1, expected) if expected < np.inf else ():
+        bound = BatchBound(
+            table, np.array(layers), int(devices), 1, max_blocks=max_blocks
+        )
+        assert bound.possible == (devices == expected)
+
+
+def test_too_many_sets_of_layers_are_not_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = choices({"static": 0.9}, {"static": 0.4, "devices": 2.0}, count=1)
+    monkeypatch.setattr("nest.search.batch_bounds.MAX_PACKED", 12)
+    assert least_devices(table, np.array([5])) == 5
+    for most in (11, 5):
+        monkeypatch.setattr("nest.search.batch_bounds.MAX_PACKED", most)
+        assert least_devices(table, np.array([5])) == 0
 
 
 def test_nothing_is_ruled_out_once_it_is_told_to_stop() -> None:

@@ -11,11 +11,12 @@ from nest.cost.model import CostModel
 from nest.cost.schedules import AnyOrder
 from nest.cost.space import timed_by_passes
 from nest.ir import Problem, Strategy
-from nest.ir.job import Job
+from nest.ir.job import Job, Optimizer
 from nest.search import orders
 from nest.search.closed_sets import closed_sets
 from nest.search.interleaved_exact import schedules_of
 from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
+from nest.search.options import INFINITE
 from nest.search.order_bounds import order_bound
 from nest.search.solver import DpSolver
 from nest.search.task import SearchTask
@@ -125,6 +126,111 @@ def test_a_bound_of_a_formula_is_none_of_its_passes() -> None:
     alone = with_job(problem, schedule="1f1b")
     formula = DpSolver().solve(alone, SolveOptions())
     assert (formula.status, formula.claimed_quanta) == (Status.OPTIMAL, 30)
+
+
+def tight(memory_bytes: int, **job: Any) -> Problem:
+    """Build four layers of 10 B and 4 B per micro-batch on two devices.
+
+    Stages of two layers hold 28 B with one micro-batch in flight, and the first one
+    36 B under 1F1B. Interleaved chunks of one layer hold 28 B as well.
+    """
+    names = dict.fromkeys("abcd", make_cost(10, 20, weight_bytes=10, kept_bytes=4))
+    optimizer = Optimizer(weight_bytes=2, gradient_bytes=0, state_bytes=0)
+    return make_problem(
+        names,
+        edge=1,
+        topology=FREE,
+        devices=2,
+        memory_bytes=memory_bytes,
+        **{"global_batch": 4, "schedule": "any", "optimizer": optimizer, **job},
+    )
+
+
+@pytest.mark.parametrize("virtual", [(1,), (2,), (1, 2)])
+def test_it_is_proven_that_no_order_fits(virtual: tuple[int, ...]) -> None:
+    output = DpSolver().solve(tight(27, virtual_stages=virtual), SolveOptions())
+    assert output.status is Status.INFEASIBLE
+    output = DpSolver().solve(tight(28, virtual_stages=virtual), SolveOptions())
+    assert output.plan is not None
+
+
+def test_a_plan_that_fits_with_one_micro_batch_in_flight_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orders, "MAX_SETTINGS", 0)
+    assert DpSolver().solve(tight(28), SolveOptions()).plan is not None
+    search = orders._OrdersSearch(task_of(tight(28)))
+    assert search._search_leanest() == 0
+    assert search.plan is not None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "memory_bytes", "fits"),
+    [
+        (("1f1b",), 35, False),
+        (("1f1b",), 36, True),
+        (("1f1b", "zb-h1"), 35, False),
+        (("zb-h1", "gpipe"), 27, False),
+        (("1f1b", "zb-v"), 27, False),
+        (("1f1b", "gpipe"), 36, True),
+    ],
+)
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+def test_it_is_proven_that_no_schedule_of_a_list_fits(
+    schedule: Any, memory_bytes: int, fits: bool, limit_s: float | None
+) -> None:
+    problem = tight(memory_bytes, schedule=schedule)
+    output = DpSolver().solve(problem, SolveOptions(time_limit_s=limit_s))
+    assert (output.plan is not None) == fits
+    if output.claimed_quanta is None:
+        assert output.status is Status.INFEASIBLE
+    else:
+        assert output.lower_bound_quanta is not None
+        assert output.lower_bound_quanta <= output.claimed_quanta
+
+
+def test_bounds_on_interleaved_plans_are_none_on_those_of_1f1b(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which there was no time to find one."""
+    none = SolverOutput(status=Status.NO_SOLUTION)
+    monkeypatch.setattr(orders._OrdersSearch, "_search_one", lambda *_: none)
+    problem = tight(36, schedule=("1f1b", "gpipe"))
+    output = DpSolver().solve(problem, SolveOptions(time_limit_s=60.0))
+    assert output.status is Status.NO_SOLUTION
+
+
+@pytest.mark.parametrize(
+    "changes", [{"granularity": "layer"}, {"virtual_stages": (2,)}]
+)
+def test_what_paths_do_not_cover_is_not_searched_by_them(changes: Any) -> None:
+    search = orders._OrdersSearch(task_of(tight(27, **changes)))
+    assert search._search_leanest() == 0
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(7, True), (6, False)])
+def test_chunks_may_fit_where_no_stages_do(memory_bytes: int, fits: bool) -> None:
+    """Stages of 6 | 6 1 1 bytes need 8, blocks of 6 1 and 6 1 need 7."""
+    weights = {"a": 6, "b": 6, "c": 1, "d": 1}
+    problem = make_problem(
+        {name: make_cost(10, 20, weight_bytes=x) for name, x in weights.items()},
+        edge=1,
+        topology=FREE,
+        devices=2,
+        memory_bytes=memory_bytes,
+        global_batch=2,
+        optimizer=Optimizer(weight_bytes=2, gradient_bytes=0, state_bytes=0),
+        schedule="any",
+        virtual_stages=(1, 2),
+    )
+    bound = orders._OrdersSearch(task_of(problem))._search_leanest()
+    assert (bound < INFINITE) == fits
+    assert (DpSolver().solve(problem, SolveOptions()).plan is not None) == fits
+
+
+def task_of(problem: Problem) -> SearchTask:
+    sets = closed_sets(problem.graph)
+    return SearchTask(CostModel(problem), sets, Deadline(None))
 
 
 def test_any_order_is_bounded_by_the_work_of_blocks() -> None:
