@@ -368,10 +368,7 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     job = job_file(text, where, ignore)
-    if not job.get("model.converters"):
-        # What they would do has no effect.
-        for section in ("quantize", "float8"):
-            job.document.pop(section, None)
+    _rename_sections(job)
     notes = ignored_note(where, job.ignored())
     # Older versions split layers over stages otherwise.
     sections = job.document
@@ -489,6 +486,63 @@ def _modernise(job: KeyedFile, overrides: Sequence[tuple[str, str]]) -> None:
             typed = value
         section, key = split_path(path)
         sections.setdefault(section, {})[key] = typed
+
+
+def _rename_sections(job: KeyedFile) -> None:
+    """Give sections and converters their present names.
+
+    Sections of converters that are not used have no effect, and go.
+    """
+    _rename_converters(job)
+    for old, new in TABLE.moved_sections.items():
+        section, name = split_path(old)
+        settings = _section(job, section).pop(name, None)
+        if not settings or not isinstance(settings, dict):
+            continue
+        present = _section(job, new)
+        if present:
+            raise job.refuse(old, f"it or {new}", "both of them", "remove one", ())
+        present.update(settings)
+    converters = job.get("model.converters")
+    quantize = job.document.pop("quantize", {})
+    for path in converters if isinstance(quantize, dict) else ():
+        _, kind, name = (*str(path).split("."), "", "")[:3]
+        settings = quantize.get(kind)
+        if isinstance(settings, dict) and name in settings:
+            _section(job, f"quantize.{kind}")[name] = settings[name]
+
+
+def _rename_converters(job: KeyedFile) -> None:
+    """Write converters as the list of their present names.
+
+    Before 0.1 a switch stood for the one of fp8, and a text was a list of names with
+    commas.
+    """
+    model = _section(job, "model")
+    names = model.get("converters", [])
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+    switches = [
+        _section(job, section).pop("enable_float8_linear", False)
+        for section in ("training", "float8")
+    ]
+    if isinstance(names, list):
+        names = [TABLE.moved_sections.get(str(name), name) for name in names]
+        if True in switches and _FLOAT8 not in names:
+            names.append(_FLOAT8)
+    if names:
+        model["converters"] = names
+
+
+def _section(job: KeyedFile, path: str) -> dict[str, Any]:
+    """Return a section, which is made if there is none."""
+    section = job.document
+    for name in filter(None, path.split(".")):
+        below = section.setdefault(name, {})
+        if not isinstance(below, dict):
+            raise job.refuse(path, "a section of keys", json.dumps(below, default=str))
+        section = below
+    return section
 
 
 def _split_points(job: KeyedFile, layers: int) -> None:
