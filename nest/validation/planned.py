@@ -36,6 +36,7 @@ _RUNNING = {
     "torchtitan": r"torchtitan",
     "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
     "maxtext": r"MaxText",
+    "accelerate": r"Hugging Face",
 }
 
 
