@@ -25,7 +25,7 @@ from nest.frameworks.megatron_details import (
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
-from nest.models.zoo import known_architecture, usual_vocabulary
+from nest.models.zoo import architecture, known_architecture, vocabularies_of_shape
 from nest.util.text import whole_number
 
 #: What values of ``--position-embedding-type`` mean, those of forks too.
@@ -38,6 +38,8 @@ _POSITIONS = {
 
 #: Models with the vocabularies of tokenizers.
 _TOKENIZERS = {"GPT2BPETokenizer": "gpt2", "Llama2Tokenizer": "llama2-7b"}
+#: Tokenizers that read a file of any vocabulary; the second reads none of GPT-2.
+_ANY_VOCABULARY = ("HuggingFaceTokenizer", "GPTSentencePieceTokenizer")
 
 _TP_BIASES = {
     (True, True, True): (),
@@ -348,32 +350,80 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
 
 
 def _vocabulary(arguments: Arguments, tower: Tower) -> int:
-    """Return the size of the vocabulary, a usual one if it is not given."""
+    """Return the size of the vocabulary: as stated, of the tokenizer or the shape."""
     names = ("--vocab-size", "--padded-vocab-size", "--pad-vocab-size-to")
     stated = [*filter(None, map(arguments.integer_or_none, names))]
     if stated:
         return stated[0]
-    vocabulary, model = _of_tokenizer(arguments) or usual_vocabulary(tower)
+    certain = _of_tokenizer(arguments) or _of_shape(arguments, tower)
+    if certain is None:
+        kinds = _texts(arguments, "--tokenizer-type")
+        got = f"none, which {kinds[0]} does not say" if kinds else "none"
+        raise arguments.refuse(
+            "--vocab-size",
+            "the size of the vocabulary",
+            got,
+            "pass --say vocab-size=N",
+            ("--say", "vocab-size=<VALUE>"),
+        )
+    vocabulary, source = certain
     arguments.assumed.append(
-        f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
+        f"--vocab-size {vocabulary}, as {source} has it; --say vocab-size=N "
         f"gives another"
     )
     return vocabulary
 
 
+def _texts(arguments: Arguments, name: str) -> list[str]:
+    """Return the values of an option that is not read otherwise."""
+    option = arguments.options.get(name)
+    return [token.text for token in option.values] if option else []
+
+
 def _of_tokenizer(arguments: Arguments) -> tuple[int, str] | None:
-    """Return the vocabulary of a tokenizer that is known by name, and its model."""
-    names = ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
-    options = [arguments.options.get(f"--{name}") for name in names]
-    texts = [token.text for option in options if option for token in option.values]
-    if "--merge-file" in arguments.options:
-        # The files that Megatron-LM's examples download.
+    """Return the vocabulary of a tokenizer that is known by name, and its name."""
+    kinds = _texts(arguments, "--tokenizer-type")
+    files = ("--tokenizer-model", "--tokenizer-name-or-path")
+    texts = [*kinds, *(text for name in files for text in _texts(arguments, name))]
+    if not kinds and _is_gpt2(arguments):
+        # ``pretrain_gpt.py`` has this type by default.
         texts.append("GPT2BPETokenizer")
     for text in texts:
         model = known_architecture(_TOKENIZERS.get(text, text))
         if model is not None:
-            return model.towers[0].vocabulary, model.name
+            return model.towers[0].vocabulary, f"the tokenizer {text}"
     return None
+
+
+def _is_gpt2(arguments: Arguments) -> bool:
+    """Whether files of a vocabulary and its merges can only be those of GPT-2.
+
+    What a script does not state counts as the files that Megatron-LM's examples name.
+    """
+    if "--merge-file" not in arguments.options:
+        names = _texts(arguments, "--vocab-file")
+        return any(name.rpartition("/")[2].startswith("gpt2") for name in names)
+    tokens = arguments.options["--merge-file"].values
+    return all(
+        token.unknown or token.text.rpartition("/")[2].startswith(("gpt2", "merges"))
+        for token in tokens
+    )
+
+
+def _of_shape(arguments: Arguments, tower: Tower) -> tuple[int, str] | None:
+    """Return the vocabulary that all known models of a shape have, and one of them.
+
+    None if they differ, or the tokenizer is of another kind.
+    """
+    vocabularies = vocabularies_of_shape(tower)
+    kinds = _texts(arguments, "--tokenizer-type")
+    if len(vocabularies) != 1 or not {*kinds} <= {*_ANY_VOCABULARY}:
+        return None
+    ((vocabulary, name),) = vocabularies.items()
+    gpt2 = architecture("gpt2").towers[0].vocabulary
+    if vocabulary == gpt2 and _ANY_VOCABULARY[1] in kinds:
+        return None
+    return vocabulary, f"{name}, which has this shape,"
 
 
 def _position(arguments: Arguments) -> str:

@@ -83,21 +83,17 @@ def names() -> tuple[str, ...]:
     return tuple(model.name for model in ARCHITECTURES)
 
 
-def usual_vocabulary(tower: Tower) -> tuple[int, str]:
-    """Return a vocabulary for a decoder, and the model that has it.
+def vocabularies_of_shape(tower: Tower) -> dict[int, str]:
+    """Return the vocabularies of models with a decoder's dimensions.
 
-    That model has the same dimensions, and of several such models the largest
-    vocabulary, which takes the most memory. Without one it is GPT-2, whose
-    tokenizer Megatron-LM and DeepSpeed use in their examples.
+    Each has the name of a model.
     """
     shape = [*map(_DIMENSIONS, tower.runs)]
-    sizes = [
-        (model.towers[0].vocabulary, model.name)
-        for model in ARCHITECTURES
+    return {
+        model.towers[0].vocabulary: model.name
+        for model in reversed(ARCHITECTURES)
         if [*map(_DIMENSIONS, model.towers[0].runs)] == shape
-    ]
-    gpt2 = architecture("gpt2")
-    return max(sizes, default=(gpt2.towers[0].vocabulary, gpt2.name))
+    }
 
 
 def kind_of(model: Architecture) -> str:

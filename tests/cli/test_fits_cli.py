@@ -84,7 +84,7 @@ def test_the_smallest_change_is_in_the_words_of_the_script(cli: Cli) -> None:
 def test_what_hardly_matters_is_assumed(cli: Cli) -> None:
     Path("run.sh").write_text(SCRIPT.replace("--vocab-size 32000", ""))
     document = shows(cli, "fits run.sh --cluster h100x16 --set MBS=1")
-    assert "assumed  --vocab-size 50257, as gpt3-13b has it; " in cli.out
+    assert "assumed  --vocab-size 50257, as gpt3-13b, which has this" in cli.out
     assert document["notes"][0].startswith("--vocab-size 50257, as gpt3-13b")
     shows(cli, "fits run.sh --cluster h100x16 --set MBS=1 --say vocab-size=32000")
     assert "--vocab-size" not in cli.out

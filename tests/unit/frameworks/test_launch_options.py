@@ -203,6 +203,7 @@ def test_keys_of_configurations_are_refused_or_ignored():
   --seq-length: 1024
   --micro-batch-size: 1
   --global-batch-size: 64
+  --vocab-size: 1024
   --bf16: true
   --cpu-optimizer: false
   --cpu-offloading-num-layers: 0

@@ -589,26 +589,78 @@ def test_a_model_fills_in_the_shape():
     assert reading.launch.dp == 8
 
 
-@pytest.mark.parametrize(
-    ("hidden", "heads", "vocabulary", "model"),
-    [(256, 8, 50257, "gpt2"), (3072, 32, 51200, "megatron-3.6b")],
-)
-def test_a_vocabulary_is_assumed(hidden, heads, vocabulary, model):
-    """It is that of a known model with these dimensions, else GPT-2's."""
-    text = (
-        f"python x.py --num-layers 30 --seq-length 4096 --bf16 --hidden-size {hidden} "
-        f"--num-attention-heads {heads} --micro-batch-size 1 --global-batch-size 8"
+#: 3072 and 32 are the dimensions of Megatron-3.6b, 256 and 8 those of no model.
+def without_vocabulary(more, hidden=256):
+    heads = {256: 8, 3072: 32, 1280: 20}[hidden]
+    layers = 36 if hidden == 1280 else 30
+    return (
+        f"python x.py --num-layers {layers} --seq-length 4096 --bf16 --hidden-size "
+        f"{hidden} --num-attention-heads {heads} --micro-batch-size 1 "
+        f"--global-batch-size 8 {more}"
     )
-    read = launched(text, world=8)
+
+
+@pytest.mark.parametrize(
+    ("more", "hidden", "vocabulary", "source"),
+    [
+        ("", 3072, 51200, "megatron-3.6b, which has this shape,"),
+        ("--tokenizer-type HuggingFaceTokenizer", 3072, 51200,
+         "megatron-3.6b, which has this shape,"),
+        ("--tokenizer-type GPT2BPETokenizer", 3072, 50257,
+         "the tokenizer GPT2BPETokenizer"),
+        ("--tokenizer-type Llama2Tokenizer", 256, 32000,
+         "the tokenizer Llama2Tokenizer"),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model llama3-8b", 256,
+         128256, "the tokenizer llama3-8b"),
+        ("--vocab-file d/gpt2-vocab.json", 256, 50257,
+         "the tokenizer GPT2BPETokenizer"),
+        ("--vocab-file $V --merge-file $M", 256, 50257,
+         "the tokenizer GPT2BPETokenizer"),
+    ],
+)  # fmt: skip
+def test_a_vocabulary_that_is_certain_is_taken(more, hidden, vocabulary, source):
+    """It is that of the tokenizer, else of the only models with these dimensions."""
+    read = launched(without_vocabulary(more, hidden), world=8)
     assert read.reading.model.towers[0].vocabulary == vocabulary
     assert read.reading.model.head.outputs == vocabulary
     assert read.notes[0] == (
-        f"--vocab-size {vocabulary}, as {model} has it; --say vocab-size=N "
+        f"--vocab-size {vocabulary}, as {source} has it; --say vocab-size=N "
         f"gives another"
     )
 
 
-def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
+@pytest.mark.parametrize(
+    ("more", "hidden", "got"),
+    [
+        ("", 256, "none"),
+        ("--vocab-file d/bpe-zh.json --merge-file d/bpe-zh.txt", 256, "none"),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model d/own", 256,
+         "none, which HuggingFaceTokenizer does not say"),
+        ("--tokenizer-type GPTSentencePieceTokenizer --vocab-file gpt2-vocab.json "
+         "--merge-file gpt2-merges.txt", 256,
+         "none, which GPTSentencePieceTokenizer does not say"),
+        # The shape of gpt2-large, which has no SentencePiece.
+        ("--tokenizer-type GPTSentencePieceTokenizer", 1280,
+         "none, which GPTSentencePieceTokenizer does not say"),
+        ("--tokenizer-type TikTokenizer", 3072, "none, which TikTokenizer does not "
+         "say"),
+    ],
+)  # fmt: skip
+def test_a_vocabulary_that_is_not_certain_is_asked_for(more, hidden, got):
+    with pytest.raises(
+        InvalidPlanError,
+        match=rf"^run.sh: --vocab-size: expected the size of the vocabulary, "
+        rf"got {got}; pass --say vocab-size=N$",
+    ) as caught:
+        launched(without_vocabulary(more, hidden), world=8)
+    assert caught.value.answers == ("--say", "vocab-size=<VALUE>")
+    overrides = [("vocab-size", "1024")]
+    text = without_vocabulary(more, hidden)
+    read = launched(text, world=8, overrides=overrides)
+    assert read.reading.model.head.outputs == 1024
+
+
+def test_models_with_equal_dimensions_and_other_vocabularies_say_none():
     """Mistral-7B has 32,000 tokens, Llama-3-8B 128,256.
 
     Mixtral-8x7B has these dimensions too, but experts, and 32,000 tokens.
@@ -619,11 +671,11 @@ def test_of_models_with_equal_dimensions_the_largest_vocabulary_counts():
         "--group-query-attention --num-query-groups 8 --micro-batch-size 1 "
         "--global-batch-size 8"
     )
-    model = launched(text, world=8).reading.model
-    assert model.head.outputs == 128256
+    with pytest.raises(InvalidPlanError, match="--vocab-size: expected the size"):
+        launched(text, world=8)
     read = launched(f"{text} --num-experts 8", world=8)
     assert read.reading.model.head.outputs == 32000
-    assert "--vocab-size 32000, as mixtral-8x7b has it" in read.notes[0]
+    assert "--vocab-size 32000, as mixtral-8x7b, which" in read.notes[0]
 
 
 EXPERTS = (
