@@ -99,10 +99,16 @@ class _Option(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A number that a script states, and where."""
+    """A number that a script states, and where.
+
+    ``variable`` is one of the environment, without which a default counts; each one of
+    its value stands for ``step`` of the number.
+    """
 
     value: int
     location: str
+    variable: str = ""
+    step: int = 1
 
 
 class Start(NamedTuple):
@@ -463,7 +469,8 @@ def _counted(
         value_stated = whole_number(text)
         if value_stated is not None and not value.unknown:
             location = f"{where}:{value.line}: {name} {text}"
-            counts[kind] = program, Count(value_stated, location)
+            fallback = _fallback_of(script, value)
+            counts[kind] = program, Count(value_stated, location, fallback)
         else:
             unknown.setdefault(kind, (name, value))
     stated = [counts["devices"][1]] if "devices" in counts else []
@@ -494,7 +501,8 @@ def _counted(
         each = counts["each"][1]
         nodes = counts["nodes"][1] if "nodes" in counts else Count(1, "")
         locations = " and ".join(filter(None, (each.location, nodes.location)))
-        stated.insert(0, Count(nodes.value * each.value, locations))
+        total = nodes.value * each.value
+        stated.insert(0, Count(total, locations, nodes.variable, each.value))
     for other in stated[1:]:
         if other.value != stated[0].value:
             raise Fault(
@@ -511,6 +519,16 @@ def _counted(
         location = f"{where}:{world[0].line}: WORLD_SIZE"
         return Count(value_stated, location), ()
     return None, ()
+
+
+def _fallback_of(script: Script, value: Word) -> str:
+    """Return the variable whose default a value is, empty if it is of none."""
+    names = [
+        name
+        for name, default in script.fallbacks.items()
+        if (default.line, default.text) == (value.line, value.text)
+    ]
+    return names[-1] if names else ""
 
 
 def _are_ranks(
@@ -583,6 +601,16 @@ def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
     """
     if stated is None:
         return
+    if stated.variable and stated.value != world and world % stated.step == 0:
+        setting = f"{stated.variable}={world // stated.step}"
+        raise Fault(
+            f"{stated.location}: expected the {world} devices of --cluster, got "
+            f"{stated.value}; name a cluster of {stated.value} devices, or pass --set "
+            f"{setting}",
+            subject=_DEVICES,
+            answers=("--set", setting),
+            value="0",
+        )
     degrees = {
         name: arguments.count(name)
         for name in (

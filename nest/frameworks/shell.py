@@ -66,6 +66,8 @@ class Script(NamedTuple):
         The overridden variables that the script uses.
     files
         Texts of the files that the script writes, by name.
+    fallbacks
+        What counts for variables that the script does not set: ``${NAME:-2}``.
     """
 
     commands: tuple[Command, ...]
@@ -75,6 +77,7 @@ class Script(NamedTuple):
     defaults: Mapping[str, Word]
     used: frozenset[str] = frozenset()
     files: Mapping[str, Word] = {}
+    fallbacks: Mapping[str, Word] = {}
 
 
 _EXPORTING = ("export", "declare", "local", "readonly", "typeset")
@@ -236,6 +239,7 @@ class _Reader:
         self.files: dict[str, Word] = {}
         self.unset: set[str] = set()
         self.defaults: dict[str, Word] = {}
+        self.fallbacks: dict[str, Word] = {}
         self.used: set[str] = set()
         self.commands: list[Command] = []
 
@@ -263,6 +267,7 @@ class _Reader:
             self.defaults,
             frozenset(self.used),
             self.files,
+            self.fallbacks,
         )
 
     # Commands
@@ -1034,10 +1039,12 @@ class _Reader:
             return value[:1]
         if kind == "?":
             return (self._missing(name, line),)
-        word = self._text(text, line)
+        default = self._text(text, line)
+        if value is None:
+            self.fallbacks[name] = default
         if kind == "=":
-            self._set(name, (word,), line)
-        return (word,)
+            self._set(name, (default,), line)
+        return (default,)
 
     def _element(
         self, value: tuple[Word, ...] | None, text: str, line: int

@@ -298,3 +298,31 @@ def test_a_configuration_of_accelerate_names_all_faults():
         "max_length",
         "mixed_precision",
     ]
+
+
+@pytest.mark.parametrize("default", ["${SLURM_NNODES:-1}", '${SLURM_NNODES:-"1"}'])
+def test_nodes_of_a_default_are_set(default):
+    """The cluster has four nodes of eight; other faults are those of 32 devices."""
+    run = RUN.replace("torchrun", "torchrun --nnodes $NNODES")
+    text = f"NNODES={default}\n{run} {SHAPE} --tensor-model-parallel-size 16"
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"^run.sh:2: --nproc_per_node 8 and run.sh:1: --nnodes 1: expected the "
+        r"32 devices of --cluster, got 8; name a cluster of 8 devices, or pass --set "
+        r"SLURM_NNODES=4$",
+    ) as caught:
+        launched(text, world=32)
+    assert caught.value.answers == ("--set", "SLURM_NNODES=4")
+    said = launched(text, world=32, variables={"SLURM_NNODES": "4"})
+    assert said.reading.launch.dp == 2
+    with pytest.raises(InvalidPlanError, match=r"name a cluster of 8 devices$"):
+        launched(text.replace("size 16", "size 8"), world=12)
+    with pytest.raises(InvalidPlanError, match=r"name a cluster of 8 devices$"):
+        launched(text.replace("size 16", "size 8").replace(default, "1"), world=32)
+
+
+def test_nodes_beside_a_default_of_the_same_value_are_the_scripts_own():
+    run = RUN.replace("torchrun", "torchrun --nnodes $NNODES")
+    text = f"NODE=${{RANK:-1}}\nNNODES=1\n{run} {SHAPE} --seed $NODE"
+    with pytest.raises(InvalidPlanError, match=r"name a cluster of 8 devices$"):
+        launched(text, world=32)
