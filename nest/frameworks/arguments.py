@@ -163,6 +163,9 @@ class Arguments:
         say = ("--say", f"{key}={'' if name in self.switches else '<VALUE>'}")
         if option is None or not option.line:
             return say
+        if name in self.names and option.values:
+            # Keys of a configuration win over those of the file.
+            return say
         # What has no value in the file is a switch.
         return ("--ignore", key, *(say if option.values else ()))
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import yaml
 
 from nest.errors import InvalidPlanError
+from nest.frameworks.faults import Correction, Fault
 from nest.ir.documents import refusing
 from nest.ir.yaml_documents import check_yaml, parse_yaml
 
@@ -65,7 +67,7 @@ class Config:
     ) -> None:
         self.where = where
         self._variables = variables or {}
-        self._entries: dict[str, Entry] = {}
+        self.entries: dict[str, Entry] = {}
         #: Keys that hold keys, with their lines.
         self.sections: dict[str, int] = {}
         try:
@@ -89,7 +91,7 @@ class Config:
             ) from None
         for key, value in (overrides or {}).items():
             with refusing(f"--say {key}", InvalidPlanError):
-                self._entries[key] = Entry(parse_yaml(value), 0)
+                self.entries[key] = Entry(parse_yaml(value), 0)
 
     def _walk(
         self, loader: yaml.SafeLoader, node: yaml.MappingNode, prefix: str
@@ -120,12 +122,12 @@ class Config:
                         f"{self.where}:{line}: {name}: expected a value, got "
                         f"{error}; correct it"
                     ) from None
-                self._entries[name] = Entry(made, line)
+                self.entries[name] = Entry(made, line)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All keys that hold values."""
-        return tuple(self._entries)
+        return tuple(self.entries)
 
     def get(self, key: str) -> Entry | None:
         """Return the resolved value of a key, ``None`` if the file has none.
@@ -135,7 +137,7 @@ class Config:
         InvalidPlanError
             If it stands for itself.
         """
-        if key not in self._entries:
+        if key not in self.entries:
             return None
         entry = self._resolved(key, ())
         if entry.value is None and not entry.unknown:
@@ -144,25 +146,47 @@ class Config:
 
     def location(self, key: str) -> str:
         """Return where a key is written: ``file:line: key``."""
-        if key in self._entries:
-            line = self._entries[key].line
+        if key in self.entries:
+            line = self.entries[key].line
             return f"{self.where}:{line}: {key}" if line else f"--say {key}"
         if key in self.sections:
             return f"{self.where}:{self.sections[key]}: {key}"
         return f"{self.where}: {key}"
 
     def refuse(
-        self, key: str, expected: str, got: object, remedy: str = ""
-    ) -> InvalidPlanError:
-        """Return the error about one key."""
-        return InvalidPlanError(
+        self,
+        key: str,
+        expected: str,
+        got: object,
+        remedy: str = "",
+        meant: str = "",
+        value: str = "",
+    ) -> Fault:
+        """Return the error about one key; ``meant`` and ``value`` as of ``Fault``."""
+        return Fault(
             f"{self.location(key)}: expected {expected}, got {got}; "
-            f"{remedy or 'correct it'}"
+            f"{remedy or 'correct it'}",
+            subject=key,
+            answers=() if meant else ("--say", f"{key}=<VALUE>"),
+            meant=meant,
+            value=value,
         )
+
+    def corrected(self, correction: Correction) -> Config:
+        """Return a copy in which one key is otherwise."""
+        config = copy(self)
+        key, value, meant = correction
+        config.entries = {**self.entries}
+        entry = config.entries.pop(key, Entry(None, 0))
+        if meant:
+            config.entries[meant] = entry
+        elif value is not None:
+            config.entries[key] = Entry(parse_yaml(value), entry.line)
+        return config
 
     def _resolved(self, key: str, through: tuple[str, ...]) -> Entry:
         """Return a value; its line is that of the key."""
-        entry = self._entries[key]
+        entry = self.entries[key]
         if key in through:
             raise self.refuse(key, "a value", f"{entry.value}, which is itself")
         if len(through) > _MAX_CHAIN:
@@ -175,7 +199,7 @@ class Config:
             return entry._replace(value=None, unknown=entry.value)
         name = whole[1].strip()
         target = _absolute(name, key)
-        if target in self._entries:
+        if target in self.entries:
             other = self._resolved(target, (*through, key))
             return other._replace(line=entry.line)
         name = name.removeprefix("oc.env:").partition(",")[0].strip()

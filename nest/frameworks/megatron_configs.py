@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note, similar_name
 from nest.frameworks.configs import Config, Entry
+from nest.frameworks.faults import Correction, read_all
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
 from nest.frameworks.megatron_options import MEGATRON, with_present_names
@@ -187,6 +188,22 @@ class _Source(NamedTuple):
     tokens: tuple[Word, ...]
 
 
+class _Start(NamedTuple):
+    """A configuration, devices and changes of its arguments, as a reader takes them."""
+
+    config: Config
+    world: int
+    changes: tuple[Correction, ...] = ()
+
+    def corrected(self, correction: Correction) -> _Start:
+        """Return a copy in which a key, an argument or the cluster is otherwise."""
+        if not correction.subject.startswith("--"):
+            return self._replace(config=self.config.corrected(correction))
+        if correction.subject == "--cluster":
+            return self._replace(world=int(correction.value or self.world))
+        return self._replace(changes=(*self.changes, correction))
+
+
 def read_config(
     text: str,
     where: str,
@@ -231,6 +248,23 @@ def read_config(
         else:
             options.append((name, value))
     config = Config(text, where, variables, keys)
+
+    def read(start: _Start) -> Launched:
+        return _read(start, layout, options, model, ignored)
+
+    return read_all(read, _Start(config, world))
+
+
+def _read(
+    start: _Start,
+    layout: Format,
+    options: Sequence[tuple[str, str]],
+    model: Architecture | None,
+    ignored: Sequence[str],
+) -> Launched:
+    """Return the launch of a configuration with further options."""
+    config, world, changes = start
+    where = config.where
     sources = _options(config, layout.keys)
     if layout is _NEMO:
         sources |= _nemo_fp8(config)
@@ -240,6 +274,8 @@ def read_config(
     tokens += override_words(options)
     names = {option: source.key for option, source in sources.items()}
     arguments = with_present_names(Arguments(tokens, where, names, "file"))
+    for change in changes:
+        arguments = arguments.corrected(change)
     _check_supported(config, layout)
     _check_required(config, layout, arguments, sources, model)
     if model is not None:
@@ -290,9 +326,9 @@ def _unread(config: Config, read: Collection[str]) -> tuple[str, ...]:
         section, name = split_path(first)
         close = similar_name(name, siblings.get(section, ()))
         if close not in (None, name) and name not in _TABLES.harmless:
-            raise config.refuse(
-                first, "a key that is known", name, f"did you mean {close!r}?"
-            )
+            meant = f"{section}.{close}".lstrip(".")
+            remedy = f"did you mean {close!r}?"
+            raise config.refuse(first, "a key that is known", name, remedy, meant)
         unread[first] = None
     return tuple(unread)
 
@@ -368,7 +404,7 @@ def _words(config: Config, name: str, key: Key, entry: Entry) -> Iterator[Word]:
             yield Word(text.replace("{}", _text(value)), line)
         return
     if key.option in _SWITCHED and not isinstance(value, bool):
-        raise config.refuse(name, "true or false", _text(value))
+        raise config.refuse(name, "true or false", _text(value), value="true")
     if value is False:
         return
     yield Word(key.option, line)

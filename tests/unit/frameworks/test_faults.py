@@ -10,6 +10,7 @@ from nest.cli.main import main
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks import accelerate, deepspeed, maxtext, torchtitan
 from nest.frameworks.faults import FaultsError
+from nest.frameworks.megatron_configs import read_config
 from nest.frameworks.shell import read_script
 from nest.models.zoo import architecture
 from tests.unit.frameworks.test_launch_scripts import SCRIPT, launched
@@ -326,3 +327,38 @@ def test_nodes_beside_a_default_of_the_same_value_are_the_scripts_own():
     text = f"NODE=${{RANK:-1}}\nNNODES=1\n{run} {SHAPE} --seed $NODE"
     with pytest.raises(InvalidPlanError, match=r"name a cluster of 8 devices$"):
         launched(text, world=32)
+
+
+PLAIN = """MODEL_ARGS:
+  --num-layers: 8
+  --hidden-size: 1024
+  --num-attention-heads: 16
+  --seq-length: 1024
+  --micro-batch-size: 1
+  --global-batch-size: 64
+  --vocab-size: 1024
+  --tensor-model-parallel-size: two
+  --normalization: Middle
+  --bf16: yes please
+"""
+
+
+def test_a_configuration_of_megatron_names_all_faults(tmp_path, monkeypatch, capsys):
+    """Keys of the command line win over those of the file, so none is ignored."""
+    assert subjects(read_config, PLAIN, "run.yaml", 8) == [
+        "MODEL_ARGS.--bf16",
+        "--normalization",
+        "--tensor-model-parallel-size",
+    ]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(PLAIN)
+    words = ["run.yaml", "--cluster", "h100x8", "-o", "p.json"]
+    code, (*errors, last) = run(capsys, *words)
+    assert (code, len(errors)) == (2, 3)
+    begin = f"nest: then run: nest import megatron-args {' '.join(words)} "
+    answers = last.removeprefix(begin)
+    assert "--ignore" not in answers
+    for name, value in (("bf16", "true"), ("size", "2"), ("ization", "RMSNorm")):
+        answers = answers.replace(f"{name}=<VALUE>", f"{name}={value}")
+    code, lines = run(capsys, *words, *shlex.split(answers))
+    assert code == 0, lines
