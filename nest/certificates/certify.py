@@ -199,7 +199,7 @@ def _packed_bound(split: check.Split, best: int) -> int:
     low, high = 0, best
     while low < high:
         middle = (low + high + 1) // 2
-        if split.packed(middle) > split.pitch:
+        if split.packed(middle) > split.replica_stride:
             low = middle
         else:
             high = middle - 1
@@ -260,15 +260,15 @@ def _best_price(
     low, price, above = 0, 0, None
     for _ in range(ROUNDS):
         cost, devices = _cheapest(split, edges, price)
-        best = max(best, (cost - price * split.pitch, price, cost))
+        best = max(best, (cost - price * split.replica_stride, price, cost))
         if best[0] >= bound or cost >= NEVER:
             break
-        if devices > split.pitch:
+        if devices > split.replica_stride:
             low = price
         else:
             above = price
         if above is None:
-            price = max(4 * price, 1 + high // split.pitch)
+            price = max(4 * price, 1 + high // split.replica_stride)
         else:
             price = (low + above) // 2
             if price == low:

@@ -39,7 +39,7 @@ class Split(Stages):
 
         As (set in front, set with it, devices, least load).
         """
-        p, P, most = self.problem, self.pitch, (bound - 1) // self.count
+        p, P, most = self.problem, self.replica_stride, (bound - 1) // self.count
         last, light, few = len(p.sets) - 1, {}, self.flight(1)
         least = [[[NEVER] * len(p.costs)] * 2]
         for n in sorted(self.sizes):
@@ -97,7 +97,7 @@ class Split(Stages):
 
     def longest(self, bound, cost, price, high):
         """Return what the longest load of plans below a bound is at most."""
-        gap = bound - cost + price * self.pitch
+        gap = bound - cost + price * self.replica_stride
         if gap <= 0 or cost >= NEVER:
             return -1
         more = self.count - 1
@@ -110,7 +110,7 @@ class Split(Stages):
         """
         if self.case.timed:
             fewest = self.packed(bound)
-            if fewest <= self.pitch:
+            if fewest <= self.replica_stride:
                 raise RejectedError("proof: blocks may take less", 0, None)
             return [[1, fewest] if fewest < NEVER else [0, None]], 0
         edges, high, costs = self.bounds(bound), (bound - 1) // self.count, []
@@ -140,7 +140,7 @@ class Split(Stages):
 
     def search(self, bound, edges, price):  # noqa: C901
         """Return how many ends of plans below the bound there are."""
-        p, P, more, count = self.problem, self.pitch, self.count - 1, 0
+        p, P, more, count = self.problem, self.replica_stride, self.count - 1, 0
         front, behind = self.cheapest(edges, price), [NEVER] * len(p.sets)
         behind[-1], last = 0, len(p.sets) - 1
         for u, v, n, load in edges:
@@ -169,11 +169,11 @@ class Split(Stages):
         for v, (u, n), ((e, done, m), labels) in steps:
             shape, k, here = p.shape(u, v), e - n, table[u]
             total, pace = rest[u].get(k, (NEVER, 0))
-            least = min(x[0] for x in labels) + total
+            lowest_load = min(x[0] for x in labels) + total
             after = done + 1 if exact else min(done + 1, self.count)
             fronts = [x for x in self.places if x <= k] if u else [0]
             for load, beyond, strategy in self.ways(u, v, n, done + 1):
-                if least + load + more * max(load, pace) >= bound:
+                if lowest_load + load + more * max(load, pace) >= bound:
                     break
                 for q in fronts:
                     own = (self.stage(shape, strategy, k, done + 1, q, m)
@@ -236,7 +236,7 @@ def score(problem, plan):
         if (min(layers) >= 0 and problem.sets[end] - problem.sets[at] == own
                 and end in problem.after(at, even)
                 and len(layers) == own.bit_count() == len(strategies)
-                and offsets[-1] <= split.pitch and devices[i] == devices[r]
+                and offsets[-1] <= split.replica_stride and devices[i] == devices[r]
                 and all(devices_of(y) == x["devices"]
                         and rules.legal(y, case)
                         and rules.common(y) == case.shared

@@ -21,9 +21,9 @@ class Stages:
         self.offsets, self.places, self.sizes = {}, {}, {*map(
             devices_of, problem.rules.choices(case))}
         self.rules = problem.rules
-        self.pitch = problem.devices // case.replicas
-        self.widths = sorted(x for x in self.sizes if x <= self.pitch)
-        self.starts = [r * self.pitch for r in range(case.replicas)]
+        self.replica_stride = problem.devices // case.replicas
+        self.widths = sorted(x for x in self.sizes if x <= self.replica_stride)
+        self.starts = [r * self.replica_stride for r in range(case.replicas)]
         self.count = self.rules.count(case)
         self.gpipe = self.job.get("schedule") == "gpipe"
         self.mixes = self.job.get("granularity") == "layer"
@@ -44,7 +44,7 @@ class Stages:
         sizes = p.sizes(kind, (*strategy[1:5], self.case.batch // dp))
         (weights, gradients, _), parts = sizes, (dp * cp, dp * cp // ep)
         n, total = dp * tp * cp, 0
-        tiles = p.tree.tiles(k, n, self.pitch)
+        tiles = p.tree.tiles(k, n, self.replica_stride)
         alone = tuple(sorted({y for x in tiles for y in self.alone(x)}))
         shapes = p.shapes(dp, tp, cp, ep, alone)
         joined = tuple(tuple(s + x for s in self.starts) for x in tiles)
@@ -233,7 +233,7 @@ class Stages:
 
     def spread(self, n):
         """Find where blocks of n devices can start; return that of all replicas."""
-        ks = range(0, self.pitch - n + 1, gcd(*self.sizes))
+        ks = range(0, self.replica_stride - n + 1, gcd(*self.sizes))
         self.offsets[n] = {x % self.problem.period for x in ks}
         starts = self.places[n] = frozenset(map(self.alone, ks))
         return starts

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.frameworks import deepspeed
 from nest.frameworks.arguments import ignored_note
+from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
@@ -182,6 +183,13 @@ class _Job(NamedTuple):
     trainer: KeyedFile
     read_file: Callable[[str], str]
 
+    def corrected(self, correction: Correction) -> _Job:
+        """Return a copy in which one key of a file is otherwise."""
+        name = correction.subject
+        if name in TRAINER.classed or name in self.trainer.document:
+            return self._replace(trainer=self.trainer.corrected(correction))
+        return self._replace(config=self.config.corrected(correction))
+
 
 def _yaml_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     with refusing(where, InvalidPlanError):
@@ -249,18 +257,22 @@ def read_foreign(
         section, _, name = path.rpartition(".")
         inside = file.document.setdefault(section, {}) if section else file.document
         inside[name] = made
-    notes = (
-        *ignored_note(where, job.config.ignored()),
-        *ignored_note(job.trainer.where, job.trainer.ignored()),
-    )
-    for key in (_BATCH, "max_length"):
-        if key not in job.trainer.document:
-            raise job.trainer.refuse(key, "a value", "none", f"pass --say {key}=N")
-    launch = _read(job, world, model)
-    if job.config.get("distributed_type") == "FSDP":
-        overlap = fsdp_overlap(text, where, launch)
-        launch = replace(launch, overlap=overlap)
-    return launch, notes
+
+    def read(job: _Job) -> tuple[Launch, tuple[str, ...]]:
+        notes = (
+            *ignored_note(where, job.config.ignored()),
+            *ignored_note(job.trainer.where, job.trainer.ignored()),
+        )
+        for key in (_BATCH, "max_length"):
+            if key not in job.trainer.document:
+                raise job.trainer.refuse(key, "a value", "none", f"pass --say {key}=N")
+        launch = _read(job, world, model)
+        if job.config.get("distributed_type") == "FSDP":
+            overlap = fsdp_overlap(text, where, launch)
+            launch = replace(launch, overlap=overlap)
+        return launch, notes
+
+    return read_all(read, job)
 
 
 def _read(job: _Job, world: int, model: Architecture) -> Launch:
@@ -343,5 +355,9 @@ def _with_deepspeed(job: _Job, world: int, model: Architecture) -> Launch:
             inside["enabled"] = enabled
     where, length = name or config.where, trainer.get("max_length")
     text = json.dumps(document)
-    launch, _ = deepspeed.read_foreign(text, where, world, model, length)
+    try:
+        launch, _ = deepspeed.read_foreign(text, where, world, model, length)
+    except Fault as fault:
+        # It is about another file, whose keys --say does not give.
+        raise InvalidPlanError(str(fault)) from None
     return launch

@@ -149,6 +149,10 @@ def _faults(
             if not subject or value == "":
                 break
             file = file.corrected(Correction(subject, value, fault.meant))
+        except FaultsError as error:
+            # Of another file, which no correction of this one changes.
+            faults |= {str(fault): Fault(str(fault)) for fault in error.faults}
+            break
         except InvalidPlanError as error:
             faults.setdefault(str(error), Fault(str(error)))
             break

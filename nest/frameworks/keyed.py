@@ -73,6 +73,8 @@ class KeyTable(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
         Keys and sections that other code of nest reads.
     moved
         Names that keys had in older versions, with their present names.
+    moved_sections
+        Names that sections had, with their present names.
     """
 
     keys: dict[str, Key]
@@ -80,6 +82,7 @@ class KeyTable(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=Tru
     harmless: dict[str, tuple[tuple[str, ...], ...]] = {}
     elsewhere: tuple[str, ...] = ()
     moved: dict[str, str] = {}
+    moved_sections: dict[str, str] = {}
 
     @cached_property
     def classed(self) -> frozenset[str]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError, UnknownNameError
 from nest.frameworks.arguments import ignored_note
+from nest.frameworks.faults import read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
@@ -235,9 +236,21 @@ def read_foreign(
         with refusing(f"--say {name}", InvalidPlanError):
             document[name] = parse_yaml(value)
     document.pop("base_config", None)  # its name differs with the release
-    config = KeyedFile(document, where, TABLE, _lines(text).get, ignore)
-    notes = ignored_note(where, config.ignored())
+
+    def read(file: KeyedFile) -> tuple[Launch, Architecture, tuple[str, ...]]:
+        # Reading fills in keys of its own copy.
+        return _read_filled(file.with_values(()), world, model)
+
+    return read_all(read, KeyedFile(document, where, TABLE, _lines(text).get, ignore))
+
+
+def _read_filled(
+    config: KeyedFile, world: int, model: Architecture | None
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Read a configuration with what ``base.yml`` adds."""
+    notes = ignored_note(config.where, config.ignored())
     model = _named_model(config, model)
+    document = config.document
     document |= {name: value for name, value in _BASE.items() if name not in document}
     for name, none in _NONE.items():
         if document.get(name) == none:

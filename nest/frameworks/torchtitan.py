@@ -20,6 +20,7 @@ from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks import schedule_csv
 from nest.frameworks.arguments import ignored_note
+from nest.frameworks.faults import Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
@@ -368,35 +369,54 @@ def read_foreign(
         If a value is out of range or contradicts another one.
     """
     job = job_file(text, where, ignore)
-    if not job.get("model.converters"):
-        # What they would do has no effect.
-        for section in ("quantize", "float8"):
-            job.document.pop(section, None)
+
+    def read(file: KeyedFile) -> tuple[Launch, Architecture, tuple[str, ...]]:
+        # Reading changes sections of its own copy.
+        return _read_renewed(file.with_values(()), text, world, model, read_file, old)
+
+    old, doubled = _modernise(job)
+    for path, _ in overrides:
+        if _present(path) not in TABLE.classed:
+            raise job.refuse(path, "a known key", path)
+    job = job.with_values([(_present(path), _as_json(x)) for path, x in overrides])
+    return read_all(read, job, doubled)
+
+
+def _read_renewed(
+    job: KeyedFile,
+    text: str,
+    world: int,
+    model: Architecture | None,
+    read_file: Callable[[str], str],
+    old: bool,
+) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    """Read a file whose keys have their present names; ``old`` is one that had not."""
+    _rename_sections(job)
+    where = job.where
     notes = ignored_note(where, job.ignored())
-    # Older versions split layers over stages otherwise.
-    sections = job.document
-    is_old = any(
-        key in sections.get(section, {})
-        for section, key in map(split_path, TABLE.moved)
-    )
-    _modernise(job, overrides)
-    name, flavor = (job.get(f"model.{key}") for key in ("name", "flavor"))
-    if model is None:
-        models = {flavor: name for name, flavor in FLAVORS.items()}
-        got = f"{name}/{flavor}"
-        if got not in models:
-            listed = ", ".join(sorted(models))
-            expected = f"a flavor that is known ({listed}) or --model"
-            raise job.refuse("model.flavor", expected, got)
-        model = architecture(models[got])
+    job.check_values()
+    model = model or _named_model(job)
     _split_points(job, model.layers)
-    if not is_old:
+    if not old:
+        # Older versions split layers over stages otherwise.
         _default_split(job, model.layers)
     launch = read_job(job, world, model.layers, read_file)
     _check_degrees(job, launch, model)
     overlap = (*launch.overlap, *fsdp_overlap(text, where, launch))
     notes = (*notes, *_checkpointing_note(job, launch))
     return replace(launch, overlap=overlap), model, notes
+
+
+def _named_model(job: KeyedFile) -> Architecture:
+    """Return the model that a file names."""
+    models = {flavor: name for name, flavor in FLAVORS.items()}
+    flavor = f"{job.get('model.name')}/{job.get('model.flavor')}"
+    if flavor not in models:
+        listed = ", ".join(sorted(models))
+        expected = f"a flavor that is known ({listed}) or --model"
+        answers = ("--model", "<NAME>")
+        raise job.refuse("model.flavor", expected, flavor, answers=answers)
+    return architecture(models[flavor])
 
 
 def _check_degrees(job: KeyedFile, launch: Launch, model: Architecture) -> None:
@@ -469,26 +489,101 @@ def fsdp_overlap(text: str, where: str, launch: Launch) -> tuple[Overlap, ...]:
     return tuple(name for name in _BY_ITSELF if name in names)
 
 
-def _modernise(job: KeyedFile, overrides: Sequence[tuple[str, str]]) -> None:
-    """Move keys to where 0.2.2 has them, and set those of the user."""
+def _modernise(job: KeyedFile) -> tuple[bool, list[Fault]]:
+    """Move keys to where 0.2.2 has them.
+
+    Returns whether there are any, and faults about those that are in both places.
+    """
+    moved, doubled = False, list[Fault]()
     sections = job.document
     for old, new in TABLE.moved.items():
-        (section, key), (new_section, new_key) = map(split_path, (old, new))
-        values = sections.get(section, {})
-        if key not in values:
+        section, key = split_path(old)
+        values = sections.get(section)
+        if not isinstance(values, dict) or key not in values:
             continue
-        if new_key in sections.setdefault(new_section, {}):
-            raise job.refuse(old, f"it or {new}", "both of them")
-        sections[new_section][new_key] = values.pop(key)
-    for path, value in overrides:
-        if path not in TABLE.keys:
-            raise job.refuse(path, "a known key", path)
-        try:
-            typed = tomllib.loads(f"value = {value}")["value"]
-        except (ValueError, RecursionError):
-            typed = value
-        section, key = split_path(path)
-        sections.setdefault(section, {})[key] = typed
+        moved = True
+        new_section, new_key = split_path(new)
+        value = values.pop(key)
+        if new_key in _section(job, new_section):
+            expected = f"it or {new}"
+            fault = job.refuse(old, expected, "both of them", "remove one", ())
+            doubled.append(fault)
+        else:
+            sections[new_section][new_key] = value
+    return moved, doubled
+
+
+def _present(path: str) -> str:
+    """Return the present name of a key."""
+    section, key = split_path(path)
+    section = TABLE.moved_sections.get(section, section)
+    return TABLE.moved.get(path, f"{section}.{key}".lstrip("."))
+
+
+def _as_json(value: str) -> str:
+    """Return a value of TOML in JSON; what is none is a text."""
+    try:
+        return json.dumps(tomllib.loads(f"value = {value}")["value"])
+    # A date is no value of a key, either.
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(value)
+
+
+def _rename_sections(job: KeyedFile) -> None:
+    """Give sections and converters their present names.
+
+    Sections of converters that are not used have no effect, and go.
+    """
+    _rename_converters(job)
+    for old, new in TABLE.moved_sections.items():
+        section, name = split_path(old)
+        settings = _section(job, section).pop(name, None)
+        if not settings or not isinstance(settings, dict):
+            continue
+        present = _section(job, new)
+        if present:
+            raise job.refuse(old, f"it or {new}", "both of them", "remove one", ())
+        present.update(settings)
+    converters = job.get("model.converters")
+    quantize = job.document.pop("quantize", {})
+    for path in converters if isinstance(quantize, dict) else ():
+        _, kind, name = (*str(path).split("."), "", "")[:3]
+        settings = quantize.get(kind)
+        if isinstance(settings, dict) and name in settings:
+            _section(job, f"quantize.{kind}")[name] = settings[name]
+
+
+def _rename_converters(job: KeyedFile) -> None:
+    """Write converters as the list of their present names.
+
+    Before 0.1 a switch stood for the one of fp8, and a text was a list of names with
+    commas.
+    """
+    model = _section(job, "model")
+    names = model.get("converters", [])
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+    switches = [
+        _section(job, section).pop("enable_float8_linear", False)
+        for section in ("training", "float8")
+    ]
+    if isinstance(names, list):
+        names = [TABLE.moved_sections.get(str(name), name) for name in names]
+        if True in switches and _FLOAT8 not in names:
+            names.append(_FLOAT8)
+    if names:
+        model["converters"] = names
+
+
+def _section(job: KeyedFile, path: str) -> dict[str, Any]:
+    """Return a section, which is made if there is none."""
+    section = job.document
+    for name in filter(None, path.split(".")):
+        below = section.setdefault(name, {})
+        if not isinstance(below, dict):
+            raise job.refuse(path, "a section of keys", json.dumps(below, default=str))
+        section = below
+    return section
 
 
 def _split_points(job: KeyedFile, layers: int) -> None:

@@ -288,8 +288,13 @@ class TorchtitanRequest(LaunchFileRequest):
             self.ignore,
         )
         by_operators = launch.recompute == "selective"
-        in_file = tomllib.loads(self.text).get("compile", {}).get("enable", False)
+        sections = tomllib.loads(self.text)
+        older = sections.get("training", {}).get("compile", False)
+        settings = sections.get("compile", {})
+        in_file = settings.get("enable", older)
         compiles = dict(self.say).get("compile.enable", str(in_file)).lower()
+        if "model" not in settings.get("components", ["model"]):
+            compiles = "false"
         software = "torchtitan, compiled" if compiles == "true" else None
         return LaunchReading(
             *(launch, model, notes), selective_operators=by_operators, software=software

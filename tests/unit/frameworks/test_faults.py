@@ -8,9 +8,10 @@ import pytest
 
 from nest.cli.main import main
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks import deepspeed
+from nest.frameworks import accelerate, deepspeed, maxtext, torchtitan
 from nest.frameworks.faults import FaultsError
 from nest.frameworks.shell import read_script
+from nest.models.zoo import architecture
 from tests.unit.frameworks.test_launch_scripts import SCRIPT, launched
 
 SHAPE = (
@@ -207,4 +208,93 @@ def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
     assert str(caught.value).splitlines() == [
         "run.sh:1: --hiden-size: expected an argument that is known, got --hiden-size; "
         "did you mean '--hidden-size'?"
+    ]
+
+
+def subjects(read, *given, **named):
+    with pytest.raises(FaultsError) as caught:
+        read(*given, **named)
+    return [fault.subject for fault in caught.value.faults]
+
+
+JOB = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 4096
+enable_cpu_offload = true
+[metrics]
+made_up = 1
+[activation_checkpoint]
+mode = "half"
+[parallelism]
+tensor_parallel_degree = "4"
+"""
+
+
+def test_a_job_file_of_torchtitan_names_all_faults():
+    assert subjects(torchtitan.read_foreign, JOB, "job.toml", 8) == [
+        "training.enable_cpu_offload",
+        "metrics.made_up",
+        "parallelism.tensor_parallel_degree",
+        "activation_checkpoint.mode",
+    ]
+    say = [
+        ("training.enable_cpu_offload", "false"),
+        ("parallelism.tensor_parallel_degree", "4"),
+        ("activation_checkpoint.mode", "full"),
+    ]
+    ignore = ["metrics.made_up"]
+    launch, _, _ = torchtitan.read_foreign(JOB, "job.toml", 8, say, ignore=ignore)
+    assert (launch.tp, launch.dp, launch.recompute) == (4, 2, "full")
+
+
+def test_keys_of_torchtitan_under_two_names_are_one_of_the_faults():
+    text = JOB.replace("seq_len", "batch_size = 4\nseq_len")
+    assert subjects(torchtitan.read_foreign, text, "job.toml", 8)[:2] == [
+        "training.batch_size",
+        "training.enable_cpu_offload",
+    ]
+
+
+def test_the_command_line_that_answers_a_job_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(JOB)
+    words = ["import", "torchtitan", "job.toml", "--cluster", "h100x8", "-o", "p.json"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    *errors, last = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, len(errors)) == (2, 4)
+    begin = f"nest: then run: nest {' '.join(words)} "
+    assert last.startswith(begin)
+    answers = last.removeprefix(begin)
+    for name, value in (("offload", "false"), ("degree", "4"), ("mode", "full")):
+        answers = answers.replace(f"{name}=<VALUE>", f"{name}={value}")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *shlex.split(answers)])
+    assert ended.value.code == 0, capsys.readouterr().err
+
+
+def test_a_configuration_of_maxtext_names_all_faults():
+    text = (
+        "model_name: llama3-8b\nper_device_batch_size: 2\nmax_target_length: four\n"
+        "made_up: 1\nremat_policy: half\n"
+    )
+    assert subjects(maxtext.read_foreign, text, "run.yml", 16) == [
+        "made_up",
+        "max_target_length",
+        "remat_policy",
+    ]
+
+
+def test_a_configuration_of_accelerate_names_all_faults():
+    """What the trainer does not say, too."""
+    text = "distributed_type: FSDP\nmixed_precision: fp4\nmade_up: 1\n"
+    model = architecture("llama2-7b")
+    assert subjects(accelerate.read_foreign, text, "a.yaml", 8, model) == [
+        "made_up",
+        "per_device_train_batch_size",
+        "max_length",
+        "mixed_precision",
     ]

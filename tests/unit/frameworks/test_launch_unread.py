@@ -384,6 +384,81 @@ def test_what_no_converter_reads_is_no_fault():
         titan(f"{text}{float8}")
 
 
+FP8 = ("float8", "quantize.dense.float8", "quantize.linear.float8")
+
+
+@pytest.mark.parametrize("name", FP8)
+@pytest.mark.parametrize("written", ["'{}'", "['{}']"])
+def test_older_names_of_converters_are_read(name, written):
+    converters = f"converters = {written.format(name)}\nflavor"
+    text = OLD.replace("flavor", converters)
+    section = f"[{name}]\nfilter_fqns = 'output'\nrecipe_name = 'rowwise'\n"
+    assert titan(f"{text}{section}")[0].dtype == "fp8"
+    refused = f"{text}[{name}]\nenable_fsdp_float8_all_gather = true\n"
+    with pytest.raises(InvalidPlanError, match="true; plans gather weights in bf16"):
+        titan(refused)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[activation", "[float8]\nenable_float8_linear = true\n[activation"),
+        ("seq_len", "enable_float8_linear = true\nseq_len"),
+    ],
+)
+def test_a_switch_was_the_converter_of_fp8(old, new):
+    assert titan(OLD.replace(old, new, 1))[0].dtype == "fp8"
+    assert titan(OLD.replace(old, new.replace("true", "false"), 1))[0].dtype == "bf16"
+
+
+def test_sections_of_converters_under_two_names_are_refused():
+    text = OLD.replace("flavor", "converters = 'float8'\nflavor")
+    sections = (f"[{name}]\nrecipe_name = 'rowwise'\n" for name in FP8[1:])
+    with pytest.raises(
+        InvalidPlanError,
+        match=r"quantize.dense.float8: expected it or quantize.linear.float8, got both",
+    ):
+        titan(text + "".join(sections))
+
+
+def test_older_names_that_change_no_plan_are_listed():
+    """As in the configurations of torchtitan 0.1 and 0.2."""
+    more = """
+[job]
+print_args = false
+[checkpoint]
+enable_checkpoint = true
+model_weights_only = true
+[memory_estimation]
+enabled = false
+[validation]
+enabled = false
+[float8]
+filter_fqns = ["attention.wq"]
+[mx]
+filter_fqns = ["output"]
+[quantize.moe.float8]
+fqns = ["experts"]
+"""
+    text = OLD.replace("flavor", "tokenizer_path = 'x'\nflavor")
+    _, _, notes = torchtitan.read_foreign(f"{text}{more}", "job.toml", 8)
+    assert notes == (
+        "job.toml: ignored 5 keys that nest does not read: model.tokenizer_path, job, "
+        "checkpoint, memory_estimation, validation",
+    )
+
+
+def test_compilation_had_another_name():
+    """Only what is compiled overlaps tensor parallelism."""
+    text = OLD.replace("[experimental]", "[experimental]\n{}").replace(
+        "seq_len", "compile = {}\nseq_len"
+    )
+    enabled = "enable_async_tensor_parallel = true"
+    assert titan(text.format("true", enabled))[0].overlap[0] == "tp"
+    with pytest.raises(InvalidPlanError, match=r"compile.enable: expected true with"):
+        titan(text.format("false", enabled))
+
+
 @pytest.mark.parametrize(
     ("lines", "recompute", "note"),
     [
