@@ -12,7 +12,7 @@ limit of time, and four steps of every search are counted:
 ``bench/results/work.json`` keeps the counts. A test compares them, so that a
 search that does more work fails with the name of what grew.
 
-    python bench/work.py [--only TEXT ...] [--write]
+    python -m bench.work [--only TEXT ...] [--write]
 """
 
 from __future__ import annotations
