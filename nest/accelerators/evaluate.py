@@ -70,7 +70,7 @@ def bound_of(workload: Workload) -> WorkBound:
     graph = workload.base.graph
     by_kind: dict[str, list[tuple[int, int, int]]] = {}
     for index, (kind, key) in enumerate(workload.works):
-        tp, cp, _, _, samples = key
+        tp, cp, *_, samples = key
         by_kind.setdefault(kind, []).append((3 * index, tp * cp, samples))
     layers = [layer.kind for layer in graph.layers]
     kinds = sorted(set(layers))

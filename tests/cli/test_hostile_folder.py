@@ -104,6 +104,8 @@ import hf config.json --cluster h100x8 -o imported.json
 import megatron-args run.sh --cluster h100x16 -o imported.json
 import torchtitan train.toml --cluster h100x8 -o imported.json
 import deepspeed ds.json --cluster h100x8 --model gpt2 -o imported.json
+import maxtext config.yml --cluster h100x8 -o imported.json
+import accelerate config.yml --cluster h100x8 --model gpt2 -o imported.json
 import profile-csv ops.csv --model gpt2 --device V100-16GB -o profile.json
 import schedule-csv order.csv --plan plan.json -o ordered.json
 export {FOR_GPT2} --plan tp=1,pp=1 --nearest --to megatron -o out
@@ -130,6 +132,7 @@ FILES = {
     "run.sh": "script",
     "train.toml": "torchtitan",
     "ds.json": "deepspeed",
+    "config.yml": "maxtext",
     "ops.csv": "aceso",
     "layer.json": "layer",
     "case.json": "price",

@@ -348,8 +348,8 @@ def test_explain_writes_what_is_known(cli, monkeypatch):
 def test_validate_counts_the_rows_that_are_done(cli, monkeypatch):
     original = ValidateRequest.predict
 
-    def some(request, rows):
-        for number, assessed in enumerate(original(request, rows)):
+    def some(request, rows, with_intervals):
+        for number, assessed in enumerate(original(request, rows, with_intervals)):
             if number == 2:
                 raise KeyboardInterrupt
             yield assessed

@@ -12,7 +12,7 @@ from nest.analysis.plan_by_settings import Filled, plan_by_settings
 from nest.constraints.pins import SETTINGS, Value, choices, describe, restrict
 from nest.cost.score import score
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.ir import Plan, Problem
+from nest.ir import Plan, Problem, Strategy
 from nest.solvers.base import SolverOutput, Status
 from tests.builders import with_job
 from tests.inside import run_inside
@@ -21,6 +21,12 @@ from tests.properties.test_solvers_agree import solve
 from tests.strategies import Draw, problems
 
 Settings = dict[str, tuple[Value, ...]]
+
+
+def _value(strategy: Strategy, name: str) -> Value:
+    """Return a setting; experts are cut as ``tp`` where nothing else is said."""
+    value: Value = getattr(strategy, name)
+    return value or strategy.tp if name == "etp" else value
 
 
 def values_of(plan: Plan) -> dict[str, set[Value]]:
@@ -34,7 +40,7 @@ def values_of(plan: Plan) -> dict[str, set[Value]]:
     }
     for name, setting in SETTINGS.items():
         if setting.of_strategy:
-            found[name] = {getattr(s, name) for s in strategies}
+            found[name] = {_value(s, name) for s in strategies}
     return found
 
 
