@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.scaled import Factors, scaled
@@ -192,6 +194,13 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
         program = self.programs.get(software)
         kind = UNKNOWN if program is None else program.kind
         return self.memory_kinds.get(kind, self.memory)
+
+    def of_unread_network(self) -> Deviations:
+        """Return the deviations where it is not known what joins the nodes.
+
+        How much that changes a step no run says: as much as its software, at least.
+        """
+        return replace(self, noise=math.hypot(self.noise, self.software))
 
 
 @cache
