@@ -193,6 +193,11 @@ def problem_of(**stated: Any) -> Problem:
         ({"target": "maxtext", "software": "our own"}, "unknown software"),
         ({"software": "HF Trainer with DeepSpeed"}, "DeepSpeed"),
         ({"software": "a trainer of our own"}, "unknown software"),
+        ({"software": "Megtron-LM"}, "unknown software, did you mean 'Megatron-LM'?"),
+        (
+            {"software": "DeepSped release 0.9.3"},
+            "unknown software, did you mean 'DeepSpeed'?",
+        ),
     ],
 )
 def test_a_problem_has_the_software_of_its_options(
@@ -203,7 +208,8 @@ def test_a_problem_has_the_software_of_its_options(
     assert problem.software == name
     expected = {"": "software not stated", "unknown software": "software not known"}
     text = rests_on(problem, stored_deviations())[-1]
-    assert text.startswith(expected.get(name, name))
+    entry, comma, question = name.partition(",")
+    assert text.startswith(f"{expected.get(entry, entry)}{comma}{question}")
 
 
 @pytest.mark.parametrize(
