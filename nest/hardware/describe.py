@@ -27,14 +27,17 @@ FAMILIES = (
     (r"efa v3|p5en", "AWS EFA v3"),
     (r"efa v4|p6-", "AWS EFA v4"),
     (r"efa", "AWS EFA v2"),
-    (r"\bxdr\b|connectx-8|\bcx-?8", "InfiniBand XDR"),
-    (r"\bndr\b|quantum-2", "InfiniBand NDR"),
-    (r"\bhdr\b", "InfiniBand HDR"),
-    (r"\bedr\b", "InfiniBand EDR"),
+    (r"\bxdr(800)?\b|connectx-8|\bcx-?8", "InfiniBand XDR"),
+    (r"\bndr(400)?\b|quantum-2", "InfiniBand NDR"),
+    (r"\bhdr(200)?\b", "InfiniBand HDR"),
+    (r"\bedr(100)?\b", "InfiniBand EDR"),
     (r"\broce|\brdma\b", "RoCE"),
     (r"dgx[ -]?a100", "InfiniBand HDR"),
     (r"\bdcn\b", "TPU DCN"),
 )
+
+#: Families of which a text may name a rate that a node's devices share.
+_BY_RATE = (None, "RoCE 100", "Ethernet 100")
 
 #: Words for links inside a node or a rack, which the device has by itself.
 _NODE_WORDS = r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|pcie"
@@ -43,7 +46,10 @@ _NODE_WORDS = r"nvlink|nvswitch|nvl\d|\bici\b|xgmi|infinity fabric|single node|p
 NVLINK_BYTES_PER_S = 25e9
 
 #: Bits, not bytes: the b must be a small letter.
-_RATE = r"(\d{1,9}(?:\.\d{1,9})?)\s*([GT])(?:b/(?:s|[Ss]ec)|bps|bit/s)"
+_RATE = (
+    r"(\d{1,9}(?:\.\d{1,9})?)\s*([GTgt])"
+    r"(?:b/(?:s|[Ss]ec)|bps|bit/s|b[Ee]\b|igabit\b)"
+)
 _UNIT = {"G": 1e9 / 8, "T": 1e12 / 8}
 _PER_DEVICE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\bper (?i:gpu|device|chip|accelerator)\b"
@@ -53,6 +59,17 @@ _PER_NODE = re.compile(
     _RATE + r"[^,;+()]{0,20}?\b(?i:per node|inter-?node|between nodes)\b"
 )
 _OMNI_PATH = re.compile(r"\b(\d{1,6}) omni-?path 100", re.IGNORECASE)
+_PORT_COUNT = re.compile(
+    r"\b(\d{1,6})\s*(?:[x×]|(?:nics?|links?|ports?|hcas?|rails?)\b)", re.IGNORECASE
+)
+#: All words, beside rates and counts, of a part of a text that is about one network.
+_PLAIN_WORDS = {
+    *("infiniband", "ib", "ethernet", "rdma", "roce", "rocev1", "rocev2", "v1", "v2"),
+    *("tcp", "mellanox", "network", "fabric", "inter", "internode", "between"),
+    *("nic", "nics", "hca", "hcas", "link", "links", "port", "ports", "rail", "rails"),
+    *("node", "nodes", "server", "host", "machine"),
+    *("a", "an", "and", "at", "by", "each", "of", "one", "per", "single", "with"),
+}
 _NOT_FOR_TRAINING = re.compile(r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)")
 
 
@@ -107,9 +124,10 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     """Read the bandwidth between nodes, per device, from a text.
 
     Read are, in this order: so much "per GPU"; ``n`` ports of so much; so much "per
-    node" or "inter-node"; ``n`` Omni-Path 100 links. Ports for storage and management
-    are left out. Returns bytes/s in one direction, or ``None`` if the text does not say
-    it.
+    node" or "inter-node"; ``n`` Omni-Path 100 links; so much of Ethernet, RoCE or
+    InfiniBand of no stated generation, which all devices of a node share. Ports for
+    storage and management are left out. Returns bytes/s in one direction, or ``None``
+    if the text does not say it.
     """
     text = _NOT_FOR_TRAINING.sub("", text)
     if match := _PER_DEVICE.search(text):
@@ -122,18 +140,53 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     if match := _OMNI_PATH.search(text):
         rate = link_spec("Omni-Path 100").bytes_per_s
         return int(match.group(1)) * rate / node_size
-    return None
+    plain = _plain_rate(text)
+    return None if plain is None else plain / node_size
 
 
 def reads(text: str) -> bool:
-    """Return whether a text says anything about links."""
-    node_links = re.search(_NODE_WORDS, text, re.IGNORECASE) is not None
-    named = any(re.search(x, text, re.IGNORECASE) for x, _ in FAMILIES)
-    return node_links or named or network_bytes_per_s(text, 1) is not None
+    """Return whether a text says anything about links.
+
+    Beside links inside a node no clause may state a rate that is not read.
+    """
+    if network_bytes_per_s(text, 1) is not None or _family(text, 0.0) is not None:
+        return True
+    clauses = re.split(r"[,;]", _NOT_FOR_TRAINING.sub("", text))
+    inside = [re.search(_NODE_WORDS, clause, re.IGNORECASE) for clause in clauses]
+    return any(inside) and not any(
+        re.search(_RATE, clause)
+        for clause, links in zip(clauses, inside, strict=True)
+        if links is None
+    )
 
 
 def _rate(value: str, unit: str) -> float:
-    return float(value) * _UNIT[unit]
+    return float(value) * _UNIT[unit.upper()]
+
+
+def _plain_clauses(text: str) -> list[str]:
+    """Return the clauses of a text with none but ordinary words of a network."""
+    clauses = []
+    for clause in re.split(r"[,;]", text):
+        rest = _PORT_COUNT.sub(" ", re.sub(_RATE, " ", clause))
+        tokens = re.findall(r"\w+", rest.lower())
+        if clause.strip() and _PLAIN_WORDS.issuperset(tokens):
+            clauses.append(clause)
+    return clauses
+
+
+def _plain_rate(text: str) -> float | None:
+    """Return what all ports of a node reach together, where plain clauses say it.
+
+    One port unless they say how many; ``None`` where they have no rate, or several,
+    or the text names a generation of links, whose ports devices have each.
+    """
+    plain = ", ".join(_plain_clauses(text))
+    rates = re.findall(_RATE, plain)
+    counts = _PORT_COUNT.findall(plain) or ["1"]
+    if len(rates) != 1 or len(counts) != 1 or _family(text, 0.0) not in _BY_RATE:
+        return None
+    return int(counts[0]) * _rate(*rates[0])
 
 
 def _family(text: str, bytes_per_s: float) -> str | None:
@@ -146,4 +199,7 @@ def _family(text: str, bytes_per_s: float) -> str | None:
                 if bytes_per_s >= link_spec(name).bytes_per_s:
                     return name
             return "RoCE 100"
-    return None
+    plain = " ".join(_plain_clauses(text))
+    has_rate = re.search(_RATE, plain) is not None
+    is_ethernet = re.search(r"\bethernet\b|gbe\b", plain, re.IGNORECASE)
+    return "Ethernet 100" if has_rate and is_ethernet else None

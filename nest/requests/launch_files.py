@@ -226,7 +226,7 @@ class LaunchFileRequest(Request, command="nest import"):
         assert software is not None
         execution = software.execution(machines)
         site = site._replace(machines=software.on(machines), execution=execution)
-        return site, software.facts.name
+        return site, software.entry
 
 
 def read_text(path: str) -> str:

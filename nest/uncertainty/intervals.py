@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
 from nest.cost.scaled import Factors, scaled
@@ -192,6 +194,13 @@ class Deviations(FileStruct, frozen=True, kw_only=True, tag="nest-intervals/2"):
         program = self.programs.get(software)
         kind = UNKNOWN if program is None else program.kind
         return self.memory_kinds.get(kind, self.memory)
+
+    def of_unread_network(self) -> Deviations:
+        """Return the deviations where it is not known what joins the nodes.
+
+        How much that changes a step no run says: as much as its software, at least.
+        """
+        return replace(self, noise=math.hypot(self.noise, self.software))
 
 
 @cache
@@ -608,7 +617,9 @@ def _software_text(problem: Problem, deviations: Deviations) -> str:
     """Return what is known of a problem's software."""
     name, program = problem.software, deviations.programs.get(problem.software)
     if program is None:
-        return f"software {'not known' if name else 'not stated'} (wider)"
+        _, comma, question = name.partition(", did you mean ")
+        hint = f"{comma}{question}" if comma else ""
+        return f"software {'not known' if name else 'not stated'}{hint} (wider)"
     measured = [program.families.get(family) for family in _families(problem)]
     text = ", ".join(_measured_text(each) for each in measured)
     wider = " on such devices, wider" * is_stranger(problem, deviations)

@@ -21,9 +21,9 @@ _BY_NEST = "nest"
 INHERITED: list[int] = []
 
 
-def python(*words: str) -> list[str]:
+def python(*arguments: str) -> list[str]:
     """Return a command that starts this Python without that directory."""
-    return [sys.executable, "-P", *words]
+    return [sys.executable, "-P", *arguments]
 
 
 def search_path() -> list[str]:

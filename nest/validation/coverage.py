@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from nest.uncertainty.intervals import intervals_of
+from nest.uncertainty.intervals import intervals_of, stored_deviations
 from nest.validation.predict import PredictedRun, Prediction, Skip, predicted_run
 from nest.validation.report import Assessment, assess, figure
 from nest.validation.rows import Row
+from nest.validation.settings import machine_of
+from nest.validation.words import not_understood
 
 
 class Covered(NamedTuple):
@@ -41,7 +43,11 @@ def assess_covered(row: Row) -> tuple[Assessment, Covered | None]:
     if outcome.time_error is None or not runs:
         return outcome, None
     (problem, plan, *_), verdict, _ = runs[0]
-    intervals = intervals_of(problem, plan, verdict)
+    deviations = stored_deviations()
+    nodes, _ = machine_of(row).shape(problem.cluster.num_devices)
+    if nodes > 1 and "interconnect" in not_understood(row):
+        deviations = deviations.of_unread_network()
+    intervals = intervals_of(problem, plan, verdict, deviations)
     if intervals is None:
         return outcome, None
     low_s, high_s = (end_ns / 1e9 for end_ns in intervals.step_90_ns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
@@ -275,6 +276,30 @@ def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:
 
 #: First match wins; the last entry matches all.
 SOFTWARE = _entries(read_stored("nest.validation", "software", list[dict[str, Any]]))
+
+#: Names without a release, a year or a kind of runs.
+_PLAIN_NAMES = [
+    x.name
+    for x in SOFTWARE
+    if x.is_known and not re.search(r"[\d,.]| in | on ", x.name)
+]
+
+
+#: What of its letters a misspelt name has in common with the right one.
+_ALIKE = 0.8
+
+
+def meant_software(name: str) -> str:
+    """Return which software of the table a name may mean, as a question, if any.
+
+    By the whole name, or by its first word where a release follows.
+    """
+    names = {plain.lower(): plain for plain in _PLAIN_NAMES}
+    for spelling in (name, *name.split(maxsplit=1)[:1]):
+        for match in get_close_matches(spelling.lower(), names, n=1, cutoff=_ALIKE):
+            return f"did you mean {names[match]!r}?"
+    return ""
+
 
 #: What the first FlashAttention reaches of what the second does.
 FIRST_FLASH = 0.5

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from nest.hardware.describe import reads
 from nest.validation.rows import Row
 from nest.validation.settings import FLASH, UNFUSED, schedule_of
-from nest.validation.software import software_of
+from nest.validation.software import meant_software, software_of
 
 #: Words that the rules for a column read, in any case; a text with none of
 #: them says nothing. An interconnect has rules of its own.
@@ -61,8 +61,15 @@ def words_lines(rows: Iterable[Row]) -> list[str]:
         f"{column} of {len(texts)} row{'s' * (len(texts) > 1)} not "
         f"understood, so as the device and the software have it: "
         f"{_beginning(texts[0][1])!r} (line {texts[0][0]})"
+        + _question(column, texts[0][1])
         for column, texts in sorted(by_column.items())
     ]
+
+
+def _question(column: str, text: str) -> str:
+    """Return which software may be meant, after a comma."""
+    question = meant_software(text) if column == "framework" else ""
+    return f", {question}" if question else ""
 
 
 def _beginning(text: str) -> str:

@@ -17,7 +17,8 @@ from tests.unit.validation.test_predict import row
 @pytest.fixture(autouse=True)
 def _numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is fitted does not decide here."""
-    monkeypatch.setattr("nest.uncertainty.intervals.stored_deviations", lambda: NUMBERS)
+    for name in ("nest.uncertainty.intervals", "nest.validation.coverage"):
+        monkeypatch.setattr(f"{name}.stored_deviations", lambda: NUMBERS)
 
 
 def measured(step_time_s: float) -> Row:
@@ -75,6 +76,22 @@ def test_ends_of_intervals_decide(
     assert (found.within_50, found.within_90) == within
     low, _, _, high, step = ends()
     assert found.half_width == pytest.approx((high - low) / 2 / step)
+
+
+@pytest.mark.parametrize(("size", "wider"), [(1, True), (2, False)])
+def test_a_network_that_is_not_understood_widens_between_nodes(
+    size: int, wider: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = replace(NUMBERS, software=0.2)
+    monkeypatch.setattr("nest.validation.coverage.stored_deviations", lambda: numbers)
+    two = replace(measured(1.0), num_devices=2, dp=2)
+    known = replace(two, devices_per_node=size)
+    unread = replace(known, interconnect="very fast")
+    _, usual = assess_covered(known)
+    _, found = assess_covered(unread)
+    assert usual is not None
+    assert found is not None
+    assert (found.half_width > usual.half_width) is wider
 
 
 def test_figures_of_three_rows() -> None:

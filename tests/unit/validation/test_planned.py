@@ -11,7 +11,12 @@ from nest.errors import InvalidOptionError
 from nest.hardware.calibration import stored_calibration
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
-from nest.uncertainty.intervals import intervals_of, rests_on, stored_deviations
+from nest.uncertainty.intervals import (
+    intervals_of,
+    is_stranger,
+    rests_on,
+    stored_deviations,
+)
 from nest.validation.complete import complete
 from nest.validation.predict import PredictedRun, predicted_run
 from nest.validation.rows import Row
@@ -188,6 +193,11 @@ def problem_of(**stated: Any) -> Problem:
         ({"target": "maxtext", "software": "our own"}, "unknown software"),
         ({"software": "HF Trainer with DeepSpeed"}, "DeepSpeed"),
         ({"software": "a trainer of our own"}, "unknown software"),
+        ({"software": "Megtron-LM"}, "unknown software, did you mean 'Megatron-LM'?"),
+        (
+            {"software": "DeepSped release 0.9.3"},
+            "unknown software, did you mean 'DeepSpeed'?",
+        ),
     ],
 )
 def test_a_problem_has_the_software_of_its_options(
@@ -198,7 +208,27 @@ def test_a_problem_has_the_software_of_its_options(
     assert problem.software == name
     expected = {"": "software not stated", "unknown software": "software not known"}
     text = rests_on(problem, stored_deviations())[-1]
-    assert text.startswith(expected.get(name, name))
+    entry, comma, question = name.partition(",")
+    assert text.startswith(f"{expected.get(entry, entry)}{comma}{question}")
+
+
+@pytest.mark.parametrize(
+    ("software", "entry"),
+    [
+        ("NeMo", "NeMo"),
+        ("NeMo 2.0", "NeMo"),
+        ("NeMo 24.07", "NeMo"),
+        ("NeMo 24.03.01/25.04", "NeMo"),
+        ("NeMo 25.05", "NeMo after 25.04"),
+        ("NeMo Framework 26.02.01", "NeMo after 25.04"),
+        ("NeMo 99.1", "NeMo after 25.04"),
+    ],
+)
+def test_a_release_that_no_run_has_is_known_less(software: str, entry: str) -> None:
+    problem = problem_of(software=software)
+    assert problem.software == entry
+    wider = rests_on(problem, stored_deviations())[-1].endswith("wider)")
+    assert is_stranger(problem, stored_deviations()) is wider is (entry != "NeMo")
 
 
 def test_what_options_state_goes_before_the_software() -> None:

@@ -7,6 +7,7 @@ import pytest
 from nest.units import GIB
 from nest.validation.report import assess, details_csv, validation_document
 from nest.validation.rows import measured_memory_bytes, why_no_memory
+from nest.validation.software import meant_software
 from nest.validation.usable import impossible, why_unusable
 from nest.validation.words import not_understood
 from tests.unit.validation.test_validation import TIMED, make, time_s
@@ -162,6 +163,9 @@ def test_no_device_does_more_than_its_peak():
         ({"interconnect": "8x200 Gb/s per node"}, {}),
         ({"interconnect": "NDR"}, {}),
         ({"interconnect": "single node NVLink"}, {}),
+        ({"interconnect": "1 Gb/s Ethernet"}, {}),
+        ({"interconnect": "DGX node NVLink/NVSwitch"}, {}),
+        ({"interconnect": "NVLink; 5 Gb/s x"}, {"interconnect": "NVLink; 5 Gb/s x"}),
         ({"interconnect": "very fast"}, {"interconnect": "very fast"}),
         ({"overlap": "none (all off)"}, {}),
         ({"overlap": "schedule ZB-1p"}, {}),
@@ -184,6 +188,15 @@ def test_words_that_no_rule_reads_are_told_once_per_column():
     ]
     details = details_csv(outcomes).splitlines()
     assert "overlap: lots" in details[1]
+
+
+def test_a_misspelt_software_is_asked_for():
+    outcomes = [assess(make(framework="Megtron-LM"), lambda row: time_s(1.0))]
+    assert validation_document(outcomes)["not_understood"] == [
+        "framework of 1 row not understood, so as the device and the software "
+        "have it: 'Megtron-LM' (line 2), did you mean 'Megatron-LM'?"
+    ]
+    assert meant_software("torchax") == ""
 
 
 @pytest.mark.parametrize(
