@@ -51,8 +51,8 @@ _TP_BIASES = {
 def comparable(model: Architecture, sequence_length: int) -> Architecture:
     """Return a model without what no argument says.
 
-    Its name, where it comes from, windows that no sample fills, and runs of
-    equal blocks beside each other.
+    Its name, where it comes from, windows that no sample fills, groups of experts that
+    are all chosen, and runs of equal blocks beside each other.
     """
     towers = []
     for tower in model.towers:
@@ -74,6 +74,8 @@ def _narrow(block: Block, sequence_length: int) -> Block:
         attention = replace(attention, window=0)
     if attention.value_size == attention.head_size:
         attention = replace(attention, value_size=0)
+    if mlp.token_groups == mlp.groups:
+        mlp = replace(mlp, groups=1, token_groups=1)
     name = "experts" if mlp.experts else "decoder"
     return replace(block, name=name, attention=attention, mlp=mlp)
 
@@ -255,6 +257,9 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     if sparse is not None:
         flag("--num-experts", sparse.experts)
         flag("--moe-router-topk", sparse.experts_per_token)
+        limited = sparse.groups > 1
+        flag("--moe-router-num-groups", sparse.groups, when=limited)
+        flag("--moe-router-group-topk", sparse.token_groups, when=limited)
         flag("--moe-ffn-hidden-size", sparse.hidden)
         flag("--moe-shared-expert-intermediate-size", shared, when=shared)
         flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
@@ -533,16 +538,34 @@ def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
         raise arguments.refuse(
             "--moe-router-topk", f"at most --num-experts {experts}", topk
         )
+    groups, chosen = _expert_groups(arguments, experts, topk)
     sparse = replace(
         dense,
         hidden=width,
         experts=experts,
         experts_per_token=topk,
+        groups=groups,
+        token_groups=chosen,
         shared_hidden=shared,
         shared_gate=gate and shared > 0,
     )
     sparse_layers = _frequency(arguments, pattern, layers)
     return [sparse if has_experts else dense for has_experts in sparse_layers]
+
+
+def _expert_groups(arguments: Arguments, experts: int, topk: int) -> tuple[int, int]:
+    """Return the groups of experts, and of how many a token's experts are."""
+    names = ("--moe-router-num-groups", "--moe-router-group-topk")
+    groups, chosen = map(arguments.integer_or_none, names)
+    if chosen is None:
+        return 1, 1  # Megatron chooses from all then
+    if groups is None or experts % groups:
+        expected = f"a divisor of --num-experts {experts}"
+        raise arguments.refuse(names[0], expected, groups or "none")
+    if chosen > groups or chosen * (experts // groups) < topk:
+        expected = f"at most the {groups} groups, with {topk} experts or more"
+        raise arguments.refuse(names[1], expected, chosen)
+    return groups, chosen
 
 
 def _read_windows(
