@@ -32,7 +32,13 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron import array, chunks_of, data_ranks, read_array
+from nest.frameworks.megatron import (
+    array,
+    chunks_of,
+    data_ranks,
+    read_array,
+    recompute_of,
+)
 from nest.frameworks.megatron_details import Flags
 from nest.frameworks.megatron_model import (
     check_shape,
@@ -412,12 +418,11 @@ def _read_pair(
         for name in ("micro", "global")
     )
     chunks, _ = chunks_of(arguments, model.layers, 0, stages)
-    full = arguments.has("--checkpoint-activations")
     launch = _launch(
         *(config, data, tp, chunks, length),
         samples=samples,
         batch=batch,
-        recompute="full" if full else "none",
+        recompute=recompute_of(arguments, model.layers // len(chunks), 0),
     )
     stated = arguments.integer_or_none("--zero-stage", 0)
     if stated not in (None, launch.zero):

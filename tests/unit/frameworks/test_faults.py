@@ -121,6 +121,30 @@ def speed(text, **more):
     return deepspeed.read_launch(script, "run.sh", 8, {}.__getitem__, **more)
 
 
+@pytest.mark.parametrize(
+    ("more", "recompute"),
+    [
+        ("", "none"),
+        ("--checkpoint-activations", "full"),
+        ("--recompute-granularity full --recompute-method uniform "
+         "--recompute-num-layers 1", "full"),
+        ("--recompute-granularity full --recompute-method uniform "
+         "--deepspeed-activation-checkpointing", "full"),
+        ("--activations-checkpoint-method uniform", "full"),
+        ("--recompute-granularity selective", "selective"),
+    ],
+)  # fmt: skip
+def test_megatron_deepspeed_recomputes_as_megatron(more, recompute):
+    launch, _, notes = speed(f"{DS} {more}")
+    assert launch.recompute == recompute
+    assert "ignored" not in "".join(notes)
+    with pytest.raises(InvalidPlanError, match="--recompute-num-layers: expected 1"):
+        speed(
+            f"{DS} --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 2"
+        )
+
+
 def test_a_configuration_that_the_script_writes_is_read():
     launch, model, _ = speed(DS)
     assert (launch.zero, launch.micro_batch, launch.global_batch) == (1, 8, 64)
