@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
@@ -267,8 +268,10 @@ def _read_command(
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, tokens)
         raise
+    pipeline = not arguments.has("--no-pipeline-parallel")
+    launch, sharding = _with_sharding(config, launch, pipeline)
     ignored = unread_arguments(arguments, tokens)
-    notes = (*arguments.assumed, *ignored, *ignored_note(config.where, keys))
+    notes = (*arguments.assumed, *sharding, *ignored, *ignored_note(config.where, keys))
     return launch, model, notes
 
 
@@ -474,6 +477,26 @@ def _launch(
     return as_run(launch)
 
 
+def _with_sharding(
+    config: KeyedFile, launch: Launch, pipeline: bool
+) -> tuple[Launch, tuple[str, ...]]:
+    """Return a launch with the optimizer as DeepSpeed shards it, and a note of that.
+
+    A ``pipeline`` in bf16, of one stage too, has ``BF16_Optimizer`` without ZeRO, which
+    shards its state as ZeRO 1 does (``_do_optimizer_sanity_check`` of 0.19.8).
+    """
+    if launch.zero or launch.dtype != "bf16" or not pipeline:
+        return launch, ()
+    sharded = as_run(replace(launch, zero=1))
+    if not sharded.zero:  # over one rank
+        return launch, ()
+    note = (
+        f"{config.where}: zero_optimization.stage 0 counts as 1: DeepSpeed shards "
+        f"the optimizer's state over data ranks in a pipeline with bf16"
+    )
+    return sharded, (note,)
+
+
 def _check_autotp(config: KeyedFile, tp: int, location: str) -> None:
     """Refuse another tensor parallel degree than ``location`` states."""
     section = config.document.get("tensor_parallel")
@@ -540,4 +563,6 @@ def _read_config(
             f"{model.name}, got {stages}; correct it"
         )
     data = world // (tp * stages)
-    return _launch(config, data, tp, chunks, sequence_length), notes
+    launch = _launch(config, data, tp, chunks, sequence_length)
+    launch, sharding = _with_sharding(config, launch, stages > 1)
+    return launch, (*sharding, *notes)

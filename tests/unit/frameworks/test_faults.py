@@ -145,6 +145,25 @@ def test_megatron_deepspeed_recomputes_as_megatron(more, recompute):
         )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "more", "zero"),
+    [
+        ("bf16", "--pipeline-model-parallel-size 2", 1),
+        ("bf16", "", 1),
+        ("bf16", "--no-pipeline-parallel", 0),
+        ("fp16", "--pipeline-model-parallel-size 2", 0),
+        ("bf16", "--pipeline-model-parallel-size 8", 0),
+    ],
+)
+def test_a_pipeline_in_bf16_shards_its_optimizer_without_zero(dtype, more, zero):
+    """A pipeline of one stage too, but not over a single data rank."""
+    text = DS.replace('"stage": 1', '"stage": 0').replace("--zero-stage 1", "")
+    text = text.replace("bf16", dtype)
+    launch, _, notes = speed(f"{text} {more}")
+    assert launch.zero == zero
+    assert any("stage 0 counts as 1: DeepSpeed" in note for note in notes) == zero
+
+
 def test_a_configuration_that_the_script_writes_is_read():
     launch, model, _ = speed(DS)
     assert (launch.zero, launch.micro_batch, launch.global_batch) == (1, 8, 64)
