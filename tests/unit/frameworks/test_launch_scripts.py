@@ -971,6 +971,18 @@ def test_ranks_on_other_devices_are_no_plan():
         placed(launch, 16, [1, 0, *range(2, 8)])
 
 
+@pytest.mark.parametrize(
+    ("zero", "more", "gathers"),
+    [(1, ("gradients",), True), (1, (), False), (0, ("gradients",), False)],
+)
+def test_weights_gathered_early_are_exported_under_zero_1(zero, more, gathers):
+    """With gradients only, as Megatron-LM takes them."""
+    problem = for_target(small_problem(), "megatron")
+    plan = small_plan(problem, Strategy(dp=4, zero=zero), overlap=("weights", *more))
+    files = export(problem, plan, "megatron", Settings(model=small_model()))
+    assert ("--overlap-param-gather" in files["args.sh"]) == gathers
+
+
 def test_overlap_without_a_fraction_hides_what_is_calibrated():
     text = SCRIPT.replace("--bf16", "--bf16 --overlap-grad-reduce --tp-comm-overlap")
     launch, model, _ = launched(text).reading
