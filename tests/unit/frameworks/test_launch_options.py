@@ -138,6 +138,8 @@ def test_the_last_batch_of_a_schedule_counts_with_a_note():
         ("--experimental-attention-variant dsa", "got dsa; it is another model"),
         ("--hybrid-layer-pattern M*M*", "it is another model than is read"),
         ("--moe-latent-size 128", "it is another model than is read"),
+        ("--no-rope-freq 4", "expected 0, got 4; it is another model than is read"),
+        ("--curriculum-learning-legacy", "plans have one length of samples"),
         ("--spec a.b c", "--spec: expected local, got a.b c; it is another model"),
         ("--cpu-optimizer", "plans know no offloading"),
         ("--cpu-offloading-num-layers 1", "expected 0, got 1; plans know no off"),
@@ -167,6 +169,7 @@ def test_what_changes_the_plan_is_refused_by_name(more, message):
         "--cpu-offloading-num-layers 0 --outer-dp-sharding-strategy no_shard",
         "--cp-comm-type a2a --linear-attention-freq 4 --dsa-indexer-topk 8",
         "--num-experts 1 --moe-expert-parallel-size 1 --moe-train-capacity-factor 1.0",
+        "--no-rope-freq 0",
         "--num-experts 0 --mlp-type standard --encoder-tensor-model-parallel-size 0",
     ],
 )
