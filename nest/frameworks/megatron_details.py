@@ -182,7 +182,6 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         option = arguments.options.get(name)
         return option.values[0].text if option and option.values else default
 
-    has_option("--make-vocab-size-divisible-by")
     rotary = Rotary(
         base=float_of("--rotary-base", 10_000),
         fraction=float_of("--rotary-percent", 1.0),

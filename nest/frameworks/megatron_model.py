@@ -25,7 +25,9 @@ from nest.frameworks.megatron_details import (
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
+from nest.models.operators.base import VOCABULARY_MULTIPLE
 from nest.models.zoo import architecture, known_architecture, vocabularies_of_shape
+from nest.units import ceil_div
 from nest.util.text import whole_number
 
 #: What values of ``--position-embedding-type`` mean, those of forks too.
@@ -340,7 +342,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         embedding_norm=arguments.has("--embed-layernorm"),
         modules=modules,
     )
-    vocabulary = _vocabulary(arguments, tower)
+    vocabulary = _padded(arguments, _vocabulary(arguments, tower))
     model = Architecture(
         name=name,
         source=f"arguments of Megatron-LM, {arguments.where}",
@@ -377,6 +379,20 @@ def _vocabulary(arguments: Arguments, tower: Tower) -> int:
         f"gives another"
     )
     return vocabulary
+
+
+def _padded(arguments: Arguments, vocabulary: int) -> int:
+    """Return the rows of a vocabulary where arguments pad it by more than usual.
+
+    To a multiple of the divisor times the tensor parallel degree, as
+    ``vocab_size_with_padding`` of megatron-core does. Costs pad by the default
+    divisor, 128, themselves.
+    """
+    divisor = arguments.integer("--make-vocab-size-divisible-by", default=0)
+    if divisor <= VOCABULARY_MULTIPLE:
+        return vocabulary
+    multiple = divisor * arguments.count("--tensor-model-parallel-size")
+    return ceil_div(vocabulary, multiple) * multiple
 
 
 def _texts(arguments: Arguments, name: str) -> list[str]:

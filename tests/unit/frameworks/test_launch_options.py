@@ -295,6 +295,17 @@ def test_vocabularies_of_tokenizers_are_known(more, vocabulary):
     assert read(more, text).reading.model.head.outputs == vocabulary
 
 
+@pytest.mark.parametrize(
+    ("divisor", "tp", "rows"),
+    [(128, 1, 50257), (64, 8, 50257), (256, 1, 50432), (1024, 8, 57344)],
+)
+def test_vocabularies_are_padded_by_more_than_usual(divisor, tp, rows):
+    """By 128 rows for each tensor rank they are padded where they are priced."""
+    more = f"--make-vocab-size-divisible-by {divisor} --tensor-model-parallel-size {tp}"
+    reading = read(more, RUN.replace("32000", "50257")).reading
+    assert reading.model.head.outputs == rows
+
+
 def test_bloom_is_read_to_the_weight():
     """As its script has it: 72 layers and embeddings on 12 stages.
 
