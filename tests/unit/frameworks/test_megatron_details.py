@@ -237,8 +237,9 @@ def test_known_models_are_read_back(name: str) -> None:
 
 def test_groups_of_experts_are_read() -> None:
     """They limit to how many devices a token is sent; all of them limit nothing."""
-    for chosen, groups in ((1, (2, 1)), (2, (1, 1))):
-        _, written = read_back({**LATENT, "topk_group": chosen})
+    for stated, groups in (((2, 1), (2, 1)), ((2, 2), (1, 1)), ((4, 2), (4, 2))):
+        config = {**LATENT, "n_group": stated[0], "topk_group": stated[1]}
+        _, written = read_back(config)
         experts = written.towers[0].last.mlp
         assert (experts.groups, experts.token_groups) == groups
 
