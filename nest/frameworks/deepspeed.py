@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
@@ -32,7 +33,13 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron import array, chunks_of, data_ranks, read_array
+from nest.frameworks.megatron import (
+    array,
+    chunks_of,
+    data_ranks,
+    read_array,
+    recompute_of,
+)
 from nest.frameworks.megatron_details import Flags
 from nest.frameworks.megatron_model import (
     check_shape,
@@ -261,8 +268,10 @@ def _read_command(
         # A name that is written wrongly may be the reason.
         unread_arguments(arguments, tokens)
         raise
+    pipeline = not arguments.has("--no-pipeline-parallel")
+    launch, sharding = _with_sharding(config, launch, pipeline)
     ignored = unread_arguments(arguments, tokens)
-    notes = (*arguments.assumed, *ignored, *ignored_note(config.where, keys))
+    notes = (*arguments.assumed, *sharding, *ignored, *ignored_note(config.where, keys))
     return launch, model, notes
 
 
@@ -412,12 +421,11 @@ def _read_pair(
         for name in ("micro", "global")
     )
     chunks, _ = chunks_of(arguments, model.layers, 0, stages)
-    full = arguments.has("--checkpoint-activations")
     launch = _launch(
         *(config, data, tp, chunks, length),
         samples=samples,
         batch=batch,
-        recompute="full" if full else "none",
+        recompute=recompute_of(arguments, model.layers // len(chunks), 0),
     )
     stated = arguments.integer_or_none("--zero-stage", 0)
     if stated not in (None, launch.zero):
@@ -467,6 +475,26 @@ def _launch(
         **_precision(config),
     )
     return as_run(launch)
+
+
+def _with_sharding(
+    config: KeyedFile, launch: Launch, pipeline: bool
+) -> tuple[Launch, tuple[str, ...]]:
+    """Return a launch with the optimizer as DeepSpeed shards it, and a note of that.
+
+    A ``pipeline`` in bf16, of one stage too, has ``BF16_Optimizer`` without ZeRO, which
+    shards its state as ZeRO 1 does (``_do_optimizer_sanity_check`` of 0.19.8).
+    """
+    if launch.zero or launch.dtype != "bf16" or not pipeline:
+        return launch, ()
+    sharded = as_run(replace(launch, zero=1))
+    if not sharded.zero:  # over one rank
+        return launch, ()
+    note = (
+        f"{config.where}: zero_optimization.stage 0 counts as 1: DeepSpeed shards "
+        f"the optimizer's state over data ranks in a pipeline with bf16"
+    )
+    return sharded, (note,)
 
 
 def _check_autotp(config: KeyedFile, tp: int, location: str) -> None:
@@ -535,4 +563,6 @@ def _read_config(
             f"{model.name}, got {stages}; correct it"
         )
     data = world // (tp * stages)
-    return _launch(config, data, tp, chunks, sequence_length), notes
+    launch = _launch(config, data, tp, chunks, sequence_length)
+    launch, sharding = _with_sharding(config, launch, stages > 1)
+    return launch, (*sharding, *notes)

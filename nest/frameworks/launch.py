@@ -194,17 +194,18 @@ def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     schedule, order = _schedule_of(job, plan)
     distributed = plan.distributed_optimizer and plan.replicas > 1
     zero = _zero_stage(first, plan.distributed_optimizer, distributed)
-    # Names of what does not occur make no difference.
+    hidden = set(plan.overlap)
+    if job.gradient_sync_overlap:
+        hidden.add("gradients")
+    # Names of what does not occur make no difference. Under ZeRO 1 weights are gathered
+    # in the forward pass, which frameworks overlap only together with gradients.
     occurs = {
         "tp": first.tp > 1,
         "cp": first.cp > 1,
         "ep": first.ep > 1,
-        "weights": zero > 1,
+        "weights": zero > 1 or ((zero or distributed) and "gradients" in hidden),
         "gradients": first.shares_weights or plan.replicas > 1,
     }
-    hidden = set(plan.overlap)
-    if job.gradient_sync_overlap:
-        hidden.add("gradients")
     return Launch(
         **fields_of(first, "tp", "cp", "dp", "ep", "etp", "recompute"),
         **fields_of(plan, "replicas", "virtual_stages", "placement", "micro_batch"),

@@ -370,7 +370,7 @@ def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
         virtual_stages=virtual,
         chunks=chunks,
         zero=zero,
-        recompute=_recompute(arguments, model.layers // len(chunks), modules),
+        recompute=recompute_of(arguments, model.layers // len(chunks), modules),
         micro_batch=samples * data // instances,
         global_batch=batch,
         sequence_length=length,
@@ -576,8 +576,16 @@ def _zero(
     return zero, instances
 
 
-def _recompute(arguments: Arguments, layers: int, predicting: int) -> Recompute:
-    """Return the recompute choice of all layers."""
+def recompute_of(arguments: Arguments, layers: int, predicting: int) -> Recompute:
+    """Return the recompute choice of all layers.
+
+    Of ``layers`` in a chunk, with ``predicting`` modules for multi-token prediction.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the arguments contradict each other, or recompute a part of the layers.
+    """
     granularity = arguments.text("--recompute-granularity", ("selective", "full"))
     modules = arguments.texts("--recompute-modules")
     method = arguments.text("--recompute-method", ("uniform", "block"))

@@ -11,7 +11,7 @@ from math import gcd
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
 from nest.models.architectures import Architecture
-from nest.models.blocks import Attention, Mlp
+from nest.models.blocks import Attention
 from nest.models.details import Details, Rotary, Router
 
 #: Options in the order in which they are written: name and values.
@@ -84,7 +84,7 @@ def details_flags(model: Architecture) -> Flags:
         alone = experts.experts_per_token == 1
         if scores == "softmax" and details.router.normalized and alone:
             raise refuse("router", "weights that differ from one", "one expert a token")
-        flags += _router_flags(details.router, experts)
+        flags += _router_flags(details.router)
     return flags
 
 
@@ -135,8 +135,8 @@ def _rotary_flags(rotary: Rotary, latent: bool) -> Flags:
     return flags
 
 
-def _router_flags(router: Router, experts: Mlp) -> Flags:
-    """Return the arguments of how experts are chosen and weighted."""
+def _router_flags(router: Router) -> Flags:
+    """Return the arguments of how experts are scored and weighted."""
     flags: Flags = []
     if router.scores != "softmax":
         flags.append(("--moe-router-score-function", (router.scores,)))
@@ -146,11 +146,6 @@ def _router_flags(router: Router, experts: Mlp) -> Flags:
         flags.append(("--moe-router-topk-scaling-factor", (router.scale,)))
     if router.expert_bias:
         flags.append(("--moe-router-enable-expert-bias", ()))
-    if experts.groups > 1 and experts.token_groups < experts.groups:
-        flags += [
-            ("--moe-router-num-groups", (experts.groups,)),
-            ("--moe-router-group-topk", (experts.token_groups,)),
-        ]
     return flags
 
 
@@ -187,9 +182,6 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         option = arguments.options.get(name)
         return option.values[0].text if option and option.values else default
 
-    for name in ("--make-vocab-size-divisible-by", "--moe-router-num-groups"):
-        has_option(name)
-    has_option("--moe-router-group-topk")
     rotary = Rotary(
         base=float_of("--rotary-base", 10_000),
         fraction=float_of("--rotary-percent", 1.0),

@@ -25,7 +25,9 @@ from nest.frameworks.megatron_details import (
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unusual
 from nest.models.hf.config import MOST_LAYERS
+from nest.models.operators.base import VOCABULARY_MULTIPLE
 from nest.models.zoo import architecture, known_architecture, vocabularies_of_shape
+from nest.units import ceil_div
 from nest.util.text import whole_number
 
 #: What values of ``--position-embedding-type`` mean, those of forks too.
@@ -51,8 +53,8 @@ _TP_BIASES = {
 def comparable(model: Architecture, sequence_length: int) -> Architecture:
     """Return a model without what no argument says.
 
-    Its name, where it comes from, windows that no sample fills, and runs of
-    equal blocks beside each other.
+    Its name, where it comes from, windows that no sample fills, groups of experts that
+    are all chosen, and runs of equal blocks beside each other.
     """
     towers = []
     for tower in model.towers:
@@ -74,6 +76,8 @@ def _narrow(block: Block, sequence_length: int) -> Block:
         attention = replace(attention, window=0)
     if attention.value_size == attention.head_size:
         attention = replace(attention, value_size=0)
+    if mlp.token_groups == mlp.groups:
+        mlp = replace(mlp, groups=1, token_groups=1)
     name = "experts" if mlp.experts else "decoder"
     return replace(block, name=name, attention=attention, mlp=mlp)
 
@@ -255,6 +259,9 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     if sparse is not None:
         flag("--num-experts", sparse.experts)
         flag("--moe-router-topk", sparse.experts_per_token)
+        limited = sparse.groups > 1
+        flag("--moe-router-num-groups", sparse.groups, when=limited)
+        flag("--moe-router-group-topk", sparse.token_groups, when=limited)
         flag("--moe-ffn-hidden-size", sparse.hidden)
         flag("--moe-shared-expert-intermediate-size", shared, when=shared)
         flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
@@ -335,7 +342,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         embedding_norm=arguments.has("--embed-layernorm"),
         modules=modules,
     )
-    vocabulary = _vocabulary(arguments, tower)
+    vocabulary = _padded(arguments, _vocabulary(arguments, tower))
     model = Architecture(
         name=name,
         source=f"arguments of Megatron-LM, {arguments.where}",
@@ -372,6 +379,20 @@ def _vocabulary(arguments: Arguments, tower: Tower) -> int:
         f"gives another"
     )
     return vocabulary
+
+
+def _padded(arguments: Arguments, vocabulary: int) -> int:
+    """Return the rows of a vocabulary where arguments pad it by more than usual.
+
+    To a multiple of the divisor times the tensor parallel degree, as
+    ``vocab_size_with_padding`` of megatron-core does. Costs pad by the default
+    divisor, 128, themselves.
+    """
+    divisor = arguments.integer("--make-vocab-size-divisible-by", default=0)
+    if divisor <= VOCABULARY_MULTIPLE:
+        return vocabulary
+    multiple = divisor * arguments.count("--tensor-model-parallel-size")
+    return ceil_div(vocabulary, multiple) * multiple
 
 
 def _texts(arguments: Arguments, name: str) -> list[str]:
@@ -533,16 +554,34 @@ def _read_mlps(arguments: Arguments, dense: Mlp, layers: int) -> list[Mlp]:
         raise arguments.refuse(
             "--moe-router-topk", f"at most --num-experts {experts}", topk
         )
+    groups, chosen = _expert_groups(arguments, experts, topk)
     sparse = replace(
         dense,
         hidden=width,
         experts=experts,
         experts_per_token=topk,
+        groups=groups,
+        token_groups=chosen,
         shared_hidden=shared,
         shared_gate=gate and shared > 0,
     )
     sparse_layers = _frequency(arguments, pattern, layers)
     return [sparse if has_experts else dense for has_experts in sparse_layers]
+
+
+def _expert_groups(arguments: Arguments, experts: int, topk: int) -> tuple[int, int]:
+    """Return the groups of experts, and of how many a token's experts are."""
+    names = ("--moe-router-num-groups", "--moe-router-group-topk")
+    groups, chosen = map(arguments.integer_or_none, names)
+    if chosen is None:
+        return 1, 1  # Megatron chooses from all then
+    if groups is None or experts % groups:
+        expected = f"a divisor of --num-experts {experts}"
+        raise arguments.refuse(names[0], expected, groups or "none")
+    if chosen > groups or chosen * (experts // groups) < topk:
+        expected = f"at most the {groups} groups, with {topk} experts or more"
+        raise arguments.refuse(names[1], expected, chosen)
+    return groups, chosen
 
 
 def _read_windows(

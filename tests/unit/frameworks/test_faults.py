@@ -121,6 +121,49 @@ def speed(text, **more):
     return deepspeed.read_launch(script, "run.sh", 8, {}.__getitem__, **more)
 
 
+@pytest.mark.parametrize(
+    ("more", "recompute"),
+    [
+        ("", "none"),
+        ("--checkpoint-activations", "full"),
+        ("--recompute-granularity full --recompute-method uniform "
+         "--recompute-num-layers 1", "full"),
+        ("--recompute-granularity full --recompute-method uniform "
+         "--deepspeed-activation-checkpointing", "full"),
+        ("--activations-checkpoint-method uniform", "full"),
+        ("--recompute-granularity selective", "selective"),
+    ],
+)  # fmt: skip
+def test_megatron_deepspeed_recomputes_as_megatron(more, recompute):
+    launch, _, notes = speed(f"{DS} {more}")
+    assert launch.recompute == recompute
+    assert "ignored" not in "".join(notes)
+    with pytest.raises(InvalidPlanError, match="--recompute-num-layers: expected 1"):
+        speed(
+            f"{DS} --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 2"
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "more", "zero"),
+    [
+        ("bf16", "--pipeline-model-parallel-size 2", 1),
+        ("bf16", "", 1),
+        ("bf16", "--no-pipeline-parallel", 0),
+        ("fp16", "--pipeline-model-parallel-size 2", 0),
+        ("bf16", "--pipeline-model-parallel-size 8", 0),
+    ],
+)
+def test_a_pipeline_in_bf16_shards_its_optimizer_without_zero(dtype, more, zero):
+    """A pipeline of one stage too, but not over a single data rank."""
+    text = DS.replace('"stage": 1', '"stage": 0').replace("--zero-stage 1", "")
+    text = text.replace("bf16", dtype)
+    launch, _, notes = speed(f"{text} {more}")
+    assert launch.zero == zero
+    assert any("stage 0 counts as 1: DeepSpeed" in note for note in notes) == zero
+
+
 def test_a_configuration_that_the_script_writes_is_read():
     launch, model, _ = speed(DS)
     assert (launch.zero, launch.micro_batch, launch.global_batch) == (1, 8, 64)

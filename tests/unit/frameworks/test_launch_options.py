@@ -138,6 +138,8 @@ def test_the_last_batch_of_a_schedule_counts_with_a_note():
         ("--experimental-attention-variant dsa", "got dsa; it is another model"),
         ("--hybrid-layer-pattern M*M*", "it is another model than is read"),
         ("--moe-latent-size 128", "it is another model than is read"),
+        ("--no-rope-freq 4", "expected 0, got 4; it is another model than is read"),
+        ("--curriculum-learning-legacy", "plans have one length of samples"),
         ("--spec a.b c", "--spec: expected local, got a.b c; it is another model"),
         ("--cpu-optimizer", "plans know no offloading"),
         ("--cpu-offloading-num-layers 1", "expected 0, got 1; plans know no off"),
@@ -167,6 +169,7 @@ def test_what_changes_the_plan_is_refused_by_name(more, message):
         "--cpu-offloading-num-layers 0 --outer-dp-sharding-strategy no_shard",
         "--cp-comm-type a2a --linear-attention-freq 4 --dsa-indexer-topk 8",
         "--num-experts 1 --moe-expert-parallel-size 1 --moe-train-capacity-factor 1.0",
+        "--no-rope-freq 0",
         "--num-experts 0 --mlp-type standard --encoder-tensor-model-parallel-size 0",
     ],
 )
@@ -290,6 +293,17 @@ def test_positions_are_learned_rotated_or_neither(more, learned, rotary):
 def test_vocabularies_of_tokenizers_are_known(more, vocabulary):
     text = RUN.replace("--vocab-size 32000", "")
     assert read(more, text).reading.model.head.outputs == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("divisor", "tp", "rows"),
+    [(128, 1, 50257), (64, 8, 50257), (256, 1, 50432), (1024, 8, 57344)],
+)
+def test_vocabularies_are_padded_by_more_than_usual(divisor, tp, rows):
+    """By 128 rows for each tensor rank they are padded where they are priced."""
+    more = f"--make-vocab-size-divisible-by {divisor} --tensor-model-parallel-size {tp}"
+    reading = read(more, RUN.replace("32000", "50257")).reading
+    assert reading.model.head.outputs == rows
 
 
 def test_bloom_is_read_to_the_weight():

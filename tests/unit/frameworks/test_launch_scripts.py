@@ -931,7 +931,9 @@ def test_deepspeed_there_and_back_scores_the_same():
         launch, model, notes = deepspeed.read_launch(
             script, "args", len(devices), files.get
         )
-        assert not notes
+        if notes:  # DeepSpeed shards the optimizer of a pipeline in bf16
+            assert (launch.zero, launch.stages > 1) == (1, True)
+            continue
         read_back(problem, plan, launch, model, devices)
         done += 1
     assert done > 10
@@ -967,6 +969,18 @@ def test_ranks_on_other_devices_are_no_plan():
     assert placed(launch, 16, range(8)) == launch
     with pytest.raises(InvalidPlanError, match="rank_map: expected ranks on"):
         placed(launch, 16, [1, 0, *range(2, 8)])
+
+
+@pytest.mark.parametrize(
+    ("zero", "more", "gathers"),
+    [(1, ("gradients",), True), (1, (), False), (0, ("gradients",), False)],
+)
+def test_weights_gathered_early_are_exported_under_zero_1(zero, more, gathers):
+    """With gradients only, as Megatron-LM takes them."""
+    problem = for_target(small_problem(), "megatron")
+    plan = small_plan(problem, Strategy(dp=4, zero=zero), overlap=("weights", *more))
+    files = export(problem, plan, "megatron", Settings(model=small_model()))
+    assert ("--overlap-param-gather" in files["args.sh"]) == gathers
 
 
 def test_overlap_without_a_fraction_hides_what_is_calibrated():

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.megatron import array, read_array
-from nest.frameworks.megatron_details import other_details, padding_flags
-from nest.frameworks.megatron_model import model_flags, read_model
+from nest.frameworks.megatron_details import details_flags, other_details, padding_flags
+from nest.frameworks.megatron_model import check_shape, model_flags, read_model, why_not
 from nest.models.architectures import Architecture
 from nest.models.hf import from_hf
+from nest.models.zoo import ARCHITECTURES, architecture
 from tests.models.generate import stored
 
 #: Tokens of a sample, which all stored configurations have positions for.
@@ -99,8 +100,7 @@ def words(config: dict[str, Any], tp: int = 1) -> str:
             {**LATENT, "routed_scaling_factor": 2.5, "rope_scaling": YARN},
             "--rope-type yarn --rotary-scaling-factor 40.0 --mscale 1.0 "
             "--mscale-all-dim 1.0 --moe-router-score-function sigmoid "
-            "--moe-router-topk-scaling-factor 2.5 --moe-router-enable-expert-bias "
-            "--moe-router-num-groups 2 --moe-router-group-topk 1",
+            "--moe-router-topk-scaling-factor 2.5 --moe-router-enable-expert-bias",
         ),
         (
             {**LATENT, "norm_topk_prob": True, "topk_group": 2},
@@ -205,6 +205,61 @@ def test_arguments_say_the_same_model(config: dict[str, Any]) -> None:
     assert other_details(model, written) is None
     assert written.parameters == model.parameters
     assert shape_flags(written) == shape_flags(model)
+
+
+def zoo_models() -> list[str]:
+    """Return the known models that Megatron's arguments say."""
+    return [
+        model.name
+        for model in ARCHITECTURES
+        if why_not(model) is None and not refused_details(model)
+    ]
+
+
+def refused_details(model: Architecture) -> bool:
+    try:
+        details_flags(model)
+    except InvalidPlanError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", zoo_models())
+def test_known_models_are_read_back(name: str) -> None:
+    """As the check of a folder compares them."""
+    model = architecture(name)
+    length = model.max_sequence
+    arguments = read_array(array("none", model_flags(model, length)), "args.sh")
+    written, stated = read_model(arguments, "read")
+    arguments.check_all_used()
+    check_shape("args.sh", model, written, stated)
+
+
+def test_groups_of_experts_are_read() -> None:
+    """They limit to how many devices a token is sent; all of them limit nothing."""
+    for stated, groups in (((2, 1), (2, 1)), ((2, 2), (1, 1)), ((4, 2), (4, 2))):
+        config = {**LATENT, "n_group": stated[0], "topk_group": stated[1]}
+        _, written = read_back(config)
+        experts = written.towers[0].last.mlp
+        assert (experts.groups, experts.token_groups) == groups
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--moe-router-group-topk 1", "num-groups: expected a divisor of --num-experts "
+         "4, got none"),
+        ("--moe-router-group-topk 1 --moe-router-num-groups 3",
+         "num-groups: expected a divisor of --num-experts 4, got 3"),
+        ("--moe-router-group-topk 1 --moe-router-num-groups 4",
+         "group-topk: expected at most the 4 groups, with 2 experts or more, got 1"),
+    ],
+)  # fmt: skip
+def test_groups_that_cannot_be_chosen_are_refused(more: str, message: str) -> None:
+    model = from_hf({**LATENT, "topk_group": 2})
+    text = array("none", model_flags(model, LENGTH)).replace("\n)", f"\n  {more}\n)")
+    with pytest.raises(InvalidPlanError, match=message):
+        read_model(read_array(text, "args.sh"), "read")
 
 
 def test_latent_attention_has_its_norms() -> None:
