@@ -83,8 +83,8 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
         Entry of the table of software whose facts its costs have; empty where none
         was named. For intervals only.
     model
-        JSON of the shape of its model, see :class:`nest.models.architectures.
-        Architecture`, where no published name stands for it. For exports only.
+        JSON of the shape of its model, an ``Architecture`` of :mod:`nest.models`,
+        where no published name stands for it. For exports only.
     """
 
     name: str = "problem"
