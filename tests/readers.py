@@ -390,7 +390,7 @@ def _config(path: Path) -> None:
 def _titan(path: Path) -> None:
     text = read_text(path, NestError)
     world = 8
-    launch, shape, _ = torchtitan.read_foreign(text, str(path), world)
+    launch, shape, *_ = torchtitan.read_foreign(text, str(path), world)
     build(launch, shape, Site([(machine("dgx-h100"), world)]))
 
 

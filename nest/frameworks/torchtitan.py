@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -336,6 +336,18 @@ def read_job(
     return launch
 
 
+class JobReading(NamedTuple):
+    """What a job file says, with notes for the user.
+
+    ``compiled`` is whether torch.compile makes the kernels of the model.
+    """
+
+    launch: Launch
+    model: Architecture
+    notes: tuple[str, ...]
+    compiled: bool
+
+
 def read_foreign(
     text: str,
     where: str,
@@ -344,10 +356,8 @@ def read_foreign(
     model: Architecture | None = None,
     read_file: Callable[[str], str] = lambda _: "",
     ignore: Sequence[str] = (),
-) -> tuple[Launch, Architecture, tuple[str, ...]]:
-    """Read a job file of a user, of torchtitan 0.1 or later.
-
-    Returns the launch on ``world`` devices, the model, and notes for the user.
+) -> JobReading:
+    """Read a job file of a user, of torchtitan 0.1 or later, on ``world`` devices.
 
     Parameters
     ----------
@@ -370,7 +380,7 @@ def read_foreign(
     """
     job = job_file(text, where, ignore)
 
-    def read(file: KeyedFile) -> tuple[Launch, Architecture, tuple[str, ...]]:
+    def read(file: KeyedFile) -> JobReading:
         # Reading changes sections of its own copy.
         return _read_renewed(file.with_values(()), text, world, model, read_file, old)
 
@@ -389,7 +399,7 @@ def _read_renewed(
     model: Architecture | None,
     read_file: Callable[[str], str],
     old: bool,
-) -> tuple[Launch, Architecture, tuple[str, ...]]:
+) -> JobReading:
     """Read a file whose keys have their present names; ``old`` is one that had not."""
     _rename_sections(job)
     where = job.where
@@ -404,7 +414,9 @@ def _read_renewed(
     _check_degrees(job, launch, model)
     overlap = (*launch.overlap, *fsdp_overlap(text, where, launch))
     notes = (*notes, *_checkpointing_note(job, launch))
-    return replace(launch, overlap=overlap), model, notes
+    components = job.document.get("compile", {}).get("components", ["model"])
+    compiled = job.get("compile.enable") and "model" in components
+    return JobReading(replace(launch, overlap=overlap), model, notes, compiled)
 
 
 def _named_model(job: KeyedFile) -> Architecture:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -281,23 +280,16 @@ class TorchtitanRequest(LaunchFileRequest):
         """Return what a job file says."""
         from nest.frameworks.torchtitan import read_foreign
 
-        launch, model, notes = read_foreign(
+        job = read_foreign(
             *(self.text, self.path, num_ranks, [*self.say]),
             self.architecture,
             lambda name: read_text(str(Path(self.path).parent / name)),
             self.ignore,
         )
-        by_operators = launch.recompute == "selective"
-        sections = tomllib.loads(self.text)
-        older = sections.get("training", {}).get("compile", False)
-        settings = sections.get("compile", {})
-        in_file = settings.get("enable", older)
-        compiles = dict(self.say).get("compile.enable", str(in_file)).lower()
-        if "model" not in settings.get("components", ["model"]):
-            compiles = "false"
-        software = "torchtitan, compiled" if compiles == "true" else None
         return LaunchReading(
-            *(launch, model, notes), selective_operators=by_operators, software=software
+            *(job.launch, job.model, job.notes),
+            selective_operators=job.launch.recompute == "selective",
+            software="torchtitan, compiled" if job.compiled else None,
         )
 
 

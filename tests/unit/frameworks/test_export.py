@@ -1095,7 +1095,7 @@ def test_broken_orders_for_torchtitan_are_refused(name, old, new, message):
 def test_imports_of_orders_score_the_same(name, counts, placement):
     problem, plan = ordered(name, counts, placement)
     files = export(problem, plan, "torchtitan", settings())
-    launch, model, _ = torchtitan.read_foreign(
+    launch, model, *_ = torchtitan.read_foreign(
         *(files["job.toml"], "job.toml", 8, (), small_model()), files.__getitem__
     )
     made = build(launch, model, Site([(machine("dgx-h100"), 8)]))

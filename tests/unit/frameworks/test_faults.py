@@ -290,7 +290,7 @@ def test_a_job_file_of_torchtitan_names_all_faults():
         ("activation_checkpoint.mode", "full"),
     ]
     ignore = ["metrics.made_up"]
-    launch, _, _ = torchtitan.read_foreign(JOB, "job.toml", 8, say, ignore=ignore)
+    launch, *_ = torchtitan.read_foreign(JOB, "job.toml", 8, say, ignore=ignore)
     assert (launch.tp, launch.dp, launch.recompute) == (4, 2, "full")
 
 

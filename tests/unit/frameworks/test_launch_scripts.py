@@ -867,7 +867,7 @@ def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
         except InvalidPlanError:
             continue
         devices = read_hosts(files)
-        launch, model, _ = torchtitan.read_foreign(
+        launch, model, *_ = torchtitan.read_foreign(
             files["job.toml"], "job.toml", len(devices), model=settings.model
         )
         shares = problem.job.overlap

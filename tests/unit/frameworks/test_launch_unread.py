@@ -365,8 +365,8 @@ def test_keys_of_job_files_that_plans_cannot_say_are_refused(more, message):
 def test_keys_that_are_to_be_ignored_are():
     text = f"{OLD}[metrics]\nfully_made_up = 1\n"
     read = torchtitan.read_foreign
-    _, _, notes = read(text, "job.toml", 8, ignore=["metrics.fully_made_up"])
-    assert notes == ("job.toml: ignored 1 key that nest does not read: metrics",)
+    job = read(text, "job.toml", 8, ignore=["metrics.fully_made_up"])
+    assert job.notes == ("job.toml: ignored 1 key that nest does not read: metrics",)
     for name in ("metrics.log_freq", "made.up"):
         with pytest.raises(
             InvalidPlanError,
@@ -441,7 +441,7 @@ filter_fqns = ["output"]
 fqns = ["experts"]
 """
     text = OLD.replace("flavor", "tokenizer_path = 'x'\nflavor")
-    _, _, notes = torchtitan.read_foreign(f"{text}{more}", "job.toml", 8)
+    notes = torchtitan.read_foreign(f"{text}{more}", "job.toml", 8).notes
     assert notes == (
         "job.toml: ignored 5 keys that nest does not read: model.tokenizer_path, job, "
         "checkpoint, memory_estimation, validation",
@@ -470,7 +470,7 @@ def test_compilation_had_another_name():
 )  # fmt: skip
 def test_selective_checkpointing_is_the_nearest_choice(lines, recompute, note):
     text = OLD.replace('mode = "full"', lines)
-    launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
+    launch, _, notes, _ = torchtitan.read_foreign(text, "job.toml", 8)
     assert launch.recompute == recompute
     assert [note in each for each in notes] == [True] * bool(note)
 
@@ -555,7 +555,7 @@ def test_offloading_of_job_files_is_refused():
 
 def test_other_keys_of_job_files_are_listed():
     text = f"{OLD}[optimizer]\nname = 'AdamW'\nlr = 1\n[compile]\nbackend = 'x'\n"
-    launch, _, notes = torchtitan.read_foreign(text, "job.toml", 8)
+    launch, _, notes, _ = torchtitan.read_foreign(text, "job.toml", 8)
     assert notes == (
         "job.toml: ignored 2 keys that nest does not read: optimizer, compile.backend",
     )
