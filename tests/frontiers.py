@@ -17,7 +17,6 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search.best import OpenSplit, PathBounds, bound_paths
 from nest.search.frontier import exact as frontier
 from nest.search.frontier import layer_least, levels
 from nest.search.frontier import layers as layer_frontier
@@ -26,6 +25,7 @@ from nest.search.frontier.levels import FrontierSearch
 from nest.search.frontier.staircase import Gap, Point
 from nest.search.stages import dominance, paths
 from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.splits import OpenSplit, PathBounds, bound_paths
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from nest.cost.space import BatchSplit, Family, leading_runtimes
-from nest.search.best import PathBounds, bound_paths, make_plan, open_splits
 from nest.search.frontier.layer_least import LeastCosts, Merged, Stairs, least_costs
 from nest.search.frontier.levels import FrontierSearch, FrontierSplit, OpenRanges
 from nest.search.frontier.stages import Allowance, Cost, TooManyWaysError, grow_frontier
@@ -50,6 +49,7 @@ from nest.search.stages.options import (
     PlacedOptions,
     StageFilter,
 )
+from nest.search.stages.splits import PathBounds, bound_paths, make_plan, open_splits
 from nest.solvers.base import Deadline, OutOfTimeError
 
 #: Levels that are left with so few relaxed options get frontiers of stages.

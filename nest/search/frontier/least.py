@@ -17,12 +17,12 @@ from nest.cost.rules import get_rules
 from nest.cost.space import is_single, leading_runtimes, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.best import make_plan, open_splits
 from nest.search.frontier.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
 from nest.search.frontier.staircase import make_point, nothing_below
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import INFINITE, StageOptions
 from nest.search.stages.paths import Paths
+from nest.search.stages.splits import make_plan, open_splits
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, OutOfTimeError
 

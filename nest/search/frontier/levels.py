@@ -30,17 +30,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.space import leading_runtimes
-from nest.search.best import (
-    OpenSplit,
-    PathBounds,
-    Stages,
-    bound_paths,
-    guesses,
-    make_plan,
-    merged,
-    open_splits,
-    promising,
-)
+from nest.search.best import guesses, promising
 from nest.search.frontier.staircase import (
     Gap,
     Point,
@@ -56,6 +46,15 @@ from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
 from nest.search.stages.options import INFINITE, LooseOptions, PairOptions, StageOptions
 from nest.search.stages.paths import Path, Paths
+from nest.search.stages.splits import (
+    OpenSplit,
+    PathBounds,
+    Stages,
+    bound_paths,
+    make_plan,
+    merged,
+    open_splits,
+)
 from nest.solvers.base import Deadline, OutOfTimeError
 from nest.units import ceil_div
 

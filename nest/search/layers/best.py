@@ -21,7 +21,7 @@ import numpy as np
 
 from nest.cost.space import BatchSplit, Family
 from nest.ir.plan import Plan, Strategy
-from nest.search.best import BestSearch, OpenSplit, make_plan
+from nest.search.best import BestSearch
 from nest.search.layers.growth import Demand, StageLayers, StageWays, grow
 from nest.search.layers.options import LayerOptions, StageBounds, least
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
@@ -41,6 +41,7 @@ from nest.search.stages.options import (
     no_options,
 )
 from nest.search.stages.paths import Path
+from nest.search.stages.splits import OpenSplit, make_plan
 from nest.search.stages.zones import Site
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, SolverOutput

@@ -16,7 +16,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, Family, families, leading_runtimes
-from nest.search.best import BestSearch, OpenSplit, as_triples, work_bound
+from nest.search.best import BestSearch, as_triples
 from nest.search.stages.options import (
     INFINITE,
     BatchTerms,
@@ -25,6 +25,7 @@ from nest.search.stages.options import (
     StageShapes,
     batch_terms,
 )
+from nest.search.stages.splits import OpenSplit, work_bound
 from nest.search.stages.uniform_bounds import bound_families
 from nest.search.task import SearchTask
 from nest.solvers.base import Limit, OutOfTimeError, Progress, SolverOutput
