@@ -23,7 +23,7 @@ import numpy as np
 
 from nest.cost.space import BatchSplit, Family, leading_runtimes
 from nest.search.frontier.layer_least import LeastCosts, Merged, Stairs, least_costs
-from nest.search.frontier.levels import FrontierSearch, FrontierSplit, OpenRanges
+from nest.search.frontier.levels import FrontierSearch, OpenRanges
 from nest.search.frontier.stages import Allowance, Cost, TooManyWaysError, grow_frontier
 from nest.search.frontier.staircase import (
     Gap,
@@ -49,7 +49,13 @@ from nest.search.stages.options import (
     PlacedOptions,
     StageFilter,
 )
-from nest.search.stages.splits import PathBounds, bound_paths, make_plan, open_splits
+from nest.search.stages.splits import (
+    OpenSplit,
+    PathBounds,
+    bound_paths,
+    make_plan,
+    open_splits,
+)
 from nest.solvers.base import Deadline, OutOfTimeError
 
 #: Levels that are left with so few relaxed options get frontiers of stages.
@@ -477,9 +483,7 @@ class LayerFrontierSearch(FrontierSearch):
         """So many relaxed options are searched together."""
         return BATCH
 
-    def _wide(
-        self, split: FrontierSplit, num_options: int, floor: int, cap: int
-    ) -> bool:
+    def _wide(self, split: OpenSplit, num_options: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut.
 
         Not where neither ``U`` nor any relaxed option has a step.
@@ -492,7 +496,7 @@ class LayerFrontierSearch(FrontierSearch):
         return below or bool(len(_steps(split, floor, cap)))
 
     def _cut(
-        self, floor: int, cap: int, split: FrontierSplit | None = None
+        self, floor: int, cap: int, split: OpenSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut where ``U`` has steps, or else where relaxed options have."""
         staircase = self.staircase
@@ -505,7 +509,7 @@ class LayerFrontierSearch(FrontierSearch):
 
     def run(self) -> None:
         """Search until all is proven or the time is up."""
-        splits: list[FrontierSplit] = []
+        splits: list[OpenSplit] = []
         whole: list[_OneStagePlans] = []
         ranges: list[OpenRanges] = []
         everything = nothing_below(self.model), self.capacity
@@ -514,16 +518,13 @@ class LayerFrontierSearch(FrontierSearch):
                 *(self.model, self.sets, self.deadline, Pipelines),
                 leading_runtimes(self.model.problem),
             )
-            splits = [
-                FrontierSplit(item, 0)
-                for item in sorted(items, key=lambda item: item.bound)
-            ]
-            one = [s for s in splits if 1 in s.item.options.stage_counts]
-            several = [s for s in splits if s.item.options.stage_counts[-1] > 1]
+            splits = sorted(items, key=lambda split: split.bound)
+            one = [s for s in splits if 1 in s.options.stage_counts]
+            several = [s for s in splits if s.options.stage_counts[-1] > 1]
             whole = [
                 _OneStagePlans(open_ranges, size)
                 for open_ranges in self._open_ranges(one, [everything])
-                for size in reversed(open_ranges.split.item.options.sizes)
+                for size in reversed(open_ranges.split.options.sizes)
             ]
             ranges = self._open_ranges(several, [everything])
             self._merge(whole)
@@ -547,7 +548,7 @@ class LayerFrontierSearch(FrontierSearch):
 
     def _unlikely(self, ranges: OpenRanges) -> bool:
         """Whether no known plan of the part's memory is of its split."""
-        split = ranges.split.item.options.split
+        split = ranges.split.options.split
         (gap,) = ranges.unsettled
         return not any(
             (p.plan.replicas, p.plan.micro_batch) == split[:2]
@@ -574,7 +575,7 @@ class LayerFrontierSearch(FrontierSearch):
 
     def _merge_whole(self, whole: _OneStagePlans) -> None:
         """Find the frontier of one number of devices."""
-        options, size = whole.part.split.item.options, whole.devices
+        options, size = whole.part.split.options, whole.devices
         assert isinstance(options, Pipelines)
         step, memory = options.alone(size, self.staircase, self.deadline)
         last = options.shapes.sets.count - 1
@@ -588,23 +589,21 @@ class LayerFrontierSearch(FrontierSearch):
 
     # Several stages
 
-    def _bound(
-        self, split: FrontierSplit, floor: int, cap: int, guess: int
-    ) -> PathBounds:
+    def _bound(self, split: OpenSplit, floor: int, cap: int, guess: int) -> PathBounds:
         def upper() -> int:
             self._check_time()
             return min(guess, self.staircase.least_time(floor))
 
-        return bound_paths(split.item, cap, upper, lambda *_: None)
+        return bound_paths(split, cap, upper, lambda *_: None)
 
     def _label(
-        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: OpenSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search levels that are left with few options; return what is left.
 
         Where stages have too many labels the levels are cut.
         """
-        options = split.item.options
+        options = split.options
         assert isinstance(options, Pipelines)
         graph = self._placed(split, batch)
         if (graph.bounds() >= INFINITE).all():
@@ -631,12 +630,12 @@ class LayerFrontierSearch(FrontierSearch):
         return []
 
 
-def _steps(split: FrontierSplit, floor: int, cap: int) -> Ints:
+def _steps(split: OpenSplit, floor: int, cap: int) -> Ints:
     """Return memory from which on relaxed options take less, in a level.
 
     All of it is more than a byte above the floor: the level can end below.
     """
-    options = split.item.options
+    options = split.options
     assert isinstance(options, Pipelines)
     steps = options.steps
     first, last = np.searchsorted(steps, [floor + 1, cap], "right")

@@ -17,12 +17,12 @@ from nest.cost.rules import get_rules
 from nest.cost.space import is_single, leading_runtimes, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.frontier.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
+from nest.search.frontier.levels import NEAR, Say, ignore
 from nest.search.frontier.staircase import make_point, nothing_below
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import INFINITE, StageOptions
 from nest.search.stages.paths import Paths
-from nest.search.stages.splits import make_plan, open_splits
+from nest.search.stages.splits import OpenSplit, make_plan, open_splits
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, OutOfTimeError
 
@@ -89,10 +89,10 @@ def least_memory(
     floor = nothing_below(model)
     try:
         sets = closed_sets(problem.graph, together=undivided(problem))
-        items = open_splits(model, sets, deadline, runtimes=leading_runtimes(problem))
+        runtimes = leading_runtimes(problem)
+        splits = open_splits(model, sets, deadline, runtimes=runtimes)
     except OutOfTimeError:
         return MemoryBounds(floor)
-    splits = [FrontierSplit(item, least_bytes(item.options)) for item in items]
     # One runtime of those whose plans hold the same.
     first = {split.memory_key: split for split in reversed(splits)}
     search = _Search(model, deadline, say, floor)
@@ -116,12 +116,11 @@ def leanest_plan(task: SearchTask) -> Plan | None:
     model, deadline = task.model, task.deadline
     capacity = model.problem.cluster.memory_bytes()
     runtimes = leading_runtimes(model.problem)
-    items = open_splits(model, task.sets, deadline, _LeanOptions, runtimes)
-    splits = [FrontierSplit(item, 0) for item in items]
+    splits = open_splits(model, task.sets, deadline, _LeanOptions, runtimes)
     for split in {x.memory_key: x for x in reversed(splits)}.values():
         if deadline.passed:
             raise OutOfTimeError
-        options, limit = split.item.options, split.item.limit(int(INFINITE))
+        options, limit = split.options, split.limit(int(INFINITE))
         path = Paths(options, split.loose_options, limit, capacity).smallest()
         if path is not None:
             return make_plan(options, path.stages)
@@ -141,7 +140,7 @@ class _Search:
         self.least: int | None = None
         self.lows: dict[int, int] = {}
 
-    def run(self, splits: list[FrontierSplit], enough_bytes: int | None) -> None:
+    def run(self, splits: list[OpenSplit], enough_bytes: int | None) -> None:
         """Close the intervals of all splits while there is time.
 
         At first to a fraction: few splits are left for the rest then.
@@ -168,11 +167,11 @@ class _Search:
             return self.capacity
         return self.least - 1 - (self.least // divisor if divisor else 0)
 
-    def _close(self, index: int, split: FrontierSplit, divisor: int | None) -> None:
+    def _close(self, index: int, split: OpenSplit, divisor: int | None) -> None:
         """Find the least memory of a split, if it is below what is known."""
         high = cap = self._high(divisor)
-        options = split.item.options
-        limit = split.item.limit(int(INFINITE))
+        options = split.options
+        limit = split.limit(int(INFINITE))
         while self.lows[index] < high:
             if self.deadline.passed:
                 raise OutOfTimeError

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import cast
 
@@ -44,7 +43,7 @@ from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.closed_sets import ClosedSets
 from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
-from nest.search.stages.options import INFINITE, LooseOptions, PairOptions, StageOptions
+from nest.search.stages.options import INFINITE, PairOptions, StageOptions
 from nest.search.stages.paths import Path, Paths
 from nest.search.stages.splits import (
     OpenSplit,
@@ -82,40 +81,10 @@ def ignore(text: str) -> None:
 
 
 @dataclass(eq=False)
-class FrontierSplit:
-    """A split with a lower bound on the memory of its plans.
-
-    Attributes
-    ----------
-    item
-        The split.
-    least_bytes
-        Lower bound on the memory of the fullest device of any of its plans.
-    """
-
-    item: OpenSplit
-    least_bytes: int
-
-    @property
-    def memory_key(self) -> object:
-        """Key of splits with equal memory, because overlap needs no memory."""
-        options = self.item.options
-        sharded = options.model.runtime.distributed_optimizer
-        return options.split, options.family, sharded
-
-    @cached_property
-    def loose_options(self) -> LooseOptions:
-        """Its options within the capacity, without a device range."""
-        options = self.item.options
-        capacity = options.model.problem.cluster.memory_bytes()
-        return options.loose(self.item.limit(int(INFINITE)), capacity)
-
-
-@dataclass(eq=False)
 class OpenRanges:
     """A split with the intervals of memory that are still open."""
 
-    split: FrontierSplit
+    split: OpenSplit
     unsettled: list[Gap]
 
 
@@ -162,17 +131,14 @@ class FrontierSearch:
 
     def run(self) -> None:
         """Search until everything is proven or the time is up."""
-        splits: list[FrontierSplit] = []
+        splits: list[OpenSplit] = []
         ranges: list[OpenRanges] = []
         try:
             items = open_splits(
                 *(self.model, self.sets, self.deadline),
                 runtimes=leading_runtimes(self.model.problem),
             )
-            splits = [
-                FrontierSplit(item, least_bytes(item.options))
-                for item in sorted(items, key=lambda item: item.bound)
-            ]
+            splits = sorted(items, key=lambda split: split.bound)
             if not splits or not self._find_min_memory(splits):
                 self.gaps = []
                 return
@@ -190,11 +156,11 @@ class FrontierSearch:
         )
 
     def _open_ranges(
-        self, splits: Sequence[FrontierSplit], levels: Sequence[tuple[int, int]]
+        self, splits: Sequence[OpenSplit], levels: Sequence[tuple[int, int]]
     ) -> list[OpenRanges]:
         """Return every split with every level."""
         return [
-            OpenRanges(split, [Gap(*level, split.item.bound)])
+            OpenRanges(split, [Gap(*level, split.bound)])
             for split in splits
             for level in levels
         ]
@@ -210,7 +176,7 @@ class FrontierSearch:
             return []
 
         def begin(index: int) -> None:
-            split = ranges[index].split.item.options.split
+            split = ranges[index].split.options.split
             self.say(
                 f"part {index + 1} of {len(ranges)}: R={split.replicas}, "
                 f"B={split.micro_batch}; {len(self.staircase.points)} points"
@@ -245,7 +211,7 @@ class FrontierSearch:
 
     # The first plans
 
-    def _find_min_memory(self, splits: list[FrontierSplit]) -> bool:
+    def _find_min_memory(self, splits: list[OpenSplit]) -> bool:
         """Find a close lower bound on the memory of any plan.
 
         Sets :attr:`least_bytes`, which is at most a fraction ``1 / NEAR``
@@ -260,8 +226,8 @@ class FrontierSearch:
             high = self.capacity if min_bytes is None else _near(min_bytes)
             if low >= high:
                 continue
-            options = split.item.options
-            limit = split.item.limit(int(INFINITE))
+            options = split.options
+            limit = split.limit(int(INFINITE))
             # Few splits need less than the least known memory: test it first.
             cap = high
             while low < high:
@@ -280,32 +246,29 @@ class FrontierSearch:
         self.least_bytes = _near(min_bytes)
         return True
 
-    def _first_sweep(self, splits: Sequence[FrontierSplit]) -> None:
+    def _first_sweep(self, splits: Sequence[OpenSplit]) -> None:
         """Find the first plans, at some capacities."""
         self.say("looking for plans to start from")
         low, high = self.least_bytes, self.capacity
         ratio = high / max(low, 1)
         caps = {round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)}
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
-        items = [split.item for split in splits]
 
         def run(index: int, link: Link) -> None:
             # Large capacities come first: their plans are found fastest.
             cap = todo[-1 - index]
-            for guess in guesses(items):
+            for guess in guesses(splits):
                 for split in splits:
                     self._listen(link)
                     upper = min(guess, self.staircase.least_time(cap))
-                    if split.item.bound < upper:
+                    if split.bound < upper:
                         self._bound(split, cap, cap, guess)
                 if self.staircase.least_time(cap) < guess:
                     break
 
         share(len(todo), self.workers, run, self._take, lambda index, result: None)
 
-    def _bound(
-        self, split: FrontierSplit, floor: int, cap: int, guess: int
-    ) -> PathBounds:
+    def _bound(self, split: OpenSplit, floor: int, cap: int, guess: int) -> PathBounds:
         """Bound the plans within a cap that are faster than ``U(floor)``."""
 
         def upper() -> int:
@@ -320,12 +283,12 @@ class FrontierSearch:
                 self._tried.add(key)
                 self._add(options, path.stages)
 
-        return bound_paths(split.item, cap, upper, offer, split.loose_options)
+        return bound_paths(split, cap, upper, offer, split.loose_options)
 
     # Levels
 
     def _cut(
-        self, floor: int, cap: int, split: FrontierSplit | None = None
+        self, floor: int, cap: int, split: OpenSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut an interval of memory at the steps of ``U``."""
         steps = [
@@ -344,21 +307,19 @@ class FrontierSearch:
         """Number of options that one label search gets."""
         return BATCH
 
-    def _wide(
-        self, split: FrontierSplit, num_options: int, floor: int, cap: int
-    ) -> bool:
+    def _wide(self, split: OpenSplit, num_options: int, floor: int, cap: int) -> bool:
         """Whether to cut a level with this number of options."""
         return num_options > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
     def _search(self, ranges: OpenRanges, link: Link) -> None:
         """Find all plans in the open ranges that are on the frontier."""
-        split, item = ranges.split, ranges.split.item
+        split = ranges.split
         todo = [(gap.above_bytes, gap.up_to_bytes) for gap in ranges.unsettled]
         batch: list[tuple[Gap, list[PairOptions]]] = []
         num_options = 0
         while todo or batch:
             ranges.unsettled = [gap for gap, _ in batch]
-            ranges.unsettled += [Gap(*level, item.bound) for level in todo]
+            ranges.unsettled += [Gap(*level, split.bound) for level in todo]
             self._listen(link)
             if batch and (not todo or num_options >= self._batch_size):
                 todo += self._label(split, batch)
@@ -366,7 +327,7 @@ class FrontierSearch:
                 continue
             floor, cap = todo.pop()
             upper = self.staircase.least_time(floor)
-            if item.bound >= upper:
+            if split.bound >= upper:
                 continue
             bounded = self._bound(split, floor, cap, int(INFINITE))
             upper = self.staircase.least_time(floor)
@@ -381,7 +342,7 @@ class FrontierSearch:
                 num_options += num_survivors
 
     def _label(
-        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: OpenSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search collected levels; return levels that need another search."""
         graph = self._placed(split, batch)
@@ -389,14 +350,14 @@ class FrontierSearch:
             graph = split_by_neighbor_size(graph)
             if (graph.bounds() < INFINITE).any():
                 for pipeline in LabelSearch(graph).pipelines(None):
-                    self._add(split.item.options, pipeline.stages)
+                    self._add(split.options, pipeline.stages)
         return []
 
     def _placed(
-        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: OpenSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> PlacementGraph:
         """Return the placement graph of the options of some levels."""
-        options = split.item.options
+        options = split.options
         floors = np.array([gap.above_bytes for gap, _ in batch])
         uppers = np.array(
             [self.staircase.least_time(floor) for floor in floors.tolist()]
@@ -408,7 +369,7 @@ class FrontierSearch:
         ]
         return PlacementGraph(
             options,
-            options.placed(merged(tables), split.item.limit(uppers), self._check_time),
+            options.placed(merged(tables), split.limit(uppers), self._check_time),
             IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
         )
@@ -416,21 +377,3 @@ class FrontierSearch:
 
 def _near(memory_bytes: int) -> int:
     return memory_bytes - 1 - memory_bytes // NEAR
-
-
-def least_bytes(options: StageOptions) -> int:
-    """Return a lower bound on the memory of the fullest device.
-
-    The layers need ``Σ min n (static + kept)`` device-bytes. Some device holds
-    at least a ``P``-th of them, plus the working set of a layer.
-    """
-    free, sizes = options.terms.free, options.terms.devices[:, None]
-    assert free is not None
-    usable = options.usable[:, None] & ~free.missing
-    space = sizes * (free.static_bytes + free.kept_bytes)
-    counts = options.shapes.kind_counts[-1].tolist()
-    min_bytes = np.where(usable, space, INFINITE).min(axis=0).tolist()
-    total = sum(c * s for c, s in zip(counts, min_bytes, strict=True))
-    return ceil_div(total, options.split.devices) + int(
-        np.where(usable, free.working_bytes, INFINITE).min()
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -68,6 +69,38 @@ class OpenSplit:
     def limit(self, upper: Ints | int) -> StageFilter:
         """Return the filter of stages that plans below ``upper`` may have."""
         return StageFilter(upper, self.min_total)
+
+    @property
+    def memory_key(self) -> object:
+        """Key of splits with equal memory, because overlap needs no memory."""
+        options = self.options
+        sharded = options.model.runtime.distributed_optimizer
+        return options.split, options.family, sharded
+
+    @cached_property
+    def loose_options(self) -> LooseOptions:
+        """Its options within the capacity, without a device range."""
+        capacity = self.options.model.problem.cluster.memory_bytes()
+        return self.options.loose(self.limit(int(INFINITE)), capacity)
+
+    @cached_property
+    def least_bytes(self) -> int:
+        """Lower bound on the memory of the fullest device of any of its plans.
+
+        The layers need ``Σ min n (static + kept)`` device-bytes. Some device holds
+        at least a ``P``-th of them, plus the working set of a layer.
+        """
+        options = self.options
+        free, sizes = options.terms.free, options.terms.devices[:, None]
+        assert free is not None
+        usable = options.usable[:, None] & ~free.missing
+        space = sizes * (free.static_bytes + free.kept_bytes)
+        counts = options.shapes.kind_counts[-1].tolist()
+        min_bytes = np.where(usable, space, INFINITE).min(axis=0).tolist()
+        total = sum(c * s for c, s in zip(counts, min_bytes, strict=True))
+        return ceil_div(total, options.split.devices) + int(
+            np.where(usable, free.working_bytes, INFINITE).min()
+        )
 
 
 def work_bound(options: StageOptions) -> tuple[int, int]:
