@@ -121,8 +121,8 @@ def merged(
             deadline or Deadline(None),
             workers=workers,
         )
-        found.run()
-    return found.staircase.points, found.gaps
+        gaps = found.run()
+    return found.staircase.points, gaps
 
 
 def pairs(points: Iterable[Point]) -> Pairs:

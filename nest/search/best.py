@@ -1,26 +1,8 @@
-"""The algorithm that proves the optimum: branch and bound over ``(R, B)``.
+"""The best plan with one strategy per stage.
 
-A *split* ``(R, B)`` fixes the number of replicas and the samples per pipeline
-step. Its plans differ in stages: cuts, strategies and devices. The best known
-plan of all splits is the *incumbent*. :class:`BestSearch` works so::
-
-    open = every split under every runtime, with a bound from the layers
-    for each open split:                                  # _bound_all
-        bound it by shortest paths below a guess of the optimum, which grows
-        until a path is a plan: the first incumbents
-    for each open split, the least bound first:           # _prove_all
-        if its bound is not above the incumbent:
-            search its plans that are no slower           # _search_split
-            raise its bound to the incumbent
-        drop the splits whose bound is above the incumbent
-    the incumbent is optimal; the first split that has such a plan is
-    searched once more, so that every run returns the same plan
-
-Within a split, labels are the states of the dynamic program over (closed set,
-offset, stages left) that ``nest solvers`` names.
-
-The search of one split (:meth:`BestSearch._search_split`) reduces the stages
-that a plan better than the incumbent may have. No step drops such a plan:
+A part of :mod:`nest.search.algorithm` is a split ``(R, B)`` under a runtime, and one
+plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
+stages that a plan better than the incumbent may have. No step drops such a plan:
 
 1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range.
 2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
@@ -31,38 +13,31 @@ that a plan better than the incumbent may have. No step drops such a plan:
    stages that remain. If it keeps all labels and finds no pipeline below the
    incumbent, there is none.
 
-The proof is complete because a split is dropped only if a proven bound on its
-plans is above the incumbent. Splits with a plan as good as the incumbent are
-searched, too. The first of them is searched again from the optimum alone, so
-the answer does not depend on which process found which plan first.
+Splits with a plan as good as the incumbent are searched, too. The first of them is
+searched again from the optimum alone, so the answer does not depend on which process
+found which plan first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, cast
 
 from nest.cost.score import score
-from nest.cost.space import batch_splits, leading_runtimes, runtime_of
+from nest.cost.space import batch_splits, runtime_of
 from nest.errors import SolverError
 from nest.ir.plan import Plan
-from nest.search.parallel import Link, share
+from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
 from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
-from nest.search.stages.paths import Path
-from nest.search.stages.splits import (
-    OpenSplit,
-    bound_paths,
-    make_plan,
-    merged,
-    open_splits,
-)
+from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
+    EnoughError,
     Limit,
     OutOfTimeError,
     Progress,
@@ -71,24 +46,6 @@ from nest.solvers.base import (
     wrong_proof,
 )
 from nest.units import MAX_TOTAL
-
-#: Guesses at the best step time, as multiples of the current least bound.
-GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
-
-#: The plan of a path is scored only if the path is faster than the incumbent
-#: by this fraction: device ranges can only make the plan slower.
-WORTH_PRICING = 256
-
-
-def guesses(items: Sequence[OpenSplit]) -> Iterator[int]:
-    """Yield growing guesses at the best step time, the last one infinite.
-
-    The bounds of the splits may rise between two guesses.
-    """
-    for guess in GUESSES:
-        bound = min((item.bound for item in items), default=0)
-        yield int(guess * bound) + 1
-    yield int(INFINITE)
 
 
 def as_triples(
@@ -107,17 +64,7 @@ def contradicted(item: OpenSplit, step_quanta: int) -> SolverError:
     return SolverError(f"{text}; please report this problem")
 
 
-def promising(path: Path, incumbent: int) -> bool:
-    """Whether the plan of a path is likely to be below the incumbent."""
-    bound = path.total + path.wait
-    return bound < incumbent - incumbent // WORTH_PRICING
-
-
-class EnoughError(Exception):
-    """The incumbent and the bound are within the requested gap."""
-
-
-class BestSearch:
+class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
     """The best plan of a problem with one strategy per stage.
 
     Parameters
@@ -134,47 +81,37 @@ class BestSearch:
         The splits whose optimum is not yet proven.
     """
 
-    #: The class of stage options of a split.
-    stage_options: ClassVar[type[StageOptions]] = StageOptions
+    #: What the search opens, for the detail of an answer.
+    unit: ClassVar[str] = "splits"
 
     def __init__(self, task: SearchTask) -> None:
-        self.model, self.sets = task.model, task.sets
-        self.deadline, self.report = task.deadline, task.report
-        self.best = int(INFINITE) if task.upper is None else task.upper
-        self.plan, self.options = task.plan, task.options
-        self.capacity = task.model.problem.cluster.memory_bytes()
-        self.open: list[OpenSplit] = []
-        self._listed: list[OpenSplit] | None = None
-        self._equal_paths: dict[OpenSplit, list[OpenSplit]] = {}
-        self._runtimes = leading_runtimes(task.model.problem)
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
-        self.workers = 1 if dear else task.options.num_workers
-        self._tried: set[object] = set()
-        self._tell: Callable[[object], object] = self._take
+        workers = 1 if dear else task.options.num_workers
+        super().__init__(task.model, task.sets, task.deadline, workers)
+        self.report, self.options, self.plan = task.report, task.options, task.plan
+        self.upper = int(INFINITE) if task.upper is None else task.upper
+        self.best = self.upper
+        self.open: list[OpenSplit] = []
+        self._equal_paths: dict[OpenSplit, list[OpenSplit]] = {}
 
-    def run(self) -> SolverOutput:
-        """Search every split."""
-        start = self.best
-        try:
-            self.open = open_splits(
-                *(self.model, self.sets, self.deadline, self.stage_options),
-                self._runtimes,
-            )
-        except OutOfTimeError:
-            return self._output(0, Limit.TIME, "while bounding splits")
-        self._listed = self.open
-        try:
-            self._bound_all()
-            winner = self._prove_all()
-        except OutOfTimeError:
-            detail = f"{len(self.open)} choices of (R, B) not settled"
-            return self._output(self._proven(), Limit.TIME, detail)
-        except EnoughError:
+    def _answer(self, stop: Exception | None) -> SolverOutput:
+        """Return the incumbent; if all is proven, the canonical optimum."""
+        if self.splits is None:
+            return self._output(0, Limit.TIME, f"while bounding {self.unit}")
+        if isinstance(stop, OutOfTimeError):
+            return self._output(self._proven(), Limit.TIME, self._remaining())
+        if stop is not None:
             return self._output(self._proven())
-        if winner is not None and self.best < start:
+        optimal = (item for item in self.splits if item.best_quanta == self.best)
+        winner = next(optimal, None)
+        if winner is not None and self.best < self.upper:
             self._search_again(winner)
         return self._output(self.best)
+
+    def _remaining(self) -> str:
+        """Return what is not settled, for people."""
+        return f"{len(self.open)} choices of (R, B) not settled"
 
     def _search_again(self, winner: OpenSplit) -> None:
         """Search the first split with an optimum from the optimum alone.
@@ -200,12 +137,12 @@ class BestSearch:
 
     def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
         """Return a lower bound on the plans of each batch split."""
-        if self._listed is None:
+        if self.splits is None:
             return ()
         bounds = {
             split[:2]: int(INFINITE) for split in batch_splits(self.model.problem)
         }
-        for item in self._listed:
+        for item in self.splits:
             key = item.options.split[:2]
             bounds[key] = min(bounds[key], item.lower_bound)
         return as_triples(bounds)
@@ -233,26 +170,26 @@ class BestSearch:
     def _rank_of(self, plan: Plan | None) -> int:
         """Return the position of a plan's runtime; without one, the last."""
         runtime = None if plan is None else runtime_of(plan)
-        if runtime in self._runtimes:
-            return self._runtimes.index(runtime)
-        return len(self._runtimes)
+        if runtime in self.runtimes:
+            return self.runtimes.index(runtime)
+        return len(self.runtimes)
 
-    def _take(self, finding: object) -> None:
-        """Receive a plan that another process found."""
-        step_quanta, plan = cast("tuple[int, Plan]", finding)
-        self._improve(step_quanta, plan)
-        self.report(Progress(plan=plan, claimed_quanta=step_quanta))
+    def _incumbent(self, memory_bytes: int) -> int:
+        return self.best
 
-    def _improve(self, step_quanta: int, plan: Plan) -> bool:
+    def _keep(self, finding: object) -> bool:
         """Make a plan the incumbent if it is faster; return whether it is."""
+        step_quanta, plan = cast("tuple[int, Plan]", finding)
         better = step_quanta < self.best
         if better:
             self.best, self.plan = step_quanta, plan
         return better
 
-    def _check_time(self) -> None:
-        if self.deadline.passed:
-            raise OutOfTimeError
+    def _take(self, finding: object) -> None:
+        """Receive a plan, and report it."""
+        super()._take(finding)
+        step_quanta, plan = cast("tuple[int, Plan]", finding)
+        self.report(Progress(plan=plan, claimed_quanta=step_quanta))
 
     def _offer(self, item: OpenSplit, plan: Plan) -> int:
         """Score a plan, and make it the incumbent if it is faster.
@@ -271,8 +208,7 @@ class BestSearch:
             return int(INFINITE)
         if step_quanta < item.lower_bound:
             raise contradicted(item, step_quanta)
-        if self._improve(step_quanta, plan):
-            self._tell((step_quanta, plan))
+        self._found((step_quanta, plan))
         return step_quanta
 
     def _drop_settled(self) -> None:
@@ -290,18 +226,21 @@ class BestSearch:
 
     # Bounds by paths
 
-    def _bound_all(self) -> None:
-        """Bound every split by paths, and find the first incumbents."""
+    def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+        """Bound every split by paths below a guess, which grows."""
+        self.open = splits
         by_batch: dict[BatchTerms, list[OpenSplit]] = {}
         self._equal_paths = self._with_equal_paths()
         for item in sorted(self._equal_paths, key=lambda item: item.bound):
             by_batch.setdefault(item.options.terms, []).append(item)
         groups = list(by_batch.values())
-        for guess in guesses(self.open):
+
+        def bound_all(guess: int) -> None:
             self._share_bounds(groups, guess)
             self._drop_settled()
-            if self.best < guess:
-                return
+
+        self._bound_by_guesses(splits, lambda: self.best, bound_all)
+        return self.open
 
     def _with_equal_paths(self) -> dict[OpenSplit, list[OpenSplit]]:
         """Group the splits that have the same paths, hence the same bounds.
@@ -326,85 +265,60 @@ class BestSearch:
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
         """Bound the splits that may have plans below a guess."""
 
-        def run(index: int, link: Link) -> tuple[list[int], Ints | None]:
-            self._tell = link.tell
-            for item in groups[index]:
-                self._listen(link)
-                if item.bound < min(guess, self._enough()):
-                    self._bound(item, guess)
-            terms = vars(groups[index][0].options.terms)
-            bounds = [item.bound for item in groups[index]]
-            return bounds, terms.get("least_load")
+        def upper() -> int:
+            return min(guess, self._enough())
 
-        def done(index: int, result: object) -> None:
+        def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
+            self._bound_each(group, upper, lambda item: self._bound(item, upper))
+            terms = vars(group[0].options.terms)
+            return [item.bound for item in group], terms.get("least_load")
+
+        def done(group: list[OpenSplit], result: object) -> None:
             bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            for item, bound in zip(groups[index], bounds, strict=True):
+            for item, bound in zip(group, bounds, strict=True):
                 for other in self._equal_paths[item]:
                     other.bound = max(other.bound, bound)
                     if least_load is not None:
                         other.options.terms.least_load = least_load
 
-        share(len(groups), self.workers, run, self._take, done)
+        self._share(groups, run, done)
 
-    def _listen(self, link: Link) -> None:
-        """Receive the plans that other processes found."""
-        self._check_time()
-        for finding in link.heard():
-            self._improve(*cast("tuple[int, Plan]", finding))
-
-    def _bound(self, item: OpenSplit, upper: int) -> None:
+    def _bound(self, item: OpenSplit, upper: Callable[[], int]) -> None:
         """Bound the plans of a split below ``upper`` by paths."""
 
         def goal() -> int:
-            self._check_time()
-            return min(upper, self._enough())
+            self.deadline.check()
+            return upper()
 
         bounds = bound_paths(item, self.capacity, goal, self._offer_path)
         item.bound = max(item.bound, bounds.bound)
 
-    def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Score the plan of a path if it is likely to be an improvement."""
-        options = item.options
-        key = (options.split, options.model.runtime, path.stages)
-        if promising(path, self.best) and key not in self._tried:
-            self._tried.add(key)
-            self._offer(item, make_plan(options, path.stages))
-
     # Proofs by label search
 
-    def _prove_all(self) -> OpenSplit | None:
-        """Search all open splits; return the first one with an optimum."""
-        order = sorted(self.open, key=lambda item: item.bound)
-        searched: list[OpenSplit] = []
+    def _parts(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+        """Return the splits, the least bound first."""
+        return sorted(splits, key=lambda item: item.bound)
 
-        def run(index: int, link: Link) -> int:
-            self._tell = link.tell
-            self._listen(link)
-            if order[index].bound >= self._goal(order[index].rank):
-                return int(INFINITE)
-            step_quanta, _ = self._search_split(order[index])
-            return step_quanta
+    def _search(self, item: OpenSplit) -> int:
+        """Return the step time of the best plan of a split, if it may be best."""
+        self._listen()
+        if item.bound >= self._goal(item.rank):
+            return int(INFINITE)
+        step_quanta, _ = self._search_split(item)
+        return step_quanta
 
-        def done(index: int, result: object) -> None:
-            order[index].best_quanta = cast("int", result)
-            searched.append(order[index])
-            goal = self._goal(order[index].rank)
-            order[index].bound = max(order[index].bound, goal)
-            self._drop_settled()
-
-        share(len(order), self.workers, run, self._take, done)
-        return min(
-            (item for item in searched if item.best_quanta == self.best),
-            key=lambda item: item.index,
-            default=None,
-        )
+    def _settle(self, item: OpenSplit, result: object) -> None:
+        """Raise the bound of a split that was searched to the incumbent."""
+        item.best_quanta = cast("int", result)
+        item.bound = max(item.bound, self._goal(item.rank))
+        self._drop_settled()
 
     def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split that is below the goal, if any."""
         options, plan, step_quanta = item.options, None, int(INFINITE)
 
         def goal() -> int:
-            self._check_time()
+            self.deadline.check()
             return self._goal(item.rank, step_quanta)
 
         graph = self._placement_graph(item, goal)
@@ -439,7 +353,7 @@ class BestSearch:
             return None
         upper = goal()
         placed = item.options.placed(
-            merged(bounds.survivors(upper)), item.limit(upper), self._check_time
+            merged(bounds.survivors(upper)), item.limit(upper), self.deadline.check
         )
         target = IncumbentCurve.below(upper)
         return PlacementGraph(item.options, placed, target, self.deadline)

@@ -390,6 +390,10 @@ class OutOfTimeError(Exception):
     """The deadline of a search passed; never leaves the solver."""
 
 
+class EnoughError(Exception):
+    """A plan and a bound are within the requested gap; never leaves the search."""
+
+
 def exact_output(
     plan: Plan | None,
     step_quanta: int,

@@ -70,25 +70,16 @@ def search(
     if 1 in job.virtual_stages:
         if model.rules.search is None:
             levels = FrontierSearch(model, sets, deadline, say, workers)
-            levels.run()
-            staircase, gaps = levels.staircase, levels.gaps
+            gaps, staircase = levels.run(), levels.staircase
             if job.granularity == "layer" and not is_single(model.problem):
-                gaps = _merge_layers(levels)
+                layers = LayerFrontierSearch(model, sets, deadline, say, workers)
+                layers.staircase = staircase
+                gaps = layers.run()
         else:
             gaps = descend(model, sets, deadline, staircase, say)
     if virtual_stages(model.problem):
         gaps += interleaved(model, sets, deadline, staircase, say)
     return staircase.points, merge_gaps(gaps)
-
-
-def _merge_layers(levels: FrontierSearch) -> list[Gap]:
-    """Add plans with a strategy per layer; return what is left."""
-    search = LayerFrontierSearch(
-        *(levels.model, levels.sets, levels.deadline), *(levels.say, levels.workers)
-    )
-    search.staircase = levels.staircase
-    search.run()
-    return search.gaps
 
 
 def descend(

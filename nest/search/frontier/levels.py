@@ -28,8 +28,8 @@ from typing import cast
 import numpy as np
 
 from nest.cost.model import CostModel
-from nest.cost.space import leading_runtimes
-from nest.search.best import guesses, promising
+from nest.ir.plan import Plan
+from nest.search.algorithm import BranchAndBound
 from nest.search.frontier.staircase import (
     Gap,
     Point,
@@ -38,21 +38,18 @@ from nest.search.frontier.staircase import (
     merge_gaps,
     nothing_below,
 )
-from nest.search.parallel import Link, share
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.closed_sets import ClosedSets
 from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
-from nest.search.stages.options import INFINITE, PairOptions, StageOptions
-from nest.search.stages.paths import Path, Paths
+from nest.search.stages.options import INFINITE, PairOptions
+from nest.search.stages.paths import Paths
 from nest.search.stages.splits import (
     OpenSplit,
     PathBounds,
-    Stages,
     bound_paths,
     make_plan,
     merged,
-    open_splits,
 )
 from nest.solvers.base import Deadline, OutOfTimeError
 from nest.units import ceil_div
@@ -88,7 +85,7 @@ class OpenRanges:
     unsettled: list[Gap]
 
 
-class FrontierSearch:
+class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     """The frontier of a problem with one strategy per stage.
 
     Parameters
@@ -106,8 +103,6 @@ class FrontierSearch:
     ----------
     staircase
         The known points.
-    gaps
-        The intervals without a proof, by ascending memory.
     """
 
     def __init__(
@@ -118,40 +113,36 @@ class FrontierSearch:
         say: Say = ignore,
         workers: int = 1,
     ) -> None:
-        self.model, self.sets = model, sets
-        self.deadline, self.say = deadline, say
-        self.workers = workers
-        self._tried: set[object] = set()
-        self._tell: Callable[[object], object] = self._take
-        self.capacity = model.problem.cluster.memory_bytes()
+        super().__init__(model, sets, deadline, workers)
+        self.say = say
         self.staircase = Staircase()
-        self.gaps = [Gap(nothing_below(model), self.capacity, 0)]
+        self.ranges: list[OpenRanges] | None = None
         #: Lower bound: every plan needs more memory.
         self.least_bytes = nothing_below(model)
 
-    def run(self) -> None:
-        """Search until everything is proven or the time is up."""
-        splits: list[OpenSplit] = []
-        ranges: list[OpenRanges] = []
-        try:
-            items = open_splits(
-                *(self.model, self.sets, self.deadline),
-                runtimes=leading_runtimes(self.model.problem),
-            )
-            splits = sorted(items, key=lambda split: split.bound)
-            if not splits or not self._find_min_memory(splits):
-                self.gaps = []
-                return
-            self._first_sweep(splits)
-            levels = self._cut(self.least_bytes, self.capacity)
-            ranges = self._open_ranges(splits, levels)
-            self._settle(ranges)
-        except OutOfTimeError:
-            if not splits:
-                return
-            whole = self.least_bytes, self.capacity
-            ranges = ranges or self._open_ranges(splits, [whole])
-        self.gaps = merge_gaps(
+    def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+        """Find plans at some capacities, the least one included."""
+        splits = sorted(splits, key=lambda split: split.bound)
+        if not self._find_min_memory(splits):
+            return []
+        self._first_sweep(splits)
+        return splits
+
+    def _parts(self, splits: list[OpenSplit]) -> list[OpenRanges]:
+        """Return every split with every level."""
+        levels = self._cut(self.least_bytes, self.capacity)
+        self.ranges = self._open_ranges(splits, levels)
+        return self.ranges
+
+    def _answer(self, stop: Exception | None) -> list[Gap]:
+        """Return the intervals without a proof, by ascending memory."""
+        whole = self.least_bytes, self.capacity
+        if self.splits is None:
+            return [Gap(*whole, 0)]
+        ranges = self.ranges
+        if ranges is None:
+            ranges = self._open_ranges(self.splits, [whole])
+        return merge_gaps(
             gap for open_ranges in ranges for gap in open_ranges.unsettled
         )
 
@@ -165,48 +156,34 @@ class FrontierSearch:
             for level in levels
         ]
 
-    def _settle(self, ranges: Sequence[OpenRanges]) -> None:
-        """Search all open ranges; store the gaps that remain."""
+    def _prove(self, splits: list[OpenSplit]) -> None:
+        """Search all open ranges."""
+        self._share(self._parts(splits), self._search, self._settle, self._begin)
 
-        def run(index: int, link: Link) -> list[Gap]:
-            try:
-                self._search(ranges[index], link)
-            except OutOfTimeError:
-                raise OutOfTimeError(ranges[index].unsettled) from None
-            return []
+    def _begin(self, index: int) -> None:
+        """Say which of the open ranges is searched."""
+        ranges = self.ranges or []
+        split = ranges[index].split.options.split
+        self.say(
+            f"part {index + 1} of {len(ranges)}: R={split.replicas}, "
+            f"B={split.micro_batch}; {len(self.staircase.points)} points"
+        )
 
-        def begin(index: int) -> None:
-            split = ranges[index].split.options.split
-            self.say(
-                f"part {index + 1} of {len(ranges)}: R={split.replicas}, "
-                f"B={split.micro_batch}; {len(self.staircase.points)} points"
-            )
+    def _settle(self, ranges: OpenRanges, result: object) -> None:
+        """Store the gaps that a search of open ranges left."""
+        ranges.unsettled = cast("list[Gap]", result)
 
-        def done(index: int, gaps: object) -> None:
-            ranges[index].unsettled = cast("list[Gap]", gaps)
+    def _keep(self, finding: object) -> bool:
+        """Add a point to the staircase."""
+        return self.staircase.add(cast("Point", finding))
 
-        share(len(ranges), self.workers, run, self._take, done, begin)
+    def _incumbent(self, memory_bytes: int) -> int:
+        return self.staircase.least_time(memory_bytes)
 
-    def _take(self, point: object) -> None:
-        """Add a point that another process found."""
-        self.staircase.add(cast("Point", point))
-
-    def _check_time(self) -> None:
-        if self.deadline.passed:
-            raise OutOfTimeError
-
-    def _listen(self, link: Link) -> None:
-        """Add the points that other processes found."""
-        self._check_time()
-        self._tell = link.tell
-        for point in link.heard():
-            self._take(point)
-
-    def _add(self, options: StageOptions, stages: Stages) -> Point:
+    def _offer(self, split: OpenSplit, plan: Plan) -> Point:
         """Add the point of a plan."""
-        point = make_point(self.model, make_plan(options, stages))
-        if self.staircase.add(point):
-            self._tell(point)
+        point = make_point(self.model, plan)
+        self._found(point)
         return point
 
     # The first plans
@@ -231,13 +208,14 @@ class FrontierSearch:
             # Few splits need less than the least known memory: test it first.
             cap = high
             while low < high:
-                self._check_time()
+                self.deadline.check()
                 paths = Paths(options, split.loose_options, limit, cap)
                 path = paths.smallest()
                 if path is None:
                     low = cap
                 else:
-                    min_bytes = self._add(options, path.stages).memory_bytes
+                    plan = make_plan(options, path.stages)
+                    min_bytes = self._offer(split, plan).memory_bytes
                     high = _near(min_bytes)
                     self.say(f"least memory at most {min_bytes} bytes")
                 cap = (low + high + 1) // 2
@@ -254,36 +232,32 @@ class FrontierSearch:
         caps = {round(low * ratio ** (i / FIRST_CAPS)) for i in range(FIRST_CAPS)}
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
 
-        def run(index: int, link: Link) -> None:
-            # Large capacities come first: their plans are found fastest.
-            cap = todo[-1 - index]
-            for guess in guesses(splits):
-                for split in splits:
-                    self._listen(link)
-                    upper = min(guess, self.staircase.least_time(cap))
-                    if split.bound < upper:
-                        self._bound(split, cap, cap, guess)
-                if self.staircase.least_time(cap) < guess:
-                    break
+        def run(cap: int) -> None:
+            def known() -> int:
+                return self.staircase.least_time(cap)
 
-        share(len(todo), self.workers, run, self._take, lambda index, result: None)
+            def bound_all(guess: int) -> None:
+                self._bound_each(
+                    splits,
+                    lambda: min(guess, known()),
+                    lambda split: self._bound(split, cap, cap, guess),
+                )
+
+            self._bound_by_guesses(splits, known, bound_all)
+
+        # Large capacities come first: their plans are found fastest.
+        self._share(todo[::-1], run, lambda cap, result: None)
 
     def _bound(self, split: OpenSplit, floor: int, cap: int, guess: int) -> PathBounds:
         """Bound the plans within a cap that are faster than ``U(floor)``."""
 
         def upper() -> int:
-            self._check_time()
+            self.deadline.check()
             return min(guess, self.staircase.least_time(floor))
 
-        def offer(item: OpenSplit, path: Path) -> None:
-            options = item.options
-            incumbent = self.staircase.least_time(path.memory_bytes)
-            key = (options.split, options.model.runtime, path.stages)
-            if promising(path, incumbent) and key not in self._tried:
-                self._tried.add(key)
-                self._add(options, path.stages)
-
-        return bound_paths(split, cap, upper, offer, split.loose_options)
+        # Relaxed options depend on the cap.
+        loose = split.loose_options if self.paths_are_plans else None
+        return bound_paths(split, cap, upper, self._offer_path, loose)
 
     # Levels
 
@@ -311,8 +285,16 @@ class FrontierSearch:
         """Whether to cut a level with this number of options."""
         return num_options > ENOUGH and cap - floor > max(cap // NEAR, 1)
 
-    def _search(self, ranges: OpenRanges, link: Link) -> None:
+    def _search(self, ranges: OpenRanges) -> list[Gap]:
         """Find all plans in the open ranges that are on the frontier."""
+        try:
+            self._search_levels(ranges)
+        except OutOfTimeError:
+            raise OutOfTimeError(ranges.unsettled) from None
+        return []
+
+    def _search_levels(self, ranges: OpenRanges) -> None:
+        """Search the levels of open ranges, and cut those with many options."""
         split = ranges.split
         todo = [(gap.above_bytes, gap.up_to_bytes) for gap in ranges.unsettled]
         batch: list[tuple[Gap, list[PairOptions]]] = []
@@ -320,7 +302,7 @@ class FrontierSearch:
         while todo or batch:
             ranges.unsettled = [gap for gap, _ in batch]
             ranges.unsettled += [Gap(*level, split.bound) for level in todo]
-            self._listen(link)
+            self._listen()
             if batch and (not todo or num_options >= self._batch_size):
                 todo += self._label(split, batch)
                 batch, num_options = [], 0
@@ -350,7 +332,7 @@ class FrontierSearch:
             graph = split_by_neighbor_size(graph)
             if (graph.bounds() < INFINITE).any():
                 for pipeline in LabelSearch(graph).pipelines(None):
-                    self._add(split.options, pipeline.stages)
+                    self._offer(split, make_plan(split.options, pipeline.stages))
         return []
 
     def _placed(
@@ -369,7 +351,7 @@ class FrontierSearch:
         ]
         return PlacementGraph(
             options,
-            options.placed(merged(tables), split.limit(uppers), self._check_time),
+            options.placed(merged(tables), split.limit(uppers), self.deadline.check),
             IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
         )

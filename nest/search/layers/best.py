@@ -40,7 +40,6 @@ from nest.search.stages.options import (
     StageOptions,
     no_options,
 )
-from nest.search.stages.paths import Path
 from nest.search.stages.splits import OpenSplit, make_plan
 from nest.search.stages.zones import Site
 from nest.search.task import SearchTask
@@ -663,9 +662,7 @@ class LayerSearch(BestSearch):
     """The best plan of a problem with a strategy per layer."""
 
     stage_options: ClassVar[type[StageOptions]] = LayerStages
-
-    def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Ignore the path: its stages are relaxed, so it is not a plan."""
+    paths_are_plans: ClassVar[bool] = False
 
     def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split that is below the goal, if any."""
@@ -673,7 +670,7 @@ class LayerSearch(BestSearch):
         assert isinstance(options, LayerStages)
 
         def goal() -> int:
-            self._check_time()
+            self.deadline.check()
             return self._goal(item.rank, step_quanta)
 
         relaxed = self._placement_graph(item, goal)

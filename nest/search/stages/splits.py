@@ -32,6 +32,10 @@ from nest.units import ceil_div
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
 Stages = Sequence[tuple[int, int, int, int]]
 
+#: The plan of a path is scored only if the path is faster than the incumbent
+#: by this fraction: device ranges can only make the plan slower.
+WORTH_PRICING = 256
+
 
 @dataclass(eq=False)
 class OpenSplit:
@@ -262,6 +266,12 @@ def bound_paths(
     intervals = [i for i in intervals if i.bound < upper()]
     bound = min((i.bound for i in intervals), default=upper())
     return PathBounds(paths, intervals, bound)
+
+
+def promising(path: Path, incumbent: int) -> bool:
+    """Whether the plan of a path is likely to be below the incumbent."""
+    bound = path.total + path.wait
+    return bound < incumbent - incumbent // WORTH_PRICING
 
 
 def merged(tables: list[PairOptions]) -> PairOptions:
