@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from nest.cost.model import CostModel
-from nest.cost.space import leading_runtimes
 from nest.ir.plan import Plan
 from nest.search.parallel import Exchange
 from nest.search.stages.closed_sets import ClosedSets
@@ -63,7 +62,6 @@ class BranchAndBound(Exchange, Generic[Part, Answer]):
     ) -> None:
         super().__init__(deadline, workers)
         self.model, self.sets = model, sets
-        self.runtimes = leading_runtimes(model.problem)
         self.capacity = model.problem.cluster.memory_bytes()
         self.splits: list[OpenSplit] | None = None
         self._tried: set[object] = set()
@@ -79,8 +77,7 @@ class BranchAndBound(Exchange, Generic[Part, Answer]):
 
     def _open(self) -> list[OpenSplit]:
         """Return the splits that bounds from the layers leave open."""
-        of_problem = self.model, self.sets, self.deadline
-        return open_splits(*of_problem, self.stage_options, self.runtimes)
+        return open_splits(self.model, self.sets, self.deadline, self.stage_options)
 
     def _bound_by_guesses(
         self,

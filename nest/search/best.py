@@ -20,18 +20,18 @@ found which plan first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, cast
 
 from nest.cost.score import score
-from nest.cost.space import batch_splits, runtime_of
+from nest.cost.space import batch_splits, leading_runtimes, runtime_of
 from nest.errors import SolverError
 from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
-from nest.search.stages.labels import LabelSearch
+from nest.search.stages.labels import LabelSearch, Pipeline
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
 from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
@@ -93,6 +93,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         self.upper = int(INFINITE) if task.upper is None else task.upper
         self.best = self.upper
         self.open: list[OpenSplit] = []
+        self.runtimes = leading_runtimes(task.model.problem)
         self._equal_paths: dict[OpenSplit, list[OpenSplit]] = {}
 
     def _answer(self, stop: Exception | None) -> SolverOutput:
@@ -163,16 +164,10 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         time of the best plan that this search of the split found.
         """
         enough = self._enough()
-        ties = rank <= self._rank_of(self.plan)
+        runtime = None if self.plan is None else runtime_of(self.plan)
+        ties = runtime not in self.runtimes[:rank]
         goal = self.best + ties if enough == self.best else enough
         return min(best_quanta, goal)
-
-    def _rank_of(self, plan: Plan | None) -> int:
-        """Return the position of a plan's runtime; without one, the last."""
-        runtime = None if plan is None else runtime_of(plan)
-        if runtime in self.runtimes:
-            return self.runtimes.index(runtime)
-        return len(self.runtimes)
 
     def _incumbent(self, memory_bytes: int) -> int:
         return self.best
@@ -315,15 +310,25 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
     def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
         """Return the best plan of a split that is below the goal, if any."""
-        options, plan, step_quanta = item.options, None, int(INFINITE)
+        plan, step_quanta = None, int(INFINITE)
 
         def goal() -> int:
             self.deadline.check()
             return self._goal(item.rank, step_quanta)
 
         graph = self._placement_graph(item, goal)
-        if graph is None:
-            return step_quanta, plan
+        pipelines = () if graph is None else self._pipelines(graph, goal)
+        for pipeline in pipelines:
+            candidate = make_plan(item.options, pipeline.stages)
+            candidate_quanta = self._offer(item, candidate)
+            if candidate_quanta < step_quanta:
+                plan, step_quanta = candidate, candidate_quanta
+        return step_quanta, plan
+
+    def _pipelines(
+        self, graph: PlacementGraph, goal: Callable[[], int]
+    ) -> Iterator[Pipeline]:
+        """Yield pipelines of a split; at the end, none below the goal is left."""
         # One label per node is fast and finds plans; the goal then is lower. The stages
         # that remain get exact receive times. All labels together are the proof.
         for exact, max_labels in ((False, 1), (True, 1), (True, None)):
@@ -333,13 +338,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
                 graph = split_by_neighbor_size(graph)
                 if int(graph.bounds()[0]) >= INFINITE:
                     break
-            for pipeline in LabelSearch(graph).pipelines(max_labels):
-                candidate = make_plan(options, pipeline.stages)
-                candidate_quanta = self._offer(item, candidate)
-                if candidate_quanta < step_quanta:
-                    plan, step_quanta = candidate, candidate_quanta
+            yield from LabelSearch(graph).pipelines(max_labels)
             graph.target = IncumbentCurve.below(goal())
-        return step_quanta, plan
 
     def _placement_graph(
         self, item: OpenSplit, goal: Callable[[], int]

@@ -44,10 +44,6 @@ def search(
 ) -> tuple[list[Point], list[Gap]]:
     """Return the frontier of a problem, and what of it is not proven.
 
-    Stages with one strategy each are searched level by level. For a strategy
-    per layer see :mod:`nest.search.frontier.layers`, for presets with programs
-    of their own :func:`descend`, for interleaved plans :func:`interleaved`.
-
     Parameters
     ----------
     model, sets

@@ -14,7 +14,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.space import is_single, leading_runtimes, undivided, virtual_stages
+from nest.cost.space import is_single, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.search.frontier.levels import NEAR, Say, ignore
@@ -89,8 +89,7 @@ def least_memory(
     floor = nothing_below(model)
     try:
         sets = closed_sets(problem.graph, together=undivided(problem))
-        runtimes = leading_runtimes(problem)
-        splits = open_splits(model, sets, deadline, runtimes=runtimes)
+        splits = open_splits(model, sets, deadline)
     except OutOfTimeError:
         return MemoryBounds(floor)
     # One runtime of those whose plans hold the same.
@@ -115,8 +114,7 @@ def leanest_plan(task: SearchTask) -> Plan | None:
     """
     model, deadline = task.model, task.deadline
     capacity = model.problem.cluster.memory_bytes()
-    runtimes = leading_runtimes(model.problem)
-    splits = open_splits(model, task.sets, deadline, _LeanOptions, runtimes)
+    splits = open_splits(model, task.sets, deadline, _LeanOptions)
     for split in {x.memory_key: x for x in reversed(splits)}.values():
         if deadline.passed:
             raise OutOfTimeError

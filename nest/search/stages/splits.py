@@ -10,7 +10,7 @@ import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.schedules.base import weighted
-from nest.cost.space import PLAIN, BatchSplit, Family, Runtime, families, is_single
+from nest.cost.space import BatchSplit, Family, families, is_single, leading_runtimes
 from nest.ir.plan import Plan, Stage
 from nest.search.stages.closed_sets import ClosedSets
 from nest.search.stages.options import (
@@ -160,12 +160,11 @@ def open_splits(
     sets: ClosedSets,
     deadline: Deadline,
     stage_options: type[StageOptions] = StageOptions,
-    runtimes: Sequence[Runtime] = (PLAIN,),
 ) -> list[OpenSplit]:
     """Return all splits under all runtimes that the work bound leaves open."""
     shapes = StageShapes(model, sets, deadline)
     splits: list[OpenSplit] = []
-    for rank, runtime in enumerate(runtimes):
+    for rank, runtime in enumerate(leading_runtimes(model.problem)):
         for split, of_batch in batch_terms(shapes, runtime):
             if deadline.passed:
                 raise OutOfTimeError
