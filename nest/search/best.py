@@ -57,13 +57,6 @@ def as_triples(
     )
 
 
-def contradicted(item: OpenSplit, step_quanta: int) -> SolverError:
-    """Return the error that a plan is faster than a bound on its split."""
-    split = item.options.split
-    text = wrong_proof(split[:2], item.lower_bound, step_quanta)
-    return SolverError(f"{text}; please report this problem")
-
-
 class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
     """The best plan of a problem with one strategy per stage.
 
@@ -202,7 +195,9 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         if not result.feasible:
             return int(INFINITE)
         if step_quanta < item.lower_bound:
-            raise contradicted(item, step_quanta)
+            split = item.options.split[:2]
+            text = wrong_proof(split, item.lower_bound, step_quanta)
+            raise SolverError(f"{text}; please report this problem")
         self._found((step_quanta, plan))
         return step_quanta
 

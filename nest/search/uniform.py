@@ -9,14 +9,12 @@ cases have none there. Where no bound is below the best plan known, it is proven
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from nest.cost.model import CostModel
-from nest.cost.space import BatchSplit, Family, families, leading_runtimes
+from nest.cost.space import BatchSplit, Family, families
 from nest.search.best import BestSearch, as_triples
 from nest.search.stages.options import (
     INFINITE,
@@ -70,18 +68,6 @@ class BatchCase:
         return self.family._replace(stage_counts=tuple(counts.tolist()))
 
 
-def cases(model: CostModel, shapes: StageShapes) -> Iterator[BatchCase]:
-    """Yield every case that may have a plan, under every runtime.
-
-    May be slow: the caller checks the time in between.
-    """
-    for runtime in leading_runtimes(model.problem):
-        for split, terms in batch_terms(shapes, runtime):
-            every = families(model.problem, split, terms.strategies, runtime)
-            for family, bounds in bound_families(terms, split, every):
-                yield BatchCase(terms, split, family, bounds)
-
-
 class UniformSearch(BestSearch):
     """The best plan of a problem whose stages share one strategy."""
 
@@ -94,9 +80,14 @@ class UniformSearch(BestSearch):
     def _open(self) -> list[OpenSplit]:
         """Bound all cases; each becomes a split when it is searched."""
         shapes = StageShapes(self.model, self.sets, self.deadline)
-        for index, case in enumerate(cases(self.model, shapes)):
-            self.deadline.check()
-            heapq.heappush(self._heap, (case.bound, index, case))
+        problem = self.model.problem
+        for runtime in self.runtimes:
+            for split, terms in batch_terms(shapes, runtime):
+                every = families(problem, split, terms.strategies, runtime)
+                for family, bounds in bound_families(terms, split, every):
+                    self.deadline.check()
+                    case = BatchCase(terms, split, family, bounds)
+                    heapq.heappush(self._heap, (case.bound, len(self._heap), case))
         return []
 
     def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:

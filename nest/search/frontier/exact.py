@@ -20,7 +20,8 @@ from nest.cost.model import CostModel
 from nest.cost.space import is_single, virtual_stages
 from nest.search import exact
 from nest.search.frontier.layers import LayerFrontierSearch
-from nest.search.frontier.levels import FrontierSearch, Say, ignore
+from nest.search.frontier.least import Say, ignore
+from nest.search.frontier.levels import FrontierSearch
 from nest.search.frontier.staircase import (
     Gap,
     Point,

@@ -20,7 +20,7 @@ may need are searched: overlapping one more axis takes no memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import cast
@@ -30,6 +30,7 @@ import numpy as np
 from nest.cost.model import CostModel
 from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
+from nest.search.frontier.least import NEAR, LeastMemory, Say, ignore
 from nest.search.frontier.staircase import (
     Gap,
     Point,
@@ -43,7 +44,6 @@ from nest.search.stages.closed_sets import ClosedSets
 from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
 from nest.search.stages.options import INFINITE, PairOptions
-from nest.search.stages.paths import Paths
 from nest.search.stages.splits import (
     OpenSplit,
     PathBounds,
@@ -66,15 +66,6 @@ BATCH = 200_000
 
 #: A level with more options is cut, and its intervals are bounded again.
 ENOUGH = 16_000
-
-#: A level narrower than this fraction of its memory is not cut.
-NEAR = 64
-
-Say = Callable[[str], None]
-
-
-def ignore(text: str) -> None:
-    """Ignore a message."""
 
 
 @dataclass(eq=False)
@@ -195,33 +186,12 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         below the least memory of any plan. Returns whether there is a plan.
         Paths suffice, because a path within the budget is a plan.
         """
-        min_bytes = None
-        # One runtime of those whose plans need equal memory.
-        first = {split.memory_key: split for split in reversed(splits)}
-        for split in sorted(first.values(), key=lambda x: x.least_bytes):
-            low = split.least_bytes - 1
-            high = self.capacity if min_bytes is None else _near(min_bytes)
-            if low >= high:
-                continue
-            options = split.options
-            limit = split.limit(int(INFINITE))
-            # Few splits need less than the least known memory: test it first.
-            cap = high
-            while low < high:
-                self.deadline.check()
-                paths = Paths(options, split.loose_options, limit, cap)
-                path = paths.smallest()
-                if path is None:
-                    low = cap
-                else:
-                    plan = make_plan(options, path.stages)
-                    min_bytes = self._offer(split, plan).memory_bytes
-                    high = _near(min_bytes)
-                    self.say(f"least memory at most {min_bytes} bytes")
-                cap = (low + high + 1) // 2
-        if min_bytes is None:
+        shared = self.deadline, self.say, self._offer
+        search = LeastMemory(self.capacity, splits, *shared)
+        search.close(NEAR)
+        if search.least is None:
             return False
-        self.least_bytes = _near(min_bytes)
+        self.least_bytes = search.high(NEAR)
         return True
 
     def _first_sweep(self, splits: Sequence[OpenSplit]) -> None:
@@ -355,7 +325,3 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
             IncumbentCurve(floors, *self.staircase.arrays()),
             self.deadline,
         )
-
-
-def _near(memory_bytes: int) -> int:
-    return memory_bytes - 1 - memory_bytes // NEAR

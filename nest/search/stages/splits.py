@@ -26,7 +26,7 @@ from nest.search.stages.options import (
 )
 from nest.search.stages.paths import Interval, Path, Paths
 from nest.search.stages.uniform_bounds import bound_families
-from nest.solvers.base import Deadline, OutOfTimeError
+from nest.solvers.base import Deadline
 from nest.units import ceil_div
 
 #: Stages in pipeline order: closed sets ``a`` and ``b``, strategy, devices.
@@ -166,8 +166,7 @@ def open_splits(
     splits: list[OpenSplit] = []
     for rank, runtime in enumerate(leading_runtimes(model.problem)):
         for split, of_batch in batch_terms(shapes, runtime):
-            if deadline.passed:
-                raise OutOfTimeError
+            deadline.check()
             for family, family_bound in _bounded_families(of_batch, split):
                 options = stage_options(of_batch, split, family)
                 bound, min_total = work_bound(options)
