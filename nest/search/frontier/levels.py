@@ -4,7 +4,7 @@ One level is one interval ``(floor, cap]`` of the memory that the fullest
 device holds. A plan of a level is on the frontier only if it is faster than
 ``U(floor)``. ``U(m)``, the *staircase*, is the least step time of all known
 plans that hold at most ``m`` bytes. The search of one batch configuration and
-one interval of memory (:meth:`FrontierSearch._search`):
+one interval of memory (:meth:`FrontierSearch._search_levels`):
 
 1. Bound the plans of a level by paths, as :mod:`nest.search.best` does for
    its only level. The options that remain are those of plans below ``U``.
