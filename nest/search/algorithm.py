@@ -9,22 +9,22 @@ splits are the *incumbents*. :meth:`BranchAndBound.run` is the algorithm::
     for growing guesses of the optimum, until a plan is below the guess:
         for each split whose bound is below the guess and the incumbents:
             bound it by shortest paths of closed sets; paths are first plans
-    for each part of the splits, the least bound first:
+    for each subproblem of the splits, the least bound first:
         if its bound is not above the incumbents:
             find its plans below the incumbents: a dynamic program with labels
             for (closed set, offset, stages left)
-        raise its bound to the incumbents, and drop the parts above them
+        raise its bound to the incumbents, and drop those above them
 
-The proof is complete because a part is dropped only if a proven bound on its plans is
-above the incumbents. Five searches differ in what a part is, and in what is kept:
+The proof is complete because a subproblem is dropped only if a proven bound on its plans is
+above the incumbents. Five searches differ in what a subproblem is, and in what is kept:
 
-- :mod:`nest.search.best` keeps one plan. A part is a split.
+- :mod:`nest.search.best` keeps one plan. A subproblem is a split.
 - :mod:`nest.search.layers.best` does so, too, and grows stages layer by layer.
 - :mod:`nest.search.frontier.levels` keeps the plans that no plan beats in both time and
-  memory. A part is a split with a range of memory.
+  memory. A subproblem is a split with a range of memory.
 - :mod:`nest.search.frontier.layers` does so, too. Plans of one stage come first.
 - :mod:`nest.search.uniform` keeps one plan, whose stages share a strategy. It returns
-  to the part of least bound, each time with a higher limit.
+  to the subproblem of least bound, each time with a higher limit.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from nest.solvers.base import Deadline, EnoughError, OutOfTimeError
 #: Guesses at the best step time, as multiples of the current least bound.
 GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 
-Part = TypeVar("Part")
+Subproblem = TypeVar("Subproblem")
 Answer = TypeVar("Answer")
 
 
-class BranchAndBound(Exchange, Generic[Part, Answer]):
+class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
     """The loop of all searches; ``splits`` are those that it opened."""
 
     #: The class of stage options of a split.
@@ -109,30 +109,30 @@ class BranchAndBound(Exchange, Generic[Part, Answer]):
         """Offer the plan of a path if it is likely to be an improvement."""
         options = split.options
         key = (options.split, options.model.runtime, path.stages)
-        known = self._incumbent(path.memory_bytes)
-        if self.paths_are_plans and promising(path, known) and key not in self._tried:
+        upper = self._incumbent(path.memory_bytes)
+        if self.paths_are_plans and promising(path, upper) and key not in self._tried:
             self._tried.add(key)
             self._offer(split, make_plan(options, path.stages))
 
     def _prove(self, splits: list[OpenSplit]) -> None:
-        """Search all parts of the splits that are still open."""
-        self._share(self._parts(splits), self._search, self._settle)
+        """Search all subproblems of the splits that are still open."""
+        self._share(self._subproblems(splits), self._search, self._settle)
 
     @abstractmethod
     def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:
         """Find the first incumbents; return the splits that stay open."""
 
     @abstractmethod
-    def _parts(self, splits: list[OpenSplit]) -> Sequence[Part]:
-        """Return the parts of splits in the order of their search."""
+    def _subproblems(self, splits: list[OpenSplit]) -> Sequence[Subproblem]:
+        """Return the subproblems of splits, in the order of search."""
 
     @abstractmethod
-    def _search(self, part: Part) -> object:
-        """Find the plans of a part that are better than the incumbents."""
+    def _search(self, subproblem: Subproblem) -> object:
+        """Find the plans of a subproblem that are better than the incumbents."""
 
     @abstractmethod
-    def _settle(self, part: Part, result: object) -> None:
-        """Raise the bound of a part that was searched."""
+    def _settle(self, subproblem: Subproblem, result: object) -> None:
+        """Raise the bound of a subproblem that was searched."""
 
     @abstractmethod
     def _incumbent(self, memory_bytes: int) -> int:

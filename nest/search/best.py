@@ -1,6 +1,6 @@
 """The best plan with one strategy per stage.
 
-A part of :mod:`nest.search.algorithm` is a split ``(R, B)`` under a runtime, and one
+A subproblem of :mod:`nest.search.algorithm` is a split ``(R, B)``, and one
 plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
 stages that a plan better than the incumbent may have. No step drops such a plan:
 
@@ -198,7 +198,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             split = item.options.split[:2]
             text = wrong_proof(split, item.lower_bound, step_quanta)
             raise SolverError(f"{text}; please report this problem")
-        self._found((step_quanta, plan))
+        self._publish((step_quanta, plan))
         return step_quanta
 
     def _drop_settled(self) -> None:
@@ -285,7 +285,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
     # Proofs by label search
 
-    def _parts(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+    def _subproblems(self, splits: list[OpenSplit]) -> list[OpenSplit]:
         """Return the splits, the least bound first."""
         return sorted(splits, key=lambda item: item.bound)
 

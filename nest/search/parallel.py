@@ -71,7 +71,7 @@ class Exchange(ABC):
         """Receive a finding of some task in the first process."""
         self._keep(finding)
 
-    def _found(self, finding: object) -> None:
+    def _publish(self, finding: object) -> None:
         """Keep a finding, and tell the other processes if it is better."""
         if self._keep(finding):
             self._link.tell(finding)

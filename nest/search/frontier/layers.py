@@ -516,7 +516,7 @@ class LayerFrontierSearch(FrontierSearch):
         )
         return self.splits
 
-    def _parts(self, splits: list[OpenSplit]) -> list[OpenRanges]:
+    def _subproblems(self, splits: list[OpenSplit]) -> list[OpenRanges]:
         """Return the splits with several stages, the likely levels first."""
         self.ranges = self._open_ranges(splits, self._levels())
         self.ranges.sort(key=self._unlikely)
@@ -560,7 +560,7 @@ class LayerFrontierSearch(FrontierSearch):
             quanta, held = int(step[row]), int(memory[row])
             if quanta < self.staircase.least_time(held):
                 plan = make_plan(options, [(0, last, row, size)])
-                self._found(Point(quanta, held, plan))
+                self._publish(Point(quanta, held, plan))
 
     # Several stages
 

@@ -169,22 +169,22 @@ class LeastMemory:
         self.splits = sorted(first.values(), key=lambda split: split.least_bytes)
         self.lows = [max(floor, split.least_bytes - 1) for split in self.splits]
         self.plan: Plan | None = None
-        self.least: int | None = None
+        self.min_bytes: int | None = None
 
     def close(self, divisor: int | None, enough_bytes: int | None = None) -> None:
         """Close all intervals, to a fraction of the memory or to the byte."""
         for index, split in enumerate(self.splits):
             if enough_bytes is not None and (
-                self.least is not None and self.least <= enough_bytes
+                self.min_bytes is not None and self.min_bytes <= enough_bytes
             ):
                 return
             self._close(index, split, divisor)
 
     def high(self, divisor: int | None) -> int:
         """Return the most memory that is worth a question."""
-        if self.least is None:
+        if self.min_bytes is None:
             return self.capacity
-        return self.least - 1 - (self.least // divisor if divisor else 0)
+        return self.min_bytes - 1 - (self.min_bytes // divisor if divisor else 0)
 
     def _close(self, index: int, split: OpenSplit, divisor: int | None) -> None:
         """Find the least memory of a split, if it is below what is known."""
@@ -199,15 +199,15 @@ class LeastMemory:
                 self.lows[index] = cap
             else:
                 self.plan = make_plan(options, path.stages)
-                self.least = self.offer(split, self.plan).memory_bytes
-                assert self.least <= cap
+                self.min_bytes = self.offer(split, self.plan).memory_bytes
+                assert self.min_bytes <= cap
                 high = self.high(divisor)
-                self.say(f"least memory at most {self.least} bytes")
+                self.say(f"least memory at most {self.min_bytes} bytes")
             cap = (self.lows[index] + high + 1) // 2
 
     def memory_bounds(self) -> MemoryBounds:
         """Return what is known."""
         low = min(self.lows, default=self.capacity)
-        if self.least is None:
+        if self.min_bytes is None:
             return MemoryBounds(low, impossible=low >= self.capacity)
-        return MemoryBounds(min(low, self.least - 1), self.plan, self.least)
+        return MemoryBounds(min(low, self.min_bytes - 1), self.plan, self.min_bytes)

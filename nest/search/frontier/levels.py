@@ -119,7 +119,7 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         self._first_sweep(splits)
         return splits
 
-    def _parts(self, splits: list[OpenSplit]) -> list[OpenRanges]:
+    def _subproblems(self, splits: list[OpenSplit]) -> list[OpenRanges]:
         """Return every split with every level."""
         levels = self._cut(self.least_bytes, self.capacity)
         self.ranges = self._open_ranges(splits, levels)
@@ -149,7 +149,7 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
 
     def _prove(self, splits: list[OpenSplit]) -> None:
         """Search all open ranges."""
-        self._share(self._parts(splits), self._search, self._settle, self._begin)
+        self._share(self._subproblems(splits), self._search, self._settle, self._begin)
 
     def _begin(self, index: int) -> None:
         """Say which of the open ranges is searched."""
@@ -174,7 +174,7 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     def _offer(self, split: OpenSplit, plan: Plan) -> Point:
         """Add the point of a plan."""
         point = make_point(self.model, plan)
-        self._found(point)
+        self._publish(point)
         return point
 
     # The first plans
@@ -189,7 +189,7 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         shared = self.deadline, self.say, self._offer
         search = LeastMemory(self.capacity, splits, *shared)
         search.close(NEAR)
-        if search.least is None:
+        if search.min_bytes is None:
             return False
         self.least_bytes = search.high(NEAR)
         return True
@@ -203,17 +203,17 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         todo = sorted({cap for cap in caps if low < cap < high} | {high})
 
         def run(cap: int) -> None:
-            def known() -> int:
+            def incumbent() -> int:
                 return self.staircase.least_time(cap)
 
             def bound_all(guess: int) -> None:
                 self._bound_each(
                     splits,
-                    lambda: min(guess, known()),
+                    lambda: min(guess, incumbent()),
                     lambda split: self._bound(split, cap, cap, guess),
                 )
 
-            self._bound_by_guesses(splits, known, bound_all)
+            self._bound_by_guesses(splits, incumbent, bound_all)
 
         # Large capacities come first: their plans are found fastest.
         self._share(todo[::-1], run, lambda cap, result: None)
