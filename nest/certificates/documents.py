@@ -41,7 +41,8 @@ directed order+ units# coordinates= launch_ns; nodes: id kind forward;
 links: source target bandwidth_bytes_per_s latency_ns; job: global_batch
 micro_batches+ sequence_length* dtype* optimizer= schedule? zero+ replicas+
 data_parallel+ pipeline_parallel+ tensor_parallel+ context_parallel+
-expert_parallel+ recompute+ sequence_parallel? uneven_batches virtual_stages+
+expert_parallel+ recompute+ selective_operators* sequence_parallel?
+uneven_batches virtual_stages+
 gradient_sync_overlap weight_backward_fraction model_flops_per_sample*
 overlap= overlap_needs= distributed_optimizer granularity uniform+ even_layers
 one_stage+ idle_devices zero_with= sharded_with+ micro_batch_count;

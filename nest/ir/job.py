@@ -157,6 +157,9 @@ class Job(Struct, frozen=True, kw_only=True):
         Allowed numbers of tensor ranks that an expert is cut over, ``tp`` or 1.
     zero, recompute
         Allowed ZeRO stages and recompute choices.
+    selective_operators
+        Whether costs of ``selective`` are those of torchtitan's checkpointing by
+        operator, not of Megatron-LM's. For targets only.
     sequence_parallel
         Whether activations between layers are also split over ``tp``. A list
         leaves it to plans: then it holds what strategies with ``tp > 1`` may
@@ -228,6 +231,7 @@ class Job(Struct, frozen=True, kw_only=True):
     expert_tensor_parallel: Counts | None = None
     zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
     recompute: Distinct[Recompute] = ("none",)
+    selective_operators: bool = False
     sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = False
     uneven_batches: bool = False
     gradient_sync_overlap: Fraction = 0.0

@@ -402,9 +402,10 @@ def build(
         degrees=(Degrees(tp, setting.cp, setting.ep, stated.micro_batch),),
         sequence_parallel=setting.sequence_parallel and tp > 1,
         dtype=execution.dtype,
+        execution=execution,
     )
     model = architecture_of(row) or _model(row, stated, software)
-    graph = build_graph(model, site, choices, execution)
+    graph = build_graph(model, site, choices)
     if stated.pp == 1 and model.head.tied:
         rows = vocabulary_rows(model.head.outputs, tp)
         graph = _with_one_matrix(graph, BF16 * rows * stated.hidden)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import nest
+from nest.constraints.targets import for_target
 from nest.errors import InvalidOptionError
+from nest.frameworks.export import export
+from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
 from nest.uncertainty.intervals import (
     intervals_of,
     is_stranger,
@@ -18,8 +24,12 @@ from nest.uncertainty.intervals import (
     stored_deviations,
 )
 from nest.validation.complete import complete
+from nest.validation.planned import planned
 from nest.validation.predict import PredictedRun, predicted_run
 from nest.validation.rows import Row
+from tests.builders import with_device
+from tests.exports import small_model
+from tests.independent.enumerator import optimum
 
 #: Published runs: model and cluster of a plan, cells of the row, strategy of the plan
 #: and measured seconds.
@@ -167,6 +177,68 @@ def test_validate_score_and_solve_agree(name: str) -> None:
         assert nest.score(problem, solved.plan).step_time_ns == score.step_time_ns
 
 
+def test_checkpointing_by_operator_is_planned_for_torchtitan() -> None:
+    """A row, a plan for the target and the plan that its export reads agree."""
+    cells = RUNS["torchtitan on B200"][2]
+    strategy = Strategy(dp=8, zero=2, recompute="selective")
+    run = predicted_run(row_of("llama3-8b", cells, strategy))
+    assert isinstance(run, PredictedRun)
+    assert run.run.problem.job.selective_operators
+    problem = nest.problem(
+        model="llama3-8b",
+        cluster="b200x8",
+        target="torchtitan",
+        global_batch=8,
+        sequence_length=8192,
+        micro_batches=(8,),
+        tp=(1,),
+        cp=(1,),
+        recompute=("selective",),
+    )
+    plan = nest.solve(problem, "dp", target="torchtitan", workers=1).plan
+    assert plan is not None
+    assert plan.stages[0].strategy == strategy
+    step_ns = nest.score(problem, plan).step_time_ns
+    assert run.prediction.step_time_s is not None
+    assert step_ns == run.prediction.step_time_s * 1e9
+    files = export(problem, plan, "torchtitan")
+    assert 'mode = "selective"\nselective_ac_option = "op"\n' in files["job.toml"]
+
+
+def small_jobs(memory_bytes: int) -> Problem:
+    """Return a model of two blocks on two devices with so much memory."""
+    model = small_model()
+    tower = replace(model.towers[0], runs=(replace(model.towers[0].runs[0], count=2),))
+    model = replace(model, towers=(tower,))
+    site = machine("h100")
+    software = planned(None, "torchtitan", "small", site.device.name, "bf16")
+    assert software is not None
+    request = Request(
+        global_batch=8, micro_batches=(2, 4), tp=(1, 2), cp=(1,), target="torchtitan"
+    )
+    choices = choose(model, site, 2, request)
+    choices = software.choices(choices, [(site, 2)], frozenset({"optimizer"}))
+    problem = for_target(build_problem(model, site, 2, choices), "torchtitan")
+    return with_device(problem, memory_bytes=memory_bytes, reserve_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "recompute"),
+    [(10**9, "none"), (48 * 10**6, "selective"), (40 * 10**6, "full")],
+)
+def test_exact_solvers_agree_where_operators_are_checkpointed(
+    memory_bytes: int, recompute: str
+) -> None:
+    """The less memory there is, the more the best plan computes again."""
+    problem = small_jobs(memory_bytes)
+    step, _ = optimum(problem)
+    for name in ("brute", "dp", "cpsat"):
+        plan = nest.solve(problem, name, workers=1).plan
+        assert plan is not None
+        assert nest.score(problem, plan).step_quanta == step, name
+        assert plan.stages[0].strategy.recompute == recompute
+
+
 def problem_of(**stated: Any) -> Problem:
     """Return the problem of a small job, with what is stated of it."""
     return nest.problem(
@@ -206,6 +278,7 @@ def test_a_problem_has_the_software_of_its_options(
     """A name goes before the target; the screen says which entry counts."""
     problem = problem_of(**stated)
     assert problem.software == name
+    assert problem.job.selective_operators is (name == "torchtitan")
     expected = {"": "software not stated", "unknown software": "software not known"}
     text = rests_on(problem, stored_deviations())[-1]
     entry, comma, question = name.partition(",")
