@@ -183,6 +183,7 @@ class LaunchFileRequest(Request, command="nest import"):
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
         from nest.frameworks.launch import rank_map_of, usual_mesh
+        from nest.validation.software import meant_software
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
@@ -207,6 +208,8 @@ class LaunchFileRequest(Request, command="nest import"):
         notes = (*reading.notes, *made.notes)
         if self.software is None:
             notes += (f"kernels are those of {software}; --software names others",)
+        elif question := meant_software(self.software):
+            notes += (f"--software {self.software!r} is not known, {question}",)
         return made._replace(problem=problem, plan=plan, notes=notes)
 
     def _under_software(self, site: Site, reading: LaunchReading) -> tuple[Site, str]:
@@ -225,7 +228,7 @@ class LaunchFileRequest(Request, command="nest import"):
         assert software is not None
         execution = software.execution(machines)
         site = site._replace(machines=software.on(machines), execution=execution)
-        return site, software.entry
+        return site, software.facts.name
 
 
 def read_text(path: str) -> str:

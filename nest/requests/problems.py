@@ -294,7 +294,7 @@ class JobRequest(Request, group="Model, cluster and job"):
             priced = [(change(site), count) for site, count in machines]
         problem = build_on(model, priced, choices, network)
         if software is not None:
-            problem = structs.replace(problem, software=software.entry)
+            problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
             problem = resting_on(problem, calibration, machines, calibration_path)
         problem = self._on_network(problem)

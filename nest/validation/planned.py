@@ -19,7 +19,7 @@ from nest.models.operators.base import Dtype, Execution
 from nest.validation.predict import execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
-from nest.validation.software import Software, meant_software, software_of
+from nest.validation.software import Software, software_of
 
 #: What the targets are called in rows.
 NAMES_OF_TARGETS = {
@@ -53,13 +53,6 @@ class Planned(NamedTuple):
 
     row: Row
     facts: Software
-
-    @property
-    def entry(self) -> str:
-        """The name of the entry; of unknown software also which may be meant."""
-        name = self.facts.name
-        question = meant_software(self.row.framework or "")
-        return name if self.facts.is_known or not question else f"{name}, {question}"
 
     def on(self, machines: Sequence[MachineRun]) -> list[MachineRun]:
         """Return machines with the rates that the software reaches there."""
