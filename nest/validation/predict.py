@@ -393,6 +393,8 @@ def build(
     if isinstance(setting, Skip):
         return setting
     stated, software, site = setting.stated, setting.software, setting.site
+    if recompute == "offload" and site.host_bytes_per_s is None:
+        return Skip("offloading to a host whose link is not known")
     tp, ranks = stated.tp, setting.ranks
     execution = _execution(row, setting)
     choices = Choices(
@@ -401,6 +403,7 @@ def build(
         micro_batches=(setting.micro_batch,),
         degrees=(Degrees(tp, setting.cp, setting.ep, stated.micro_batch),),
         sequence_parallel=setting.sequence_parallel and tp > 1,
+        recompute=tuple({recompute: None, "none": None}),
         dtype=execution.dtype,
         execution=execution,
     )
@@ -428,7 +431,7 @@ def build(
         software=software.name,
         graph=graph,
         cluster=site.cluster(stated.num_devices),
-        job=_job(setting, choices, recompute, overlap),
+        job=_job(setting, choices, overlap),
     )
     plan = Plan(
         replicas=setting.replicas,
@@ -580,12 +583,7 @@ def _stages(
     return tuple(stages)
 
 
-def _job(
-    setting: _Setting,
-    choices: Choices,
-    recompute: Recompute,
-    overlap: dict[Overlap, float],
-) -> Job:
+def _job(setting: _Setting, choices: Choices, overlap: dict[Overlap, float]) -> Job:
     """Return the job with the choices of one run."""
     software = setting.software
     stated = {
@@ -599,7 +597,6 @@ def _job(
         ),
         "schedule": setting.schedule,
         "zero": (setting.zero,),
-        "recompute": tuple({recompute: None, "none": None}),
         "virtual_stages": (setting.virtual,),
         "overlap": overlap,
     }

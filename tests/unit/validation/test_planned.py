@@ -25,7 +25,7 @@ from nest.uncertainty.intervals import (
 )
 from nest.validation.complete import complete
 from nest.validation.planned import planned
-from nest.validation.predict import PredictedRun, predicted_run
+from nest.validation.predict import PredictedRun, Skip, predicted_run
 from nest.validation.rows import Row
 from tests.builders import with_device
 from tests.exports import small_model
@@ -123,6 +123,41 @@ def row_of(model: str, cells: dict[str, Any], strategy: Strategy) -> Row:
     return complete(Row(**stated | cells))
 
 
+def in_planning(
+    model: str, cluster: str, cells: dict[str, Any], strategy: Strategy, **more: Any
+) -> tuple[Problem, Plan]:
+    """Return a run as a problem that options make, and a plan of one stage."""
+    problem = nest.problem(
+        **{
+            "model": model,
+            "cluster": cluster,
+            "software": cells["framework"],
+            "global_batch": cells["global_batch"],
+            "sequence_length": cells["seq_len"],
+            "micro_batches": (cells["micro_batch"] * strategy.dp,),
+            "tp": (strategy.tp,),
+            "ep": (strategy.ep,),
+            "cp": (1,),
+            "zero": (strategy.zero,),
+            "recompute": tuple({"none": None, strategy.recompute: None}),
+            **more,
+        }
+    )
+    plan = Plan(
+        replicas=1,
+        micro_batch=cells["micro_batch"] * strategy.dp,
+        stages=(
+            Stage(
+                layers=tuple(layer.id for layer in problem.graph.layers),
+                devices=strategy.dp * strategy.tp,
+                strategy=strategy,
+            ),
+        ),
+        overlap=tuple(problem.job.overlap),
+    )
+    return problem, plan
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_validate_score_and_solve_agree(name: str) -> None:
     """Of a plan that has one choice of everything, in nanoseconds.
@@ -141,33 +176,9 @@ def test_validate_score_and_solve_agree(name: str) -> None:
         f"measured, 90 % of steps {low_s:.2f} to {high_s:.2f} s"
     )
     assert low_s <= measured_s <= high_s
-    problem = nest.problem(
-        model=model,
-        cluster=cluster,
-        software=cells["framework"],
-        global_batch=cells["global_batch"],
-        sequence_length=cells["seq_len"],
-        micro_batches=(cells["micro_batch"] * strategy.dp,),
-        tp=(strategy.tp,),
-        ep=(strategy.ep,),
-        cp=(1,),
-        zero=(strategy.zero,),
-        recompute=tuple({"none", strategy.recompute}),
-    )
+    problem, plan = in_planning(model, cluster, cells, strategy)
     assert problem.software == run.run.problem.software
     assert problem.job.optimizer == run.run.problem.job.optimizer
-    plan = Plan(
-        replicas=1,
-        micro_batch=cells["micro_batch"] * strategy.dp,
-        stages=(
-            Stage(
-                layers=tuple(layer.id for layer in problem.graph.layers),
-                devices=strategy.dp * strategy.tp,
-                strategy=strategy,
-            ),
-        ),
-        overlap=tuple(problem.job.overlap),
-    )
     score = nest.score(problem, plan)
     assert score.step_time_ns == run.prediction.step_time_s * 1e9
     pins = {"pp": 1, "r": 1, "recompute": strategy.recompute}
@@ -175,6 +186,22 @@ def test_validate_score_and_solve_agree(name: str) -> None:
     if score.feasible:
         assert solved.plan is not None
         assert nest.score(problem, solved.plan).step_time_ns == score.step_time_ns
+
+
+def test_a_row_offloads_as_a_plan_does() -> None:
+    """Where the link to the host is known; elsewhere the row is skipped."""
+    model, cluster, cells, _, _ = RUNS["DeepSpeed"]
+    strategy = Strategy(dp=8, zero=3, recompute="offload")
+    row = row_of(model, cells | {"recompute": "offload"}, strategy)
+    run = predicted_run(row)
+    assert isinstance(run, PredictedRun)
+    problem, plan = in_planning(model, cluster, cells, strategy)
+    score = nest.score(problem, plan)
+    assert score.step_time_ns == run.verdict.step_time_ns
+    assert score.blocks[0].kept_bytes == run.verdict.blocks[0].kept_bytes
+    assert score.blocks[0].memory_bytes == run.verdict.blocks[0].memory_bytes
+    unlinked = predicted_run(replace(row, hardware="Ascend-910B"))
+    assert unlinked == Skip("offloading to a host whose link is not known")
 
 
 def test_checkpointing_by_operator_is_planned_for_torchtitan() -> None:
