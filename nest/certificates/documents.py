@@ -51,7 +51,8 @@ gradients+; zero_with: r+ pp+ cp+; levels: name* fan_out latency_ns
 bandwidth_bytes_per_s launch_ns peer_bandwidth_bytes_per_s group_fractions#;
 collectives: kind phase axis size_bytes count; device: name headroom_bytes*
 memory_bytes reserve_bytes hbm_bytes_per_s peak_flops* price_usd_per_hour*;
-optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes;
+optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes
+zero_2_bytes zero_3_bytes;
 group_fractions: members fraction; certificate: schema problem_hash plan=
 step_time_quanta lower_bound_quanta status proof# seal; plan: schema replicas
 micro_batch stages# overlap+ distributed_optimizer virtual_stages placement

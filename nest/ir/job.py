@@ -122,6 +122,9 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     buffer_bytes
         Bytes of further buffers per weight that no ZeRO stage shards, for
         example the fp32 gradient accumulation of DeepSpeed's BF16Optimizer.
+    zero_2_bytes, zero_3_bytes
+        Bytes of a device beside its shards under ZeRO 2 and 3 over several ranks,
+        such as DeepSpeed's buckets of gradients, and weights for their next use.
     """
 
     name: str = "adam"
@@ -129,6 +132,13 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     gradient_bytes: Size = 2
     state_bytes: Size = 12
     buffer_bytes: Real = 0
+    zero_2_bytes: Size = 0
+    zero_3_bytes: Size = 0
+
+    def bucket_bytes(self, strategy: Strategy) -> int:
+        """Return the bytes of a device beside its shards."""
+        by_stage = {2: self.zero_2_bytes, 3: self.zero_3_bytes}
+        return by_stage.get(strategy.zero, 0) if strategy.data_ranks > 1 else 0
 
 
 class Job(Struct, frozen=True, kw_only=True):

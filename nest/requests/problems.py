@@ -285,6 +285,7 @@ class JobRequest(Request, group="Model, cluster and job"):
                     self._stated_facts(target),
                     calibration.software.overlap if calibration else None,
                 )
+                choices = software.with_buckets(choices, model.parameters)
                 machines = software.on(machines)
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")

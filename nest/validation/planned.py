@@ -16,7 +16,7 @@ from nest.ir.job import Optimizer, Schedules, splits_backward
 from nest.ir.plan import Overlap
 from nest.models.choices import Choices
 from nest.models.operators.base import Dtype, Execution
-from nest.validation.predict import execution_of, reached_by
+from nest.validation.predict import SHARDED_GRADIENTS, execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
 from nest.validation.software import Software, software_of
@@ -110,6 +110,16 @@ class Planned(NamedTuple):
             )
             choices = replace(choices, optimizer=optimizer)
         return choices
+
+    def with_buckets(self, choices: Choices, weights: int) -> Choices:
+        """Return choices with what ZeRO holds of a model of so many weights.
+
+        Sums of all gradients that ZeRO 2 and 3 shard are not held under them.
+        """
+        optimizer = self.facts.with_buckets(choices.optimizer, weights)
+        if min(choices.zero) >= SHARDED_GRADIENTS:
+            optimizer = replace(optimizer, buffer_bytes=0)
+        return replace(choices, optimizer=optimizer)
 
 
 def planned(

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
+from nest.ir.job import Optimizer
 from nest.ir.plan import USUAL_RECOMPUTE, Overlap, Recompute
 from nest.util.stored import read_stored
 from nest.util.text import did_you_mean
@@ -193,6 +194,20 @@ class Software(Struct, frozen=True, kw_only=True):
     cuda_graphs: bool = False
     host_share: PositiveReal = 1.0
     sources: dict[str, str] = {}
+
+    def with_buckets(self, optimizer: Optimizer, weights: int) -> Optimizer:
+        """Return an optimizer with what ZeRO 2 and 3 hold beside their shards.
+
+        Buffers of gradients for their reduction, whatever the size of the model; and
+        of its ``weights`` those that are gathered and used again soon.
+        """
+        bucket_bytes = optimizer.gradient_bytes * self.reduce_bucket
+        live = min(self.live_weights, weights)
+        return replace(
+            optimizer,
+            zero_2_bytes=bucket_bytes * (1 + ("gradients" in self.overlap)),
+            zero_3_bytes=bucket_bytes + optimizer.weight_bytes * live,
+        )
 
     @property
     def lineage(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from nest.errors import InvalidOptionError
 from nest.frameworks.export import export
 from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
+from nest.ir.job import Optimizer
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from nest.models.choices import Request, choose
@@ -27,7 +28,7 @@ from nest.validation.complete import complete
 from nest.validation.planned import planned
 from nest.validation.predict import PredictedRun, Skip, predicted_run
 from nest.validation.rows import Row
-from tests.builders import with_device
+from tests.builders import with_device, with_job
 from tests.exports import small_model
 from tests.independent.enumerator import optimum
 
@@ -186,6 +187,47 @@ def test_validate_score_and_solve_agree(name: str) -> None:
     if score.feasible:
         assert solved.plan is not None
         assert nest.score(problem, solved.plan).step_time_ns == score.step_time_ns
+
+
+@pytest.mark.parametrize("target", [None, "deepspeed"])
+@pytest.mark.parametrize(
+    ("zero", "buckets"),
+    [
+        (1, 0),
+        # Two buffers of 5e8 gradients where they overlap; one, and 1e9 weights.
+        (2, 4 * 500_000_000),
+        (3, 2 * 500_000_000 + 2 * 1_000_000_000),
+    ],
+)
+def test_buckets_of_deepspeed_are_in_every_memory(
+    target: str | None, zero: int, buckets: int
+) -> None:
+    """Of a row, a score, and the plans that a solver looks for."""
+    model, cluster, cells, _, _ = RUNS["DeepSpeed"]
+    strategy = Strategy(dp=8, zero=zero, recompute="full")
+    run = predicted_run(row_of(model, cells, strategy))
+    assert isinstance(run, PredictedRun)
+    assert run.prediction.breakdown["buffers"] == buckets
+    only = {"target": target, "recompute": ("full",)}
+    problem, plan = in_planning(model, cluster, cells, strategy, **only)
+    score = nest.score(problem, plan)
+    assert score.step_time_ns == run.verdict.step_time_ns
+    (block,), (of_row,) = score.blocks, run.verdict.blocks
+    assert block.memory_bytes == of_row.memory_bytes
+    plain = nest.score(with_job(problem, optimizer=plainly(problem)), plan)
+    assert block.memory_bytes - plain.blocks[0].memory_bytes == buckets
+    fits = with_device(problem, memory_bytes=block.memory_bytes)
+    tight = with_device(problem, memory_bytes=block.memory_bytes - 1)
+    pins = {"pp": 1, "r": 1, "dp": 8}
+    solved = nest.solve(fits, "dp", pin=pins, workers=1).plan
+    assert solved is not None
+    assert solved.stages == plan.stages
+    assert nest.solve(tight, "dp", pin=pins, workers=1).plan is None
+
+
+def plainly(problem: Problem) -> Optimizer:
+    """Return the optimizer of a problem without buckets."""
+    return replace(problem.job.optimizer, zero_2_bytes=0, zero_3_bytes=0)
 
 
 def test_a_row_offloads_as_a_plan_does() -> None:
