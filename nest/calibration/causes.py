@@ -179,10 +179,10 @@ def _compilation(row: Row) -> Iterator[tuple[str, Row]]:
         if software_of(other).kind == "compiled":
             yield f"notes={COMPILER}", other
     elif software.kind == "compiled" and software.notes:
-        words = {name: getattr(row, name) for name in ("framework", "model", "notes")}
+        stated = {name: getattr(row, name) for name in ("framework", "model", "notes")}
         eager = {
             name: re.sub(software.notes, "", text, flags=re.IGNORECASE)
-            for name, text in words.items()
+            for name, text in stated.items()
             if text
         }
         yield f"no {COMPILER}", replace(row, **eager)
