@@ -205,6 +205,7 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
             f"model: {reason}, got {model.name}; Megatron's arguments say no other"
         )
     more = details_flags(model)
+    scaling = model.details and model.details.rotary and model.details.rotary.scaling
     model = comparable(model, sequence_length)
     tower = model.towers[0]
     blocks = list(tower.blocks())
@@ -247,6 +248,8 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
     position = "rope" if attention.rotary else "learned_absolute"
+    if scaling == "yarn" and not latent:
+        position = "yarn"
     flag("--position-embedding-type", position)
     flag("--vocab-size", tower.vocabulary)
     flag("--untie-embeddings-and-output-weights", when=not model.head.tied)
