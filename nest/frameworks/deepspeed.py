@@ -403,6 +403,11 @@ def _read_pair(
     config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
     """Return the launch that both files describe on ``world`` devices."""
+    experts = arguments.texts("--num-experts") or ()
+    if not {"0", "1"}.issuperset(experts):
+        why = "nest reads no experts of DeepSpeed"
+        raise arguments.refuse("--num-experts", "1", " ".join(experts), why, ())
+    arguments.options.pop("--num-experts", None)
     model, length = read_model(arguments, "export")
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")

@@ -523,6 +523,14 @@ def _check_split(
     )
 
 
+#: What a command line says in place of PyTorch's FSDP2, which shards as ZeRO 3 does.
+_AS_MEGATRON_FSDP = (
+    *("--ignore", "use-torch-fsdp2", "--say", "use-megatron-fsdp="),
+    *("--say", f"data-parallel-sharding-strategy={_SHARDING[3]}"),
+    *("--say", "ckpt-format=fsdp_dtensor"),
+)
+
+
 def _zero(
     arguments: Arguments, data: int, cp: int, expert_ranks: int
 ) -> tuple[int, int]:
@@ -551,13 +559,14 @@ def _zero(
             "fsdp_dtensor with --use-megatron-fsdp",
             checkpoint or "none",
         )
-    arguments.check(
-        not arguments.has("--use-torch-fsdp2"),
-        "--use-torch-fsdp2",
-        "--use-megatron-fsdp or --use-distributed-optimizer",
-        "another implementation",
-        "it is not read",
-    )
+    if arguments.has("--use-torch-fsdp2"):
+        raise arguments.refuse(
+            "--use-torch-fsdp2",
+            "--use-megatron-fsdp or --use-distributed-optimizer",
+            "another implementation",
+            "it is not read",
+            _AS_MEGATRON_FSDP,
+        )
     instances = arguments.count(_INSTANCES)
     arguments.check(
         instances == 1 or zero > 0,

@@ -483,7 +483,7 @@ def _modules(arguments: Arguments, rotary: bool) -> int:
     ):
         if arguments.has(name) and modules:
             raise arguments.refuse(
-                name, "no such argument with --mtp-num-layers", "it", why
+                name, "no such argument with --mtp-num-layers", "it", why, ()
             )
     return modules
 
