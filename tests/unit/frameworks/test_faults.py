@@ -341,6 +341,26 @@ def test_a_job_file_of_torchtitan_names_all_faults():
     assert (launch.tp, launch.dp, launch.recompute) == (4, 2, "full")
 
 
+def test_weights_that_are_gathered_in_fp8_are_priced_as_others():
+    """Once the user says so, which a note tells."""
+    key = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+    text = JOB.replace("enable_cpu_offload = true\n[metrics]\nmade_up = 1", "")
+    text = text.replace('"half"', '"full"').replace('"4"', "4")
+    converter = "quantize.linear.float8"
+    text = text.replace("[training]", f'converters = ["{converter}"]\n[training]')
+    more = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    with pytest.raises(
+        InvalidPlanError, match="plans gather weights in bf16"
+    ) as caught:
+        torchtitan.read_foreign(text + more, "job.toml", 8)
+    assert caught.value.answers == ("--say", f"{key}=false")
+    said = [(key, "false")]
+    _, _, notes, *_ = torchtitan.read_foreign(text + more, "job.toml", 8, said)
+    assert f"{key} (plans gather weights in bf16" in str(notes)
+    fault = faults_alone(f"{RUN} {SHAPE} --fp8-format hybrid --fp8-param-gather")
+    assert fault.answers == ("--ignore", "fp8-param-gather")
+
+
 def test_keys_of_torchtitan_under_two_names_are_one_of_the_faults():
     text = JOB.replace("seq_len", "batch_size = 4\nseq_len")
     assert subjects(torchtitan.read_foreign, text, "job.toml", 8)[:2] == [

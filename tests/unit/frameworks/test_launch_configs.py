@@ -189,6 +189,21 @@ VARIABLES = {"SEQ": "1024"}
 OVERRIDES = {"nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]}
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("nemo", "fp8: False", "fp8: True\n  fp8_params: True"),
+        ("bridge", "ddp:\n", "ddp:\n  fp8_param_gather: true\n"),
+    ],
+)
+def test_weights_that_are_gathered_in_fp8_are_left_out_when_asked(name, old, new):
+    text = TEXTS[name].replace(old, new)
+    with pytest.raises(InvalidPlanError, match="plans gather weights in two bytes"):
+        read(name, text)
+    launched = read(name, text, ignored=["fp8-param-gather"])
+    assert "(plans gather weights in two bytes" in str(launched.notes)
+
+
 def read(name, text=None, overrides=None, world=16, **more):
     text = TEXTS[name] if text is None else text
     more.setdefault("variables", VARIABLES if "${SEQ}" in text else {})
