@@ -27,6 +27,7 @@ from nest.frameworks.export import (
     target_of,
     write_folder,
 )
+from nest.frameworks.hosts import node_size
 from nest.frameworks.importing import Site, build
 from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import Chunk, placement_of
@@ -799,6 +800,17 @@ def test_what_megatron_cannot_run_is_refused(degrees, overlap, experts, job, mes
     strategy = Strategy(**degrees)
     with pytest.raises(InvalidPlanError, match=message):
         exported("megatron", strategy, (8,), experts, job, overlap=overlap)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gb200x144", 4), ("gb300x8", 4), ("gb200x256", 4), ("tpu-v5px64", 4),
+     ("h100x64", 8)],
+)  # fmt: skip
+def test_racks_and_pods_have_hosts_of_four(name, expected):
+    """Their links join more devices than one host has, which starts the ranks."""
+    device, _, count = name.rpartition("x")
+    assert node_size(machine(device).cluster(int(count))) == expected
 
 
 @pytest.mark.parametrize(
