@@ -209,8 +209,8 @@ class KeyedFile:
         """
         copied = copy(self)
         copied.document = deepcopy(self.document)
-        given = {path for path, _ in values}
-        copied.replaced = self.replaced | (given & self.table.unsupported.keys())
+        paths = {path for path, _ in values}
+        copied.replaced = self.replaced | (paths & self.table.unsupported.keys())
         for path, text in values:
             section, name = split_path(path)
             inside = copied.document

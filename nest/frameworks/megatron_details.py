@@ -165,11 +165,14 @@ def _router_flags(router: Router) -> Flags:
     return flags
 
 
-def padding_flags(rows: int, tp: int) -> Flags:
-    """Return the argument with which Megatron pads the vocabulary by no row.
+def padding_flags(rows: int, tp: int, multiple: int = _ROWS) -> Flags:
+    """Return the argument with which Megatron pads the vocabulary.
 
-    None where it pads by none anyway, or where ``tp`` does not divide the vocabulary.
+    To another ``multiple`` than usual if the model has one, or else by no row. None
+    where it pads by none anyway, or where ``tp`` does not divide the vocabulary.
     """
+    if multiple != _ROWS:
+        return [("--make-vocab-size-divisible-by", (multiple,))]
     if rows % (_ROWS * tp) == 0 or rows % tp:
         return []
     return [("--make-vocab-size-divisible-by", (gcd(rows // tp, _ROWS),))]

@@ -240,17 +240,17 @@ def _hiding(plan: Plan) -> Plan:
 
 
 def _naming(rules: Rules, dtype: str, plan: Plan) -> Plan:
-    """Return a plan with the ZeRO stage that a rule names where all are alike."""
+    """Return a plan with the ZeRO stage that a rule names where it changes nothing."""
     named = rules.zero_rule(dtype).value.get("pp", ())
     if not named or plan.replicas > 1:
         return plan
     stages = []
     for stage in plan.stages:
-        alike = [
+        strategies = [
             s if s.shares_weights or s.zero in named else replace(s, zero=named[0])
             for s in stage.layer_strategies
         ]
-        stages.append(Stage.of(stage.layers, alike))
+        stages.append(Stage.of(stage.layers, strategies))
     return replace(plan, stages=tuple(stages))
 
 

@@ -204,6 +204,25 @@ def test_weights_that_are_gathered_in_fp8_are_left_out_when_asked(name, old, new
     assert "(plans gather weights in two bytes" in str(launched.notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("nemo", "  num_layers: 8", "  make_vocab_size_divisible_by: 32\n"
+         "  tokenizer:\n    type: GPT2BPETokenizer\n    model: null\n"
+         "  num_layers: 8"),
+        ("bridge", "  vocab_size: 1024", "  make_vocab_size_divisible_by: 32\n"
+         "tokenizer:\n  tokenizer_type: HuggingFaceTokenizer\n"
+         "  tokenizer_model: gpt2"),
+    ],
+)  # fmt: skip
+def test_tokenizers_of_configurations_say_the_vocabulary(name, old, new):
+    """And by what its rows are padded."""
+    overrides = [pair for pair in OVERRIDES.get(name, []) if pair[0] != "vocab-size"]
+    model = read(name, TEXTS[name].replace(old, new), overrides).reading.model
+    assert model.head.outputs == 50257
+    assert model.head.row_multiple == 32
+
+
 def read(name, text=None, overrides=None, world=16, **more):
     text = TEXTS[name] if text is None else text
     more.setdefault("variables", VARIABLES if "${SEQ}" in text else {})
