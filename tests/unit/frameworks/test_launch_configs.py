@@ -223,6 +223,30 @@ def test_tokenizers_of_configurations_say_the_vocabulary(name, old, new):
     assert model.head.row_multiple == 32
 
 
+def test_configurations_say_what_exports_need():
+    """Rotary positions, norms and router: no cost has them, but the model does."""
+    names = {
+        "nemo": "layernorm_epsilon: 1e-6\n  rotary_base: 500000\n"
+        "  rotary_percentage: 0.5\n  num_moe_experts: 4\n  moe_ffn_hidden_size: 512",
+        "bridge": "layernorm_epsilon: 1.0e-06\n  rotary_base: 500000.0\n"
+        "  rotary_percent: 0.5\n  num_moe_experts: 4\n  moe_ffn_hidden_size: 512",
+    }
+    for name, stated in names.items():
+        more = f"{stated}\n  moe_router_score_function: sigmoid\n"
+        more += "  moe_router_pre_softmax: true\n  moe_router_topk: 2\n"
+        text = TEXTS[name].replace("num_layers: 8", f"{more}  num_layers: 8")
+        details = read(name, text).reading.model.details
+        assert details.norm_epsilon == 1e-6
+        assert (details.rotary.base, details.rotary.fraction) == (500000, 0.5)
+        assert (details.router.scores, details.router.normalized) == ("sigmoid", False)
+    long = "position_embedding_type: yarn\n  yarn_rotary_scaling_factor: 4.0\n"
+    long += "  yarn_original_max_position_embeddings: 512\n  yarn_beta_slow: 2"
+    text = BRIDGE.replace("position_embedding_type: rope", long)
+    rotary = read("bridge", text).reading.model.details.rotary
+    assert (rotary.scaling, rotary.factor, rotary.beta_slow) == ("yarn", 4, 2)
+    assert rotary.original_length == 512
+
+
 def read(name, text=None, overrides=None, world=16, **more):
     text = TEXTS[name] if text is None else text
     more.setdefault("variables", VARIABLES if "${SEQ}" in text else {})
