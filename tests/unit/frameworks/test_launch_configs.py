@@ -208,7 +208,7 @@ def test_weights_that_are_gathered_in_fp8_are_left_out_when_asked(name, old, new
     ("name", "old", "new"),
     [
         ("nemo", "  num_layers: 8", "  make_vocab_size_divisible_by: 32\n"
-         "  tokenizer:\n    type: GPT2BPETokenizer\n    model: null\n"
+         "  tokenizer:\n    library: megatron\n    type: GPT2BPETokenizer\n"
          "  num_layers: 8"),
         ("bridge", "  vocab_size: 1024", "  make_vocab_size_divisible_by: 32\n"
          "tokenizer:\n  tokenizer_type: HuggingFaceTokenizer\n"
@@ -221,6 +221,30 @@ def test_tokenizers_of_configurations_say_the_vocabulary(name, old, new):
     model = read(name, TEXTS[name].replace(old, new), overrides).reading.model
     assert model.head.outputs == 50257
     assert model.head.row_multiple == 32
+
+
+def test_the_shape_of_another_model_says_no_vocabulary():
+    """GPT-2 has no gates, and no pieces of sentences."""
+    old = "num_layers: 8\n  hidden_size: 256\n  ffn_hidden_size: ${multiply:2, "
+    text = NEMO.replace(f"{old}${{.hidden_size}}}}\n  num_attention_heads: 8",
+                        "num_layers: 12\n  hidden_size: 768\n  ffn_hidden_size: 3072\n"
+                        "  num_attention_heads: 12")  # fmt: skip
+    text = text.replace("num_query_groups: 4", "num_query_groups: null")
+    assert "hidden_size: 768" in text
+    with pytest.raises(InvalidPlanError, match="expected the size of the vocabulary"):
+        read("nemo", text, [])
+    plain = text.replace("fast-swiglu", "gelu")
+    assert read("nemo", plain, []).reading.model.head.outputs == 50257
+    library = "  tokenizer:\n    library: sentencepiece\n  num_layers: 12"
+    with pytest.raises(InvalidPlanError, match="GPTSentencePieceTokenizer does not"):
+        read("nemo", plain.replace("  num_layers: 12", library), [])
+
+
+def test_latent_attention_has_no_groups_of_queries():
+    latent = "multi_latent_attention: true\n  kv_lora_rank: 64\n  kv_channels: 32"
+    text = BRIDGE.replace("num_query_groups: 4", latent)
+    model = read("bridge", text).reading.model
+    assert model.towers[0].last.attention.key_value_rank == 64
 
 
 def test_configurations_say_what_exports_need():
