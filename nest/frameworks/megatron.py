@@ -797,7 +797,8 @@ def chunks_of(
         for end in ("loss", "embedding")
     )
     if layout is not None:
-        other = next((x for x in _SPLITS if x in arguments.options), None)
+        others = (x for x in _SPLITS if x in arguments.options and x != _VIRTUAL)
+        other = next(others, None)
         arguments.check(
             other is None,
             _LAYOUT,
@@ -805,7 +806,10 @@ def chunks_of(
             f"{arguments.location(other or '')} too",
             "remove one",
         )
-        return _read_layout(arguments, layout, layers, modules, stages)
+        chunks, count = _read_layout(arguments, layout, layers, modules, stages)
+        expected = f"{count}, as many as the layout has"
+        arguments.check(virtual in (None, count), _VIRTUAL, expected, virtual)
+        return chunks, count
     counts = _counts(arguments, layers + loss + embedding, stages, first, last)
     if each is not None:
         arguments.check(

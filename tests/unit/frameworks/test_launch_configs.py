@@ -240,6 +240,28 @@ def test_the_shape_of_another_model_says_no_vocabulary():
         read("nemo", plain.replace("  num_layers: 12", library), [])
 
 
+def test_dumps_of_bridge_say_chunks_twice():
+    """Their layout and its number of chunks, and two sizes of vocabularies."""
+    more = "pipeline_model_parallel_layout: Et*2|t*2|t*2|t*2L\n"
+    more += "  virtual_pipeline_model_parallel_size: 2\n"
+    more += "  original_max_position_embeddings: 4096"
+    text = BRIDGE.replace(
+        "recompute_granularity", f"{more}\n  recompute_granularity", 1
+    )
+    text += "tokenizer:\n  tokenizer_type: NullTokenizer\n  vocab_size: 32000\n"
+    reading = read("bridge", text).reading
+    assert reading.launch.virtual_stages == 2
+    assert reading.model.head.outputs == 1024
+    with pytest.raises(
+        InvalidPlanError,
+        match="virtual_pipeline_model_parallel_size: expected 2, as many as the layout",
+    ):
+        read(
+            "bridge",
+            text.replace("parallel_size: 2\n  orig", "parallel_size: 4\n  orig"),
+        )
+
+
 def test_latent_attention_has_no_groups_of_queries():
     latent = "multi_latent_attention: true\n  kv_lora_rank: 64\n  kv_channels: 32"
     text = BRIDGE.replace("num_query_groups: 4", latent)

@@ -179,7 +179,9 @@ def test_values_that_change_nothing_are_read(more):
     assert launch_of(more) == launch_of("")
 
 
-@pytest.mark.parametrize("program", ["pretrain_bert", "a/pretrain_t5", "train_rl"])
+@pytest.mark.parametrize(
+    "program", ["pretrain_bert", "a/pretrain_t5", "train_rl", "text_generate"]
+)
 def test_programs_of_other_models_are_refused(program):
     with pytest.raises(
         InvalidPlanError,
