@@ -64,6 +64,8 @@ class Rules(Record, frozen=True, kw_only=True):
         As the fields of :class:`~nest.ir.job.Job`.
     sharded_with, micro_batch_count
         The same.
+    zero_with_bf16
+        What takes the place of ``zero_with`` where products are in bf16, if anything.
     single
         Degrees that are 1 there.
     one_stage
@@ -137,6 +139,11 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+    zero_with_bf16: Rule[dict[Several, tuple[int, ...]]] | None = None
+
+    def zero_rule(self, dtype: str) -> Rule[dict[Several, tuple[int, ...]]]:
+        """Return the rule about ZeRO stages where products are in a data type."""
+        return (self.zero_with_bf16 if dtype == "bf16" else None) or self.zero_with
 
 
 class Shape(NamedTuple):
@@ -203,7 +210,7 @@ def rules_of_plans(rules: Rules, problem: Problem) -> dict[str, Any]:
         "one_stage": kinds_in_one_stage(rules, problem),
         "even_layers": rules.even_layers.value,
         "idle_devices": rules.idle_devices.value,
-        "zero_with": rules.zero_with.value,
+        "zero_with": rules.zero_rule(problem.job.dtype).value,
         "sharded_with": rules.sharded_with.value,
         "micro_batch_count": rules.micro_batch_count.value,
         "overlap_needs": rules.overlap_needs.value,

@@ -201,10 +201,19 @@ NODES = SCRIPT.replace("#SBATCH --gpus-per-node=8\n", "").replace(
 
 
 def test_nodes_that_the_script_does_not_say_are_those_of_slurm():
-    assert (
-        "run.sh:15: --nnodes: $SLURM_NNODES, which the script does not set; "
-        "counted is run.sh:2: --nodes 2" in launched(NODES).notes
+    """And so are devices, as the directives say."""
+    assert launched(NODES).reading.launch.dp == 4
+    devices = NODES.replace(
+        "--nproc_per_node 8", "--nproc_per_node $SLURM_GPUS_ON_NODE"
     )
+    devices = devices.replace("#SBATCH --nodes=2", "#SBATCH -N 2 --gres=gpu:h100:8")
+    assert launched(devices).reading.launch.dp == 4
+    split = NODES.replace("TP=${TP:-2}", "TP=$SLURM_GPUS_ON_NODE")
+    split = split.replace("#SBATCH --nodes=2", "#SBATCH -N 2\n#SBATCH --gres=gpu:2")
+    assert launched(split).reading.launch.tp == 2
+    set_too = NODES.replace("TP=", "SLURM_NNODES=4\nTP=", 1)
+    with pytest.raises(InvalidPlanError, match="expected the 16 devices of"):
+        launched(set_too.replace("#SBATCH --nodes=2", ""))
 
 
 @pytest.mark.parametrize(
