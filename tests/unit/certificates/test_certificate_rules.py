@@ -333,6 +333,8 @@ def test_every_algorithm_takes_what_is_worked_by_hand(row: tuple[str, ...]) -> N
         lines, twice = [graph.line([graph.trees(*x) for x in groups])], False
     elif algorithm == "torus":
         lines = graph.torus(groups)
+    elif algorithm == "pxn":
+        lines, twice = [graph.line([graph.relayed(*x) for x in groups])], False
     elif algorithm == "rotated-rings":
         lines = [graph.line([graph.rotated(*x) for x in groups])]
     elif algorithm == "hierarchical":
