@@ -15,8 +15,8 @@ splits are the *incumbents*. :meth:`BranchAndBound.run` is the algorithm::
             for (closed set, offset, stages left)
         raise its bound to the incumbents, and drop those above them
 
-The proof is complete because a subproblem is dropped only if a proven bound on its plans is
-above the incumbents. Five searches differ in what a subproblem is, and in what is kept:
+A subproblem is dropped only if a proven bound on its plans is above the incumbents, so
+the proof is complete. Five searches differ in their subproblems and what they keep:
 
 - :mod:`nest.search.best` keeps one plan. A subproblem is a split.
 - :mod:`nest.search.layers.best` does so, too, and grows stages layer by layer.

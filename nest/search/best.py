@@ -83,8 +83,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         workers = 1 if dear else task.options.num_workers
         super().__init__(task.model, task.sets, task.deadline, workers)
         self.report, self.options, self.plan = task.report, task.options, task.plan
-        self.upper = int(INFINITE) if task.upper is None else task.upper
-        self.best = self.upper
+        self.best = self.upper = int(INFINITE) if task.upper is None else task.upper
         self.open: list[OpenSplit] = []
         self.runtimes = leading_runtimes(task.model.problem)
         self._equal_paths: dict[OpenSplit, list[OpenSplit]] = {}
@@ -116,11 +115,10 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         with suppress(OutOfTimeError):
             _, self.plan = self._search_split(winner)
         if self.best < settled:
-            message = (
+            raise SolverError(
                 f"no plan below {settled} quanta was proven, but one of"
                 f" {self.best} is found; please report this problem"
             )
-            raise SolverError(message)
 
     def _output(
         self, bound: int, limit: Limit | None = None, detail: str = ""
@@ -258,8 +256,16 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         def upper() -> int:
             return min(guess, self._enough())
 
+        def goal() -> int:
+            self.deadline.check()
+            return upper()
+
+        def bound(item: OpenSplit) -> None:
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            item.bound = max(item.bound, bounds.bound)
+
         def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
-            self._bound_each(group, upper, lambda item: self._bound(item, upper))
+            self._bound_each(group, upper, bound)
             terms = vars(group[0].options.terms)
             return [item.bound for item in group], terms.get("least_load")
 
@@ -272,16 +278,6 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
                         other.options.terms.least_load = least_load
 
         self._share(groups, run, done)
-
-    def _bound(self, item: OpenSplit, upper: Callable[[], int]) -> None:
-        """Bound the plans of a split below ``upper`` by paths."""
-
-        def goal() -> int:
-            self.deadline.check()
-            return upper()
-
-        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
-        item.bound = max(item.bound, bounds.bound)
 
     # Proofs by label search
 

@@ -111,7 +111,7 @@ def least_memory(
     search = LeastMemory(capacity, splits, deadline, say, offer, floor)
     with suppress(OutOfTimeError):
         for divisor in (NEAR, None):
-            search.close(divisor, enough_bytes)
+            search.close(divisor, -1 if enough_bytes is None else enough_bytes)
     return search.memory_bounds()
 
 
@@ -171,12 +171,10 @@ class LeastMemory:
         self.plan: Plan | None = None
         self.min_bytes: int | None = None
 
-    def close(self, divisor: int | None, enough_bytes: int | None = None) -> None:
+    def close(self, divisor: int | None, enough_bytes: int = -1) -> None:
         """Close all intervals, to a fraction of the memory or to the byte."""
         for index, split in enumerate(self.splits):
-            if enough_bytes is not None and (
-                self.min_bytes is not None and self.min_bytes <= enough_bytes
-            ):
+            if self.min_bytes is not None and self.min_bytes <= enough_bytes:
                 return
             self._close(index, split, divisor)
 

@@ -107,7 +107,7 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         super().__init__(model, sets, deadline, workers)
         self.say = say
         self.staircase = Staircase()
-        self.ranges: list[OpenRanges] | None = None
+        self.ranges: list[OpenRanges] = []
         #: Lower bound: every plan needs more memory.
         self.least_bytes = nothing_below(model)
 
@@ -130,11 +130,10 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         whole = self.least_bytes, self.capacity
         if self.splits is None:
             return [Gap(*whole, 0)]
-        ranges = self.ranges
-        if ranges is None:
-            ranges = self._open_ranges(self.splits, [whole])
+        if stop is not None and not self.ranges:
+            self.ranges = self._open_ranges(self.splits, [whole])
         return merge_gaps(
-            gap for open_ranges in ranges for gap in open_ranges.unsettled
+            gap for open_ranges in self.ranges for gap in open_ranges.unsettled
         )
 
     def _open_ranges(
@@ -153,10 +152,9 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
 
     def _begin(self, index: int) -> None:
         """Say which of the open ranges is searched."""
-        ranges = self.ranges or []
-        split = ranges[index].split.options.split
+        split = self.ranges[index].split.options.split
         self.say(
-            f"part {index + 1} of {len(ranges)}: R={split.replicas}, "
+            f"part {index + 1} of {len(self.ranges)}: R={split.replicas}, "
             f"B={split.micro_batch}; {len(self.staircase.points)} points"
         )
 
