@@ -18,6 +18,7 @@ from nest.constraints.targets.records import (
     has_experts_cut_so,
     has_schedule,
     overlap_rule,
+    recompute_rule,
     rules_of_plans,
     sequence_rule,
     unknown_layers,
@@ -179,7 +180,7 @@ def _of_stage(
     """Yield the checks of the strategies of a stage, each value once."""
     fields: tuple[tuple[str, Rule[Any]], ...] = (
         ("zero", rules.zero),
-        ("recompute", rules.recompute),
+        ("recompute", recompute_rule(rules, problem)),
         ("cp", rules.context_parallel),
     )
     for name, rule in fields:

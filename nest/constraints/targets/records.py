@@ -74,6 +74,8 @@ class Rules(Record, frozen=True, kw_only=True):
         Kinds of layers that do not exist there.
     zero, recompute, context_parallel
         Values that exist there; ``None`` for every value.
+    selective_operators
+        What ``selective`` is there, as the field of :class:`~nest.ir.job.Job`.
     schedule
         Schedules that exist there; the first one is the usual.
     orders
@@ -118,6 +120,7 @@ class Rules(Record, frozen=True, kw_only=True):
     zero_with: Rule[dict[Several, tuple[int, ...]]]
     sharded_with: Rule[tuple[Sharding, ...]]
     recompute: Rule[tuple[Recompute, ...]]
+    selective_operators: Rule[bool]
     schedule: Rule[tuple[Schedule, ...]]
     orders: Rule[bool]
     interleaving: Rule[bool]
@@ -249,6 +252,19 @@ def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
         return rules.overlap
     names = tuple(name for name in rules.overlap.value if name not in barred)
     return Rule(value=names, source=rules.overlap_with_one.source)
+
+
+def recompute_rule(rules: Rules, problem: Problem) -> Rule[tuple[Recompute, ...]]:
+    """Return what plans of a problem may recompute.
+
+    Without ``selective`` where the problem's is not the one of the framework.
+    """
+    allowed = rules.recompute.value
+    selective = rules.selective_operators
+    if problem.job.selective_operators is selective.value or "selective" not in allowed:
+        return rules.recompute
+    names = tuple(name for name in allowed if name != "selective")
+    return Rule(value=names, source=selective.source)
 
 
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:

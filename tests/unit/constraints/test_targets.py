@@ -228,6 +228,25 @@ def test_heads_that_are_not_copied_limit_tensor_parallelism():
         )
 
 
+@pytest.mark.parametrize(
+    ("name", "by_operator", "left"),
+    [
+        ("torchtitan", True, ("none", "selective", "full")),
+        ("torchtitan", False, ("none", "full")),
+        ("megatron", True, ("none", "full")),
+        ("megatron", False, ("none", "selective", "full")),
+        ("maxtext", True, ("none", "full")),
+    ],
+)
+def test_selective_recomputation_is_that_of_the_target(name, by_operator, left):
+    """Of torchtitan by operator, of Megatron-LM that of attention alone."""
+    problem = four_layers(selective_operators=by_operator, sequence_parallel=True)
+    assert for_target(problem, name).job.recompute == left
+    plan = make_plan(("in b0 b1 b2 b3 out", Strategy(recompute="selective")))
+    known = f"stage 1: recompute=selective | recompute {' or '.join(left)}"
+    assert (known in texts(name, problem, plan)) is ("selective" not in left)
+
+
 def test_data_ranks_alone_are_left():
     """Accelerate has no stages, and neither tensor nor expert ranks."""
     job = for_target(four_layers(sequence_parallel=True), "accelerate").job

@@ -423,7 +423,7 @@ BROKEN = [
     ("titan", "job.toml", "global_batch_size = 64", "global_batch_size = 128",
      "training.global_batch_size: expected local_batch_size .* with a pipe"),
     ("titan", "job.toml", 'mode = "none"', 'mode = "selective"',
-     "activation_checkpoint.mode: expected one of none, full"),
+     "activation_checkpoint.selective_ac_option: expected 'op', got '2'"),
     ("titan", "job.toml", '"always"', '"never"',
      "export: zero: expected 3, got 2"),
     ("titan", "job.toml", 'dtype = "float32"', 'dtype = "bfloat16"',
@@ -920,6 +920,17 @@ def test_models_of_other_flops_are_refused():
     job = {"model_flops_per_sample": 1e9}
     with pytest.raises(InvalidOptionError, match="of 1e\\+09 FLOPs per"):
         exported("megatron", Strategy(dp=4), job=job)
+
+
+def test_torchtitan_checkpoints_by_operator():
+    """Where the costs of the problem are those; else no plan can say it."""
+    strategy = Strategy(dp=4, zero=3, recompute="selective")
+    whole = problem_for("torchtitan", selective_operators=True)
+    files = export(whole, small_plan(whole, strategy), "torchtitan", settings())
+    assert 'mode = "selective"\nselective_ac_option = "op"\n' in files["job.toml"]
+    problem = small_problem()
+    with pytest.raises(InvalidPlanError, match="expected recompute none or full, got"):
+        export(problem, small_plan(problem, strategy), "torchtitan", settings())
 
 
 def test_torchtitan_asks_what_it_calls_the_model():

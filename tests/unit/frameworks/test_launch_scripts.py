@@ -23,6 +23,7 @@ from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
 from nest.ir import Strategy
 from nest.models.zoo import architecture
+from tests.builders import with_job
 from tests.exports import (
     cut_plan,
     small_model,
@@ -855,9 +856,10 @@ def test_megatron_there_and_back_scores_the_same(experts, etp, overlap):
 )
 def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
     """An export says what of FSDP's own overlap the plan was priced with."""
-    problem = for_target(small_problem(experts, etp=etp), "torchtitan")
+    whole = with_job(small_problem(experts, etp=etp), selective_operators=True)
+    problem = for_target(whole, "torchtitan")
     settings = Settings(model=small_model(experts), flavor="llama3/8B")
-    done = 0
+    done, recomputed = 0, set()
     for plain in uniform_plans(problem, every=97):
         plan = replace(plain, overlap=overlap)
         try:
@@ -871,7 +873,9 @@ def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
         shares = problem.job.overlap
         read_back(problem, plan, launch, model, devices, overlap=shares)
         done += 1
+        recomputed.add(launch.recompute)
     assert done > 10
+    assert recomputed == {"none", "selective", "full"}
 
 
 def titan_file(flavor="llama3/8B", **job):
