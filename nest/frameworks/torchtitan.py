@@ -78,6 +78,8 @@ _FLOAT8 = "quantize.linear.float8"
 
 #: Maximum number of dots in a line.
 _MAX_DOTS = 100
+#: A line that is a list of texts, such as the modules of a part: it has no key.
+_TEXTS = re.compile(r'\s*\["[^"\\]*"(, "[^"\\]*")*\],?\s*')
 TABLE = read_data("torchtitan", KeyTable)
 
 _DATA = "parallelism.data_parallel_shard_degree"
@@ -243,7 +245,9 @@ def job_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """
     # What reads TOML needs memory that grows with the square of a key.
     for line_number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
+        if line.count(".") <= _MAX_DOTS or _TEXTS.fullmatch(line):
+            continue
+        if line.lstrip()[0] != "#":
             raise InvalidPlanError(
                 f"{where}:{line_number}: expected at most {_MAX_DOTS} dots, "
                 f"got {line.count('.')}; correct the line"
