@@ -78,7 +78,7 @@ def read_back(target: str, folder: Path, experts: int) -> tuple[Problem, Plan]:
         array = (folder / "megatron-args.sh").read_text()
         command = 'deepspeed pretrain_gpt.py "${ARGS[@]}"'
         (folder / name).write_text(f"{array}\n{command}\n")
-    more = {"model": "small"} if target in ("torchtitan", "accelerate") else {}
+    more = {"model": "small"} if target == "accelerate" else {}
     made = request(
         path=str(folder / name),
         cluster="dgx-h100x16",
@@ -116,8 +116,7 @@ def check_random(
             continue
         model = small_model(experts)
         try:
-            settings = Settings(model, flavor="llama3/8B")
-            files = export(problem, plan, target, settings)
+            files = export(problem, plan, target, Settings(model))
         except InvalidPlanError:
             continue
         monkeypatch.setattr(launch_files, "load_model", lambda _, m=model: m)
