@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError, UnknownNameError
 from nest.frameworks.arguments import ignored_note
-from nest.frameworks.faults import read_all
+from nest.frameworks.faults import Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
@@ -58,6 +58,26 @@ _BASE = read_data("maxtext_base", dict[str, Any])
 _SHAPE = tuple(name for name in _BASE if name in TABLE.keys and name[:4] == "base")
 #: What MaxText calls models, where nest has another name.
 _MODELS = {"deepseek3-671b": "deepseek-v3", "kimi-k2-1t": "kimi-k2"}
+#: Policies that keep parts of a layer (``get_remat_policy`` of its decoders), with the
+#: closest choice of plans and why.
+_POLICIES = {
+    **dict.fromkeys(
+        ("minimal", "minimal_with_context", "minimal_flash", "save_all"),
+        ("none", "computes no product with weights again"),
+    ),
+    **dict.fromkeys(
+        ("minimal_offloaded", "qkv_proj_offloaded"),
+        ("full", "keeps little on the device, and plans know no offloading"),
+    ),
+    **dict.fromkeys(
+        ("save_dot_except_mlp", "save_dot_with_context_except_mlp", "save_out_proj"),
+        ("full", "computes the MLP again"),
+    ),
+    **dict.fromkeys(
+        ("save_dot_except_mlpwi", "save_qkv_proj", "proj", "custom"),
+        ("full", "computes large products again"),
+    ),
+}
 #: Values that stand for none.
 _NONE = {"quantization": "", "base_moe_mlp_dim": -1, "num_pipeline_microbatches": -1}
 
@@ -182,7 +202,7 @@ def _batch(run: Launch) -> dict[str, Any]:
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     """Read an export of this module; ``ExportModule.read`` says its errors."""
     world = len(read_hosts(files))
-    config = KeyedFile(_document(files[FILE], FILE), FILE, TABLE)
+    config = KeyedFile(document_of(files[FILE], FILE), FILE, TABLE)
     config.check_written()
     config.check_values()
     written = _read_model(config)
@@ -192,7 +212,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     return launch, None
 
 
-def _document(text: str, where: str) -> dict[str, Any]:
+def document_of(text: str, where: str) -> dict[str, Any]:
     """Return the keys of a configuration."""
     with refusing(where, InvalidPlanError):
         document = parse_yaml(text)
@@ -203,8 +223,32 @@ def _document(text: str, where: str) -> dict[str, Any]:
     return document
 
 
+class Configuration(NamedTuple):
+    """The keys that a job starts with.
+
+    ``lines`` is where they are, and ``faults`` are questions that are known already.
+    """
+
+    document: dict[str, Any]
+    lines: Mapping[str, int]
+    faults: tuple[Fault, ...] = ()
+
+
+def configuration_of(text: str, where: str) -> Configuration:
+    """Return the keys of a configuration.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it has none.
+    """
+    lines = enumerate(text.splitlines(), 1)
+    named = {line.partition(":")[0].strip(): index for index, line in lines}
+    return Configuration(document_of(text, where), named)
+
+
 def read_foreign(
-    text: str,
+    configuration: Configuration,
     where: str,
     world: int,
     overrides: Sequence[tuple[str, str]] = (),
@@ -215,7 +259,7 @@ def read_foreign(
 
     Parameters
     ----------
-    text, where
+    configuration, where
         The file, and its name for messages. It has what differs from ``base.yml``.
     world
         Devices.
@@ -231,17 +275,19 @@ def read_foreign(
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    document = _document(text, where)
+    document, lines, faults = configuration
     for name, value in overrides:
         with refusing(f"--say {name}", InvalidPlanError):
             document[name] = parse_yaml(value)
     document.pop("base_config", None)  # its name differs with the release
+    names = [name for name, _ in overrides]
+    faults = tuple(fault for fault in faults if fault.subject not in names)
 
     def read(file: KeyedFile) -> tuple[Launch, Architecture, tuple[str, ...]]:
         # Reading fills in keys of its own copy.
         return _read_filled(file.with_values(()), world, model)
 
-    return read_all(read, KeyedFile(document, where, TABLE, _lines(text).get, ignore))
+    return read_all(read, KeyedFile(document, where, TABLE, lines.get, ignore), faults)
 
 
 def _read_filled(
@@ -256,6 +302,7 @@ def _read_filled(
         if document.get(name) == none:
             del document[name]
     document["base_config"] = "base.yml"
+    _check_policy(config)
     stages = prod(config.get(f"{x}_pipeline_parallelism") for x in _NETWORKS)
     if stages > 1:
         document.setdefault("num_pipeline_microbatches", stages)
@@ -267,10 +314,20 @@ def _read_filled(
     return launch, model, notes
 
 
-def _lines(text: str) -> dict[str, int]:
-    """Return the line of every key."""
-    lines = enumerate(text.splitlines(), 1)
-    return {line.partition(":")[0].strip(): index for index, line in lines}
+def _check_policy(config: KeyedFile) -> None:
+    """Refuse recomputation of parts of a layer, with the closest that plans have."""
+    policy = config.document.get("remat_policy")
+    if not isinstance(policy, str) or policy not in _POLICIES:
+        return
+    closest, why = _POLICIES[policy]
+    answer = f"remat_policy={closest}"
+    raise config.refuse(
+        "remat_policy",
+        "none or full, which plans have",
+        f"{policy!r}",
+        f"the closest is {closest}, as it {why}: --say {answer}",
+        ("--say", answer),
+    )
 
 
 def _named_model(config: KeyedFile, model: Architecture | None) -> Architecture | None:
