@@ -6,6 +6,7 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
+from nest.models.details import Details, Rotary, Router
 from nest.models.zoo import architecture
 
 FILE = "config.yml"
@@ -58,6 +60,16 @@ _BASE = read_data("maxtext_base", dict[str, Any])
 _SHAPE = tuple(name for name in _BASE if name in TABLE.keys and name[:4] == "base")
 #: What MaxText calls models, where nest has another name.
 _MODELS = {"deepseek3-671b": "deepseek-v3", "kimi-k2-1t": "kimi-k2"}
+#: What its scaling for Llama 3.1 takes as given (``LLaMARotaryEmbedding``).
+_LLAMA3: dict[str, Any] = {
+    "scaling": "llama3",
+    "factor": 8.0,
+    "low_frequency": 1.0,
+    "high_frequency": 4.0,
+    "original_length": 8192,
+}
+#: Keys of rotary positions.
+_ROTARY = tuple(name for name in TABLE.keys if name.startswith("rope_"))
 #: Policies that keep parts of a layer (``get_remat_policy`` of its decoders), with the
 #: closest choice of plans and why.
 _POLICIES = {
@@ -78,6 +90,8 @@ _POLICIES = {
         ("full", "computes large products again"),
     ),
 }
+#: Numbers that are texts in YAML 1.2.
+_NUMBER = re.compile(r"\d[\d_]{0,20}(\.\d{0,20})?([eE][+-]?\d{1,2})?")
 #: Values that stand for none.
 _NONE = {"quantization": "", "base_moe_mlp_dim": -1, "num_pipeline_microbatches": -1}
 
@@ -124,6 +138,7 @@ def write(
     """Return the configuration; ``ExportModule.write`` says its errors."""
     length = length_of(launch)
     kind = _block_of(model)
+    details = _details_keys(model)
     model = comparable(model, length)
     check_memory(launch, STATE_BYTES)
     run = as_run(launch)
@@ -173,6 +188,7 @@ def write(
         "grad_dtype": _GRADIENTS[run.gradient_bytes],
         **_batch(run),
     }
+    values |= details
     if mlp.experts:
         values["base_moe_mlp_dim"] = mlp.hidden
         values["num_experts"] = mlp.experts
@@ -183,6 +199,61 @@ def write(
         values["quantization"] = "fp8"
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None)
     return {FILE: f"# {heading}\n{text}"}
+
+
+def _details_keys(model: Architecture) -> dict[str, Any]:
+    """Return the keys of what a model computes beyond its shape, as far as known.
+
+    Blocks of llama and mixtral have SiLU, and weigh experts by a softmax over those
+    that are chosen.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no key says it; the text names the field.
+    """
+    details = model.details or Details()
+
+    def refuse(field: str, expected: object, got: object) -> InvalidPlanError:
+        return InvalidPlanError(
+            f"model: {field}: expected {expected}, got {got} in {model.name}; this "
+            f"export writes no other"
+        )
+
+    for name in details.others:
+        raise refuse(name, "a plain transformer", "another value")
+    if details.activation not in (None, "silu", "swish"):
+        raise refuse("activation", "silu", details.activation)
+    if details.router not in (None, Router()):
+        raise refuse("router", "a softmax over the chosen experts", "another one")
+    keys: dict[str, Any] = {}
+    if details.norm_epsilon is not None:
+        keys["normalization_layer_epsilon"] = details.norm_epsilon
+    rotary = details.rotary
+    if rotary is None:
+        return keys
+    whole = rotary.base == int(rotary.base)
+    keys["rope_max_timescale"] = int(rotary.base) if whole else rotary.base
+    if rotary.scaling == "llama3":
+        keys["rope_type"] = "llama3.1"
+    elif rotary.scaling == "linear":
+        keys["rope_linear_scaling_factor"] = rotary.factor
+    if _rotary(keys) != rotary.effective:
+        raise refuse("rotary positions", "those of Llama 2 or 3.1", "others")
+    return keys
+
+
+def _rotary(keys: Mapping[str, Any]) -> Rotary:
+    """Return the rotary positions of keys, of which others have their default."""
+    kind = str(keys.get("rope_type", "default"))
+    factor = keys.get("rope_linear_scaling_factor", 1.0)
+    rotary = Rotary(base=float(keys.get("rope_max_timescale", 10_000)))
+    if kind.startswith("llama3.1"):
+        scaled = keys.get("rope_use_scale", True)
+        return replace(rotary, **_LLAMA3) if scaled else rotary
+    if kind == "default" and factor != 1:
+        return replace(rotary, scaling="linear", factor=factor)
+    return replace(rotary, scaling="" if kind == "default" else kind)
 
 
 def _batch(run: Launch) -> dict[str, Any]:
@@ -208,7 +279,9 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     written = _read_model(config)
     launch = _read(config, world, written)
     length = length_of(launch)
-    check_shape(FILE, replace(model, max_sequence=length), written, length)
+    details = model.details and model.details.effective
+    model = replace(model, max_sequence=length, details=details)
+    check_shape(FILE, model, written, length)
     return launch, None
 
 
@@ -302,6 +375,10 @@ def _read_filled(
         if document.get(name) == none:
             del document[name]
     document["base_config"] = "base.yml"
+    for name, value in document.items():
+        key = TABLE.keys.get(name)
+        if key is not None and key.type in ("integer", "number"):
+            document[name] = _as_omegaconf(value)
     _check_policy(config)
     stages = prod(config.get(f"{x}_pipeline_parallelism") for x in _NETWORKS)
     if stages > 1:
@@ -312,6 +389,14 @@ def _read_filled(
     # Plans for MaxText have its schedule, also those of one stage.
     launch = replace(_read(config, world, model), schedule="gpipe")
     return launch, model, notes
+
+
+def _as_omegaconf(value: Any) -> Any:
+    """Return a number that OmegaConf reads as one, such as 1e-5 or 500_000."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    digits = value.replace("_", "")
+    return int(digits) if digits.isdigit() else float(digits)
 
 
 def _check_policy(config: KeyedFile) -> None:
@@ -483,4 +568,9 @@ def _read_model(config: KeyedFile) -> Architecture:
         towers=(Tower(runs=(run,), vocabulary=vocabulary),),
         head=Head(outputs=vocabulary, tied=config.get("logits_via_embedding")),
         max_sequence=config.get("max_target_length"),
+        details=Details(
+            rotary=_rotary({name: config.get(name) for name in _ROTARY}),
+            norm_epsilon=config.get("normalization_layer_epsilon"),
+            activation="silu",
+        ),
     )

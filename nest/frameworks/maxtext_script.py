@@ -76,27 +76,27 @@ def read_configuration(
             )
         document = document_of(config, name)
     lines, faults = {}, list[Fault]()
-    for word in start.keys:
-        key, equals, value = word.text.partition("=")
+    for token in start.keys:
+        key, equals, value = token.text.partition("=")
         if not equals:
             continue
-        lines[key] = word.line
+        lines[key] = token.line
         counts = (*TABLE.keys, *TABLE.unsupported, *TABLE.elsewhere)
-        if word.unknown and (key in counts or key not in TABLE.classed):
-            faults.append(_open_value(where, key, word))
+        if token.unknown and (key in counts or key not in TABLE.classed):
+            faults.append(_open_value(where, key, token))
             continue
-        with refusing(f"{where}:{word.line}: {key}", InvalidPlanError):
-            document[key] = parse_yaml("null" if word.unknown else value)
+        with refusing(f"{where}:{token.line}: {key}", InvalidPlanError):
+            document[key] = parse_yaml("null" if token.unknown else value)
     return Configuration(document, lines, tuple(faults))
 
 
-def _open_value(where: str, key: str, word: Word) -> Fault:
+def _open_value(where: str, key: str, token: Word) -> Fault:
     """Return the question about a value that the script does not state."""
-    variable = _VARIABLE.match(word.unknown)
+    variable = _VARIABLE.match(token.unknown)
     option, name = ("--set", variable[1]) if variable else ("--say", key)
     return Fault(
-        f"{where}:{word.line}: {key}: expected a value that the script states, got "
-        f"{word.unknown}; say it with {option} {name}=VALUE",
+        f"{where}:{token.line}: {key}: expected a value that the script states, got "
+        f"{token.unknown}; say it with {option} {name}=VALUE",
         subject=key,
         answers=(option, f"{name}=<VALUE>"),
     )
@@ -111,12 +111,12 @@ def _find_start(script: Script, where: str) -> _Start:
         If there is none, or several that differ.
     """
     starts: dict[tuple[str, ...], _Start] = {}
-    for command in script.commands:
-        if PurePath(command.words[0].text).name in PRINTING:
+    for _, tokens in script.commands:
+        if PurePath(tokens[0].text).name in PRINTING:
             continue
-        start = _start_of(command.words)
+        start = _start_of(tokens)
         if start is not None:
-            starts[tuple(word.text for word in (start.config, *start.keys))] = start
+            starts[tuple(token.text for token in (start.config, *start.keys))] = start
     if len(starts) == 1:
         return next(iter(starts.values()))
     lines = ", ".join(str(start.config.line) for start in starts.values())
@@ -127,21 +127,21 @@ def _find_start(script: Script, where: str) -> _Start:
     )
 
 
-def _start_of(words: Sequence[Word]) -> _Start | None:
+def _start_of(tokens: Sequence[Word]) -> _Start | None:
     """Return what a command starts MaxText with, if it does.
 
     Also a command in a text, which another program runs (``xpk … --command "…"``).
     """
-    several = [part for word in words for part in _parts(word)]
-    for index, word in enumerate(several[:-1]):
+    several = [inner for token in tokens for inner in _tokens_in(token)]
+    for index, token in enumerate(several[:-1]):
         config = several[index + 1]
         named = PurePath(config.text).suffix in (".yml", ".yaml")
-        if _TRAINER.fullmatch(word.text) and (named or config.unknown):
+        if _TRAINER.fullmatch(token.text) and (named or config.unknown):
             return _Start(config, tuple(several[index + 2 :]))
     return None
 
 
-def _parts(word: Word) -> Sequence[Word]:
-    """Return the words of a text that holds a command, or the word."""
-    is_command = " " in word.text and _TRAINER.search(word.text)
-    return words_in(word) if is_command else (word,)
+def _tokens_in(token: Word) -> Sequence[Word]:
+    """Return the words of a text that holds a command, or the token."""
+    is_command = " " in token.text and _TRAINER.search(token.text)
+    return words_in(token) if is_command else (token,)

@@ -276,6 +276,8 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     if job.get(_IMPORT):
         registered = _registered(job, lambda name: files.get(name, ""))
         length = launch.sequence_length
+        details = model.details and model.details.effective
+        model = replace(model, details=details)
         check_shape(torchtitan_shapes.FILE, model, registered, length)
     return launch, usual_groups(launch, devices)
 

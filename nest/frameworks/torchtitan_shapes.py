@@ -530,10 +530,7 @@ def _shown(value: Any) -> Any:
 def _other_details(
     built: Architecture, model: Architecture
 ) -> tuple[str, Any, Any] | None:
-    """Return the first difference beyond shapes, of what is known of a model.
-
-    Pairs of a rotation may be neighbors or halves: that orders weights otherwise.
-    """
+    """Return the first difference beyond shapes, of what is known of a model."""
     details, theirs = model.details, built.details
     if details is None or theirs is None:
         return None
@@ -541,13 +538,9 @@ def _other_details(
         return name, "a plain transformer", "another value"
     if details.activation not in (None, *_ACTIVATIONS):
         return "activation", " or ".join(_ACTIVATIONS), details.activation
-    rotary = details.rotary and replace(details.rotary, interleaved=False)
-    if rotary is not None and not rotary.scaling:
-        # What is scaled by nothing has no length before.
-        rotary = Rotary(base=rotary.base, fraction=rotary.fraction)
     for name, value in (
         ("norm_epsilon", details.norm_epsilon),
-        ("rotary", rotary),
+        ("rotary", details.effective.rotary),
         ("router", details.router),
     ):
         other = getattr(theirs, name)

@@ -311,12 +311,12 @@ class MaxTextRequest(LaunchFileRequest):
 
         text, path, variables = self.text, self.path, dict(self.variables)
         if is_script(text, path):
-            found = read_configuration(text, path, variables, self._read_named)
+            keys = read_configuration(text, path, variables, self._read_named)
         else:
             check_variables(variables, (), path)
-            found = configuration_of(text, path)
+            keys = configuration_of(text, path)
         launch, model, notes = read_foreign(
-            *(found, path, num_ranks, [*self.say]), *(self.architecture, self.ignore)
+            *(keys, path, num_ranks, [*self.say]), *(self.architecture, self.ignore)
         )
         # Of its mesh, data is outside the stages, and fsdp inside (mesh_axes).
         outside = launch.zero < 2 and launch.stages > 1

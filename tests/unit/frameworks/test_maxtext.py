@@ -17,9 +17,14 @@ from nest.frameworks.importing import Freedom, Site, build
 from nest.frameworks.launch import Settings, rank_map_of, usual_mesh
 from nest.frameworks.maxtext_script import is_script, read_configuration
 from nest.hardware import machine
+from nest.ir import Strategy
+from nest.models.choices import Request, choose
+from nest.models.graphs import build_problem
+from nest.models.hf import from_hf
 from nest.requests.launch_files import MaxTextRequest
-from tests.exports import small_model, small_problem, uniform_plans
+from tests.exports import small_model, small_plan, small_problem, uniform_plans
 from tests.unit.frameworks.test_launch_scripts import blocks
+from tests.unit.frameworks.test_megatron_details import LLAMA, LLAMA3
 
 FILE = """
 base_config: "base.yml"
@@ -139,6 +144,68 @@ def test_defaults_are_those_of_base_yml():
     base = yaml.safe_load(path.read_text())
     assert base.keys() - maxtext.TABLE.classed == set()
     assert {name: base[name] for name in maxtext._BASE} == maxtext._BASE
+
+
+def of_config(**more):
+    """Return the keys of an export of a small configuration."""
+    config = {**LLAMA, "num_hidden_layers": 8, **more}
+    model = replace(from_hf(config), name="small")
+    site = machine("dgx-h100")
+    request = Request(global_batch=64, sequence_length=64, micro_batches=(8,))
+    problem = build_problem(model, site, 16, choose(model, site, 16, request))
+    problem = for_target(problem, "maxtext")
+    plan = small_plan(problem, Strategy(dp=8), replicas=2)
+    text = export(problem, plan, "maxtext", Settings(model))["config.yml"]
+    return yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "keys"),
+    [
+        ({}, {"normalization_layer_epsilon": 1e-5, "rope_max_timescale": 10_000}),
+        ({"rms_norm_eps": 1e-6}, {"normalization_layer_epsilon": 1e-6}),
+        ({"rope_theta": 1e6}, {"rope_max_timescale": 1_000_000}),
+        ({"rope_scaling": {**LLAMA3, "factor": 8.0}}, {"rope_type": "llama3.1"}),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 4.0}},
+            {"rope_linear_scaling_factor": 4.0},
+        ),
+        ({"model_type": "ernie4_5"}, {"rope_max_timescale": 10_000}),
+    ],
+)
+def test_what_shapes_do_not_say_is_written(more, keys):
+    """The export reads it back, so it is what the configuration says."""
+    written = of_config(**more)
+    assert {name: written[name] for name in keys} == keys
+    assert "rope_type" in keys or "rope_type" not in written
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"rope_scaling": LLAMA3}, "rotary positions: expected those of Llama 2 or 3"),
+        ({"hidden_act": "gelu"}, "activation: expected silu, got gelu in small; this"),
+        (
+            {"model_type": "granite", "residual_multiplier": 0.22},
+            "residual_multiplier: expected a plain transformer",
+        ),
+    ],
+)
+def test_what_keys_cannot_say_is_refused(more, message):
+    with pytest.raises(InvalidPlanError, match=f"^model: {message}"):
+        of_config(**more)
+
+
+def test_numbers_are_read_as_omegaconf_does():
+    """In YAML 1.2 1e-6 and 8_192 are texts."""
+    shape = FILE.replace("model_name: llama3-8b", "normalization_layer_epsilon: 1e-6")
+    launch, model, _ = read(shape.replace(": 8192", ": 8_192"))
+    assert launch.sequence_length == 8192
+    assert model.details.norm_epsilon == 1e-6
+    scaled = f"{shape}rope_type: llama3.1\n"
+    assert read(scaled)[1].details.rotary.factor == 8
+    unscaled = read(f"{scaled}rope_use_scale: false\n")[1]
+    assert unscaled.details.rotary == model.details.rotary
 
 
 SCRIPT = """

@@ -59,6 +59,15 @@ def test_shapes_there_and_back(name: str) -> None:
     assert module_text(replace(there, name=name), LENGTH, 1) == text
 
 
+def test_the_order_of_pairs_is_no_other_model() -> None:
+    config = {**LLAMA, "model_type": "ernie4_5", "tie_word_embeddings": False}
+    model = from_hf(config)
+    assert model.details is not None
+    assert model.details.rotary is not None
+    assert model.details.rotary.interleaved
+    assert read_back(model).details.rotary == model.details.rotary.effective
+
+
 def test_all_other_models_of_the_zoo_are_refused_by_name() -> None:
     for model in ARCHITECTURES:
         if model.name not in BUILT:
