@@ -61,9 +61,22 @@ FLAVORS = {
     "llama3-8b": "llama3/8B",
     "llama3-70b": "llama3/70B",
     "llama3-405b": "llama3/405B",
+    "qwen3-0.6b": "qwen3/0.6B",
+    "qwen3-1.7b": "qwen3/1.7B",
+    "qwen3-4b": "qwen3/4B",
+    "qwen3-8b": "qwen3/8B",
+    "qwen3-14b": "qwen3/14B",
+    "qwen3-32b": "qwen3/32B",
     "qwen3-30b-a3b": "qwen3/30B-A3B",
     "qwen3-235b-a22b": "qwen3/235B-A22B",
     "deepseek-v3": "deepseek_v3/671B",
+}
+#: Flavors of the same shape as a model, but with other numbers beside, and older ones.
+_ALIKE = {
+    "deepseek_v3/16B": "deepseek-v2-lite",
+    "llama2/7B": "llama2-7b",
+    "llama2/13B": "llama2-13b",
+    "llama2/70B": "llama2-70b",
 }
 _RESHARD = {2: "never", 3: "always"}
 _SCHEDULES: dict[tuple[Schedule | Literal["any"], bool], str] = {
@@ -473,7 +486,7 @@ def _read_renewed(
 
 def _named_model(job: KeyedFile, read_file: Callable[[str], str]) -> Architecture:
     """Return the model that a file names, or that a module of nest registers."""
-    models = {flavor: name for name, flavor in FLAVORS.items()}
+    models = _ALIKE | {flavor: name for name, flavor in FLAVORS.items()}
     flavor = f"{job.get('model.name')}/{job.get('model.flavor')}"
     if flavor in models:
         return architecture(models[flavor])

@@ -76,6 +76,7 @@ def test_a_shape_and_the_command_line_are_read():
          "product with weights again: --say remat_policy=none$"),
         ("remat_policy: custom", "the closest is full, as it computes large products"),
         ("remat_policy: minimal_offloaded", "the closest is full, .* no offloading"),
+        ("scale: 3", "scale: expected 1, got 3; name the model with model_name or"),
         ("remat_policy: minimul", "run.yml:8: remat_policy: expected one of none,"),
         ("optimizer_memory_host_offload: true", "plans know no offloading"),
         ("opt_type: sgd", 'expected "adamw" or "adam_pax", got "sgd"; plans keep'),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.megatron_model import comparable
-from nest.frameworks.torchtitan import job_file
+from nest.frameworks.torchtitan import job_file, read_foreign
 from nest.frameworks.torchtitan_shapes import (
     FILE,
     TransformerModelArgs,
@@ -169,3 +169,20 @@ def test_parts_of_many_layers_are_read() -> None:
     assert len(part) == 126
     with pytest.raises(InvalidPlanError, match="at most 100 dots"):
         job_file(text.replace(", ", ","), "job.toml")
+
+
+@pytest.mark.parametrize(
+    ("flavor", "name"),
+    [
+        ("deepseek_v3/16B", "deepseek-v2-lite"),
+        ("llama2/13B", "llama2-13b"),
+        ("qwen3/0.6B", "qwen3-0.6b"),
+    ],
+)
+def test_flavors_of_the_zoo_are_read(flavor: str, name: str) -> None:
+    family, _, size = flavor.partition("/")
+    text = (
+        f'[model]\nname = "{family}"\nflavor = "{size}"\n'
+        "[checkpoint]\ninitial_load_dequantize = true\n"
+    )
+    assert read_foreign(text, "job.toml", 8).model == architecture(name)
