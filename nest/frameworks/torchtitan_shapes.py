@@ -175,7 +175,7 @@ def module_text(model: Architecture, sequence_length: int, stages: int) -> str:
     if stages > 1 and model.head.tied:
         raise InvalidPlanError(
             f"stages: expected 1, as torchtitan ties embedding and head on one stage, "
-            f"got {stages} for {model.name}; choose another plan"
+            f"got {stages} for {model.name}; choose another plan, as --pin pp=1 does"
         )
     args = arguments_of(model, sequence_length)
     package = _package_of(args)
