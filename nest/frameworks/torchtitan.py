@@ -56,6 +56,9 @@ _COUNT = "pipeline_parallel_microbatches"
 #: Bytes per weight: fp32 weights, of which layers count 2, and Adam.
 STATE_BYTES, GRADIENT_BYTES = 10, 4
 
+#: The same where ``training.dtype`` is bfloat16: Adam keeps its moments in it, too.
+_WHOLE_BF16 = 4, 2
+
 #: What torchtitan calls models.
 FLAVORS = {
     "llama3-8b": "llama3/8B",
@@ -367,6 +370,7 @@ def read_job(
     ep, etp = _expert_degree(job, tp, shard * cp)
     chunks, virtual = _chunks(job, layers, stages)
     samples, batch = _batch(job, stages, replicas * ranks)
+    state_bytes, gradient_bytes = _bytes_per_weight(job)
     policy = job.get("parallelism.fsdp_reshard_after_forward")
     if policy == "default":
         policy = "never" if stages > 1 else "always"
@@ -388,8 +392,8 @@ def read_job(
         overlap=("tp",) if _asynchronous(job, tp) else (),
         sequence_parallel=tp > 1,
         dtype=_dtype(job),
-        gradient_bytes=GRADIENT_BYTES,
-        state_bytes=STATE_BYTES,
+        gradient_bytes=gradient_bytes,
+        state_bytes=state_bytes,
     )
     reason = why_not_data(launch)
     if reason is not None:
@@ -806,6 +810,17 @@ def _asynchronous(job: KeyedFile, tp: int) -> bool:
             "compile.enable", "true with asynchronous tensor parallelism", "false"
         )
     return enabled and tp > 1
+
+
+def _bytes_per_weight(job: KeyedFile) -> tuple[int, int]:
+    """Return the bytes of optimizer state, and of a gradient.
+
+    Plans keep gradients as they reduce them.
+    """
+    dtype, path = job.get("training.dtype"), "training.mixed_precision_reduce"
+    if job.get(path) != dtype:
+        raise job.refuse(path, f"{dtype} as training.dtype", repr(job.get(path)))
+    return _WHOLE_BF16 if dtype == "bfloat16" else (STATE_BYTES, GRADIENT_BYTES)
 
 
 def _dtype(job: KeyedFile) -> str:

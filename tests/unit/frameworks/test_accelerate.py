@@ -159,9 +159,7 @@ def test_precisions_of_deepspeed():
     with pytest.raises(InvalidPlanError, match=message):
         read(text, files=files)
     said = (*SAID, ("bf16", "true"))
-    with pytest.raises(
-        InvalidPlanError, match="or pass --ignore made_up if it"
-    ):
+    with pytest.raises(InvalidPlanError, match="or pass --ignore made_up if it"):
         read(text, said, files)
     launch, _ = read(text, said, files, ignore=["made_up"])
     assert launch.dtype == "bf16"

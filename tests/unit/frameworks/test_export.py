@@ -426,7 +426,7 @@ BROKEN = [
     ("titan", "job.toml", '"always"', '"never"',
      "export: zero: expected 3, got 2"),
     ("titan", "job.toml", 'dtype = "float32"', 'dtype = "bfloat16"',
-     "training.dtype: expected one of float32"),
+     "mixed_precision_reduce: expected bfloat16 as training.dtype"),
     ("titan", "job.toml", "shard_degree = 2", "shard_degree = 0",
      "data_parallel_shard_degree: expected degrees whose product"),
     # * experts over ranks that they do not divide

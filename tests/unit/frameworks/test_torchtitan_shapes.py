@@ -186,3 +186,16 @@ def test_flavors_of_the_zoo_are_read(flavor: str, name: str) -> None:
         "[checkpoint]\ninitial_load_dequantize = true\n"
     )
     assert read_foreign(text, "job.toml", 8).model == architecture(name)
+
+
+def test_files_that_keep_all_in_bf16_are_read() -> None:
+    """2 bytes of a weight and of its gradient, and two moments of 2."""
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n'
+        '[training]\ndtype = "bfloat16"\nmixed_precision_reduce = "bfloat16"\n'
+    )
+    launch = read_foreign(text, "job.toml", 8).launch
+    assert (launch.state_bytes, launch.gradient_bytes) == (4, 2)
+    message = "reduce: expected bfloat16 as training.dtype, got 'float32'; correct it"
+    with pytest.raises(InvalidPlanError, match=message):
+        read_foreign(text.rpartition("mixed")[0], "job.toml", 8)
