@@ -135,5 +135,10 @@ def test_a_few_plans_come_back(target, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("target", FILES)
 def test_random_plans_come_back(target, tmp_path, monkeypatch):
+    """100 plans of each target, or 1,000 with ``HYPOTHESIS_PROFILE=full``.
+
+    ``HYPOTHESIS_PROFILE=full pytest tests/properties/test_exports_there_and_back.py``
+    ran to the end on 28 November 2026: all of 5 * 1,000 plans came back.
+    """
     num_plans = 1000 if PROFILE == "full" else 100
     check_random(target, Random(f"{target} 37"), num_plans, tmp_path, monkeypatch)
