@@ -523,6 +523,14 @@ def _check_split(
     )
 
 
+#: What a command line says in place of PyTorch's FSDP2, which shards as ZeRO 3 does.
+_AS_MEGATRON_FSDP = (
+    *("--ignore", "use-torch-fsdp2", "--say", "use-megatron-fsdp="),
+    *("--say", f"data-parallel-sharding-strategy={_SHARDING[3]}"),
+    *("--say", "ckpt-format=fsdp_dtensor"),
+)
+
+
 def _zero(
     arguments: Arguments, data: int, cp: int, expert_ranks: int
 ) -> tuple[int, int]:
@@ -551,13 +559,14 @@ def _zero(
             "fsdp_dtensor with --use-megatron-fsdp",
             checkpoint or "none",
         )
-    arguments.check(
-        not arguments.has("--use-torch-fsdp2"),
-        "--use-torch-fsdp2",
-        "--use-megatron-fsdp or --use-distributed-optimizer",
-        "another implementation",
-        "it is not read",
-    )
+    if arguments.has("--use-torch-fsdp2"):
+        raise arguments.refuse(
+            "--use-torch-fsdp2",
+            "--use-megatron-fsdp or --use-distributed-optimizer",
+            "another implementation",
+            "it is not read",
+            _AS_MEGATRON_FSDP,
+        )
     instances = arguments.count(_INSTANCES)
     arguments.check(
         instances == 1 or zero > 0,
@@ -788,7 +797,8 @@ def chunks_of(
         for end in ("loss", "embedding")
     )
     if layout is not None:
-        other = next((x for x in _SPLITS if x in arguments.options), None)
+        others = (x for x in _SPLITS if x in arguments.options and x != _VIRTUAL)
+        other = next(others, None)
         arguments.check(
             other is None,
             _LAYOUT,
@@ -796,7 +806,10 @@ def chunks_of(
             f"{arguments.location(other or '')} too",
             "remove one",
         )
-        return _read_layout(arguments, layout, layers, modules, stages)
+        chunks, count = _read_layout(arguments, layout, layers, modules, stages)
+        expected = f"{count}, as many as the layout has"
+        arguments.check(virtual in (None, count), _VIRTUAL, expected, virtual)
+        return chunks, count
     counts = _counts(arguments, layers + loss + embedding, stages, first, last)
     if each is not None:
         arguments.check(

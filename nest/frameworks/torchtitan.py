@@ -89,6 +89,7 @@ _LOCAL_BATCH = "training.local_batch_size"
 _GLOBAL_BATCH = "training.global_batch_size"
 _CHECKPOINTING = "activation_checkpoint.mode"
 _OPTION = "activation_checkpoint.selective_ac_option"
+_BY_OPERATOR = "op"
 #: What FSDP overlaps by itself, which no key says, and how a comment of an
 #: export says what of it the plan was priced with.
 _BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
@@ -161,6 +162,8 @@ def write(
         },
         "activation_checkpoint": {"mode": run.recompute},
     }
+    if run.recompute == "selective":
+        values["activation_checkpoint"]["selective_ac_option"] = _BY_OPERATOR
     split, files = values["parallelism"], dict[str, str]()
     if run.zero:
         split["fsdp_reshard_after_forward"] = _RESHARD[run.zero]
@@ -228,8 +231,9 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     job = job_file(files[FILE], FILE)
     job.check_written()
     launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
-    if launch.recompute == "selective":
-        raise job.refuse(_CHECKPOINTING, "one of none, full", "'selective'")
+    option = job.get(_OPTION)
+    if launch.recompute == "selective" and option != _BY_OPERATOR:
+        raise job.refuse(_OPTION, repr(_BY_OPERATOR), repr(option))
     return launch, usual_groups(launch, devices)
 
 
@@ -451,7 +455,7 @@ def _recompute(job: KeyedFile) -> Recompute:
     """
     mode: Recompute = job.get(_CHECKPOINTING)
     option = job.get(_OPTION)
-    if mode != "selective" or option in ("op", "2"):
+    if mode != "selective" or option in (_BY_OPERATOR, "2"):
         return mode
     if option in ("0", "1"):
         return "full"
@@ -464,16 +468,13 @@ def _recompute(job: KeyedFile) -> Recompute:
 
 
 def _checkpointing_note(job: KeyedFile, launch: Launch) -> tuple[str, ...]:
-    """Return the note about selective checkpointing, if there is any."""
-    if launch.recompute != "selective":
+    """Return the note about a choice that is not that of the file, if there is any."""
+    if launch.recompute != "selective" or job.get(_OPTION) == _BY_OPERATOR:
         return ()
-    what = "it keeps what attention and every other product of a layer yield"
-    if job.get(_OPTION) != "op":
-        what = (
-            f"the file checkpoints every second layer whole, in place of which {what}"
-        )
     return (
-        f"{job.where}: selective checkpointing is the nearest choice of plans: {what}; "
+        f"{job.where}: the file checkpoints every second layer whole; the nearest "
+        f"choice of plans keeps what attention and every other product of a layer "
+        f"yield; "
         f"--say {_CHECKPOINTING}=full or none gives another",
     )
 

@@ -29,6 +29,8 @@ class Rotary(Struct, frozen=True, kw_only=True):
         Factors of ``llama3``.
     beta_fast, beta_slow, mscale, mscale_all
         Of ``yarn`` (Peng et al. 2023, arXiv 2309.00071).
+    rounded
+        Whether the range that ``yarn`` blends ends at whole dimensions.
     """
 
     base: float = 10_000.0
@@ -43,6 +45,7 @@ class Rotary(Struct, frozen=True, kw_only=True):
     beta_slow: float = 1.0
     mscale: float = 1.0
     mscale_all: float = 0.0
+    rounded: bool = True
 
 
 class Router(Struct, frozen=True, kw_only=True):

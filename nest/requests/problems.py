@@ -284,6 +284,7 @@ class JobRequest(Request, group="Model, cluster and job"):
                     self._stated_facts(target),
                     calibration.software.overlap if calibration else None,
                 )
+                choices = software.with_buckets(choices, model.parameters)
                 machines = software.on(machines)
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
@@ -293,7 +294,7 @@ class JobRequest(Request, group="Model, cluster and job"):
             priced = [(change(site), count) for site, count in machines]
         problem = build_on(model, priced, choices, network)
         if software is not None:
-            problem = structs.replace(problem, software=software.entry)
+            problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
             problem = resting_on(problem, calibration, machines, calibration_path)
         problem = self._on_network(problem)

@@ -81,6 +81,8 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 
     def default_notes(self, restricted: Restricted) -> str:
         """Return :func:`defaults_of` the problem; empty for PROBLEM."""
+        from nest.validation.software import meant_software
+
         if self.model is None:
             return ""
         from nest.hardware import find_cluster
@@ -94,7 +96,8 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
-
+        if question := meant_software(self.software or ""):
+            notes += f", software not known (--software {self.software!r}: {question})"
         _, missing = self.node_sizes(restricted.whole)
         if missing:
             sizes = " or ".join(map(str, sorted(missing)))

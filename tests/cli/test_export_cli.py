@@ -452,6 +452,8 @@ def test_a_file_runs_with_the_kernels_of_its_software(cli: Cli) -> None:
     assert times_ns["eager"] == predicted.verdict.step_time_ns
     assert times_ns["said"] == times_ns["file"] == times_ns["named"]
     assert times_ns["named"] < times_ns["eager"]
+    cli.succeeds(f"{read} p.json --software tochtitan")
+    assert "'tochtitan' is not known, did you mean 'torchtitan'?" in cli.err
     said = cli.refuses(f"{read} p.json --software NeMo")
     assert said.startswith("--software: expected one that runs plans for torchtitan")
 

@@ -18,7 +18,7 @@ from nest.frameworks.torchtitan import FLAVORS
 from nest.models.hf import from_hf
 from nest.models.zoo import architecture
 from tests.packages import parsers
-from tests.unit.frameworks.test_megatron_details import LENGTH, expressible
+from tests.unit.frameworks.test_megatron_details import LENGTH, LLAMA, LONG, expressible
 
 pytestmark = [
     pytest.mark.packages,
@@ -84,6 +84,20 @@ def test_megatron_builds_the_model_of_the_configuration(family, tmp_path):
         assert same, (name, got, value)
     built = parsers.megatron_model(args)
     assert sum(p.numel() for p in built.parameters()) == model.parameters
+
+
+def test_megatron_scales_positions_by_yarn(tmp_path):
+    """Its parser and its model have what the configuration says."""
+    model = from_hf({**LLAMA, "rope_scaling": {**LONG, "beta_fast": 16}})
+    run = [("--micro-batch-size", (1,)), ("--global-batch-size", (1,)), ("--bf16", ())]
+    text = array("yarn", [*model_flags(model, LENGTH), *run])
+    (tmp_path / "args.sh").write_text(text)
+    built = parsers.megatron_model(parsers.megatron(tmp_path, 1)).rotary_pos_emb
+    assert built.scaling_factor == 4
+    assert built.original_max_position_embeddings == 32768
+    assert (built.beta_fast, built.beta_slow) == (16, 1)
+    assert (built.mscale, built.mscale_all_dim) == (1, 0)
+    assert built.correction_range_round_to_int
 
 
 def test_enough_families_are_built():

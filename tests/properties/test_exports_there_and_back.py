@@ -91,9 +91,6 @@ def read_back(target: str, folder: Path, experts: int) -> tuple[Problem, Plan]:
 def as_stated(target: str, problem: Problem, plan: Plan) -> Launch:
     """Return what every reader can tell of a plan."""
     launch = as_run(launch_of(problem, plan, placement_of(problem.graph)))
-    if target == "deepspeed" and launch.stages > 1 and launch.dp > 1:
-        # Its optimizer for bf16 shards states although the stage is 0.
-        launch = replace(launch, zero=max(1, launch.zero))
     return replace(launch, overlap=())
 
 
