@@ -277,7 +277,8 @@ class Graph:
     def lines(self, kind, groups):
         """Return what all algorithms take but those chosen by size."""
         result = self.flat(kind, groups)
-        if kind == "all-to-all" and self.units:
+        if (kind == "all-to-all" and self.units
+                and max(len(x) for x, _ in groups) <= 512):
             result.append(self.line([self.relayed(*x) for x in groups]))
         if kind != "all-to-all":
             halves = self.torus(groups)

@@ -712,6 +712,8 @@ def _precision(arguments: Arguments) -> dict[str, Any]:
     arguments.check(
         half or brain, "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
     )
+    # Megatron sums those in bf16 in fp32, unless the optimizer keeps them in bf16.
+    narrow = narrow or arguments.text("--main-grads-dtype") == "bf16"
     gradient_bytes = 4 if wide or (brain and not narrow) else 2
     return {
         "dtype": "fp8" if eight else "fp16" if half else "bf16",
@@ -754,7 +756,7 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
         "--main-grads-dtype",
         "fp32 with gradients that are reduced in fp32",
         "bf16",
-        "add --grad-reduce-in-bf16 or remove it",
+        "remove one of them",
     )
     return 4 + _MOMENTS[name] if name != "adam" else sum(bytes_of.values())
 

@@ -6,7 +6,7 @@ rotary positions is 10,000 by default, and the epsilon of norms 1e-5.
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, isfinite
 
 from msgspec.structs import replace
 
@@ -188,9 +188,10 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         arguments.used.add(name)
         option = arguments.options.get(name)
         try:
-            return float(option.values[0].text) if option else default
+            value = float(option.values[0].text) if option else default
         except (IndexError, ValueError):
             return default
+        return value if isfinite(value) else default
 
     def has_option(name: str) -> bool:
         arguments.used.add(name)

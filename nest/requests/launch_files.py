@@ -303,26 +303,42 @@ class TorchtitanRequest(LaunchFileRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxTextRequest(LaunchFileRequest):
-    """A configuration of MaxText."""
+    """A configuration of MaxText, or a script that starts it."""
 
     FRAMEWORK: ClassVar[str] = "maxtext"
 
+    variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
     ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
-        """Return what a configuration says."""
-        from nest.frameworks.maxtext import read_foreign
+        """Return what a configuration or a script says."""
+        from nest.frameworks.maxtext import configuration_of, read_foreign
+        from nest.frameworks.maxtext_script import is_script, read_configuration
+        from nest.frameworks.scripts import check_variables
 
+        text, path, variables = self.text, self.path, dict(self.variables)
+        if is_script(text, path):
+            keys = read_configuration(text, path, variables, self._read_named)
+        else:
+            check_variables(variables, (), path)
+            keys = configuration_of(text, path)
         launch, model, notes = read_foreign(
-            *(self.text, self.path, num_ranks, [*self.say]),
-            *(self.architecture, self.ignore),
+            *(keys, path, num_ranks, [*self.say]), *(self.architecture, self.ignore)
         )
         # Of its mesh, data is outside the stages, and fsdp inside (mesh_axes).
         outside = launch.zero < 2 and launch.stages > 1
         return LaunchReading(
             launch, model, notes, outside, target="maxtext", plan_order=not outside
         )
+
+    def _read_named(self, name: str) -> str | None:
+        """Return the text of a file that the script names, from there or beside it."""
+        folder = Path(self.path).parent
+        for path in (folder / name, folder / Path(name).name, Path(name)):
+            if path.is_file():
+                return read_text(str(path))
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,14 +81,13 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
 
     def default_notes(self, restricted: Restricted) -> str:
         """Return :func:`defaults_of` the problem; empty for PROBLEM."""
-        from nest.validation.software import meant_software
-
         if self.model is None:
             return ""
         from nest.hardware import find_cluster
         from nest.hardware.links import reached_fraction
         from nest.models.named import load_model
         from nest.requests.networks import is_generated
+        from nest.validation.software import meant_software
 
         pins = restricted.pins
         notes = defaults_of(

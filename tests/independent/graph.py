@@ -426,7 +426,7 @@ def offered(
         return {}
     whole = [(ranks, Fraction(1)) for ranks in lists]
     lines: dict[str, Line | None] = dict(flat(wires, kind, whole))
-    if kind == "all-to-all" and wires.units:
+    if kind == "all-to-all" and wires.units and max(map(len, lists)) <= 512:
         lines["pxn"] = half(wires, pxn, whole)
     if kind != "all-to-all":
         if wires.units:

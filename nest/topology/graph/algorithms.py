@@ -220,6 +220,10 @@ def _direct(routes: Routes, batch: Batch) -> list[Phase]:
     return [Phase(latency_fs, pairs=(pairs,))]
 
 
+#: Number of ranks in a group that sends through the own node, at most.
+MAX_RELAYED = 512
+
+
 def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:
     """Return an all-to-all that crosses between ranks at the same place of units.
 
@@ -238,9 +242,8 @@ def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:
     )
     relay[same] = np.broadcast_to(np.arange(n), (n, n))[same]
     here, there = np.indices((n, n))
-    counts = np.zeros((n, n))
-    np.add.at(counts, (here, relay), 1)
-    np.add.at(counts, (relay, there), 1)
+    hops = np.concatenate([here * n + relay, relay * n + there])
+    counts = np.bincount(hops.ravel(), minlength=n * n).reshape(n, n)
     np.fill_diagonal(counts, 0)
     sources, targets = np.nonzero(counts)
     flows = Flows.of(
@@ -533,8 +536,9 @@ def algorithms(
         by_units = _by_units(batches, positions.units)
         rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
-        relayed = together([_pxn(routes, *some)] for some in by_units)
-        offers["pxn"] = {"all-to-all": (line_of(routes, relayed),)}
+        if all(batch.size <= MAX_RELAYED for batch in batches):
+            relayed = together([_pxn(routes, *some)] for some in by_units)
+            offers["pxn"] = {"all-to-all": (line_of(routes, relayed),)}
         levels = _hierarchical(routes, by_units)
         if levels is not None:
             offers["hierarchical"] = levels

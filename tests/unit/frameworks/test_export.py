@@ -427,7 +427,7 @@ BROKEN = [
     ("titan", "job.toml", '"always"', '"never"',
      "export: zero: expected 3, got 2"),
     ("titan", "job.toml", 'dtype = "float32"', 'dtype = "bfloat16"',
-     "training.dtype: expected one of float32"),
+     "mixed_precision_reduce: expected bfloat16 as training.dtype"),
     ("titan", "job.toml", "shard_degree = 2", "shard_degree = 0",
      "data_parallel_shard_degree: expected degrees whose product"),
     # * experts over ranks that they do not divide
@@ -933,13 +933,42 @@ def test_torchtitan_checkpoints_by_operator():
         export(problem, small_plan(problem, strategy), "torchtitan", settings())
 
 
-def test_torchtitan_asks_what_it_calls_the_model():
+def test_torchtitan_gets_shapes_that_it_has_not():
+    """A module registers the model, and is read back with the job file."""
     problem = problem_for("torchtitan")
     plan = small_plan(problem, Strategy(dp=4, zero=3))
-    with pytest.raises(
-        InvalidOptionError, match=r"--flavor: expected torch.* add it to nest export$"
+    own = Settings(model=small_model())
+    files = export(problem, plan, "torchtitan", own)
+    assert 'name = "nest"\nflavor = "small"' in files["job.toml"]
+    assert 'custom_import = "nest_model"' in files["job.toml"]
+    there, _ = as_run_by(problem, "torchtitan")
+    launch = launch_of(there, plan, placement_of(there.graph))
+    module = target_of("torchtitan")
+    for name, old, new, message in (
+        ("nest_model.py", "dim=256", "dim=512", "nest_model.py: expected the shape of"),
+        ("nest_model.py", "multiple_of=512", "multiple_of=513", "the shape of small"),
+        ("job.toml", 'name = "nest"', 'name = "llama3"', "model.name: expected 'nest'"),
+        ("job.toml", '"small"', '"large"', "with a flavor 'large', got another one"),
     ):
-        export(problem, plan, "torchtitan", Settings(model=small_model()))
+        assert old in files[name]
+        broken = files | {name: files[name].replace(old, new)}
+        with pytest.raises(InvalidPlanError, match=message):
+            check(there, plan, launch, small_model(), module, broken)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "message"),
+    [
+        ("8B", "name and flavor of small, such as llama3/8B, got '8B'; correct it"),
+        ("qwen3/8B", "that torchtitan runs on several stages, got qwen3/8B; leave"),
+        ("deepseek_v3/16B", "runs with context parallelism, got deepseek_v3/16B"),
+    ],
+)
+def test_flavors_that_cannot_run_are_refused(flavor, message):
+    problem = problem_for("torchtitan")
+    plan = small_plan(problem, Strategy(dp=2, cp=2, zero=3), (4, 4))
+    with pytest.raises(InvalidOptionError, match=f"--flavor: expected .*{message}"):
+        export(problem, plan, "torchtitan", Settings(small_model(), flavor=flavor))
 
 
 def test_branches_and_foreign_names_are_refused():

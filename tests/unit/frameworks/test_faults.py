@@ -392,7 +392,8 @@ def test_a_configuration_of_maxtext_names_all_faults():
         "model_name: llama3-8b\nper_device_batch_size: 2\nmax_target_length: four\n"
         "made_up: 1\nremat_policy: half\n"
     )
-    assert subjects(maxtext.read_foreign, text, "run.yml", 16) == [
+    found = maxtext.configuration_of(text, "run.yml")
+    assert subjects(maxtext.read_foreign, found, "run.yml", 16) == [
         "made_up",
         "max_target_length",
         "remat_policy",

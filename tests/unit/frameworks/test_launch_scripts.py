@@ -898,7 +898,7 @@ def test_torchtitan_computes_in_no_16_bit_floats_but_bf16():
 def test_torchtitan_refuses_what_is_no_flavor(flavor):
     with pytest.raises(
         InvalidOptionError,
-        match=re.escape(f"such as llama3/8B, got {flavor!r}; add it to nest"),
+        match=re.escape(f"such as llama3/8B, got {flavor!r}; correct it"),
     ):
         titan_file(flavor)
 

@@ -116,6 +116,8 @@ def test_scripts_with_a_configuration_say_what_to_import():
          "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", 5, 4),
         ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
          "--grad-reduce-in-bf16", 12, 2),
+        # Gradients that are kept in bf16 are summed so.
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16", 12, 2),
     ],
 )  # fmt: skip
 def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
@@ -152,7 +154,8 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
          "--use-precision-aware-optimizer and Adam, got bf16"),
         ("--use-precision-aware-optimizer --exp-avg-dtype fp64",
          "--exp-avg-dtype: expected one of fp32, fp16, bf16, fp8, got 'fp64'"),
-        ("--use-precision-aware-optimizer --main-grads-dtype bf16",
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
+         "--accumulate-allreduce-grads-in-fp32",
          "--main-grads-dtype: expected fp32 with gradients that are reduced"),
         ("--optimizer-cpu-offload", "run.sh:17: --optimizer-cpu-offload: "
          "expected no such argument, got it; plans know no offloading"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import isclose, log
 from typing import Any
 
 import pytest
@@ -212,9 +213,21 @@ def test_scaled_positions_are_read_back() -> None:
         assert model.details is not None
         assert written.details is not None
         assert written.details.rotary == model.details.rotary
+        # 1.25 is 1 + 0.1 mscale ln(4).
+        mscale = 0.25 / (0.1 * log(4)) if "attention_factor" in stated else 1.0
+        assert isclose(written.details.rotary.mscale, mscale)
     unstated = {"rope_type": "yarn", "factor": 2.0}
     config = {**LLAMA, "max_position_embeddings": 128, "rope_scaling": unstated}
     assert "--yarn-original-max-position-embeddings 128" in words(config)
+
+
+def test_endless_numbers_count_as_none() -> None:
+    model = from_hf({**LLAMA, "rope_scaling": LONG})
+    text = array("none", model_flags(model, LENGTH)).replace("32768", "inf")
+    written, _ = read_model(read_array(text, "args.sh"), "read")
+    assert written.details is not None
+    assert written.details.rotary is not None
+    assert written.details.rotary.original_length == 4096
 
 
 def shape_flags(model: Architecture) -> list[Any]:

@@ -210,6 +210,16 @@ def test_ranks_of_a_large_node_use_the_rails_of_a_small_one():
     assert times == pytest.approx({"direct": 30 + 400, "pxn": 20 + 200})
 
 
+def test_large_groups_send_directly():
+    """513 ranks on one node do not pass anything on."""
+    names = [str(i) for i in range(513)]
+    links = [(name, "s", 5, 1e9) for name in names]
+    node = (dict.fromkeys(names, "node"),)
+    network = GraphNetwork(make_graph(names, links, units=node))
+    for size, offered in ((512, ["direct", "pxn"]), (513, ["direct"])):
+        assert [*network.offered_ns("all-to-all", [range(size)], 100)] == offered
+
+
 def test_groups_of_different_shapes_go_through_their_levels_together():
     """0 1 2 3 have two levels, 4 5 one, all on leaves of 2 of a larger clos.
 
