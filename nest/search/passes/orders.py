@@ -169,7 +169,7 @@ class _OrdersSearch:
         """The candidate that the best plan is, whatever its order."""
         if self.plan is None:
             return None
-        return self._candidates.get(_without_order(self.plan))
+        return self._candidates.get(without_order(self.plan))
 
     def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -199,7 +199,7 @@ class _OrdersSearch:
         form is none. Where time is limited, plans of a list are tried under each of
         its schedules before any of them is bounded.
         """
-        problems = dict(_named(self.problem))
+        problems = dict(named_problems(self.problem))
         infeasible: set[str] = set()
         is_limited = self.task.deadline.remaining_s is not None
         share, leading_share = TRIED_SHARE, LISTED_LEADING_SHARE
@@ -231,7 +231,7 @@ class _OrdersSearch:
 
     def _search_first(self) -> None:
         """Search the first schedule for longer, as no plan of any was found in time."""
-        for name, problem in itertools.islice(_named(self.problem), 1):
+        for name, problem in itertools.islice(named_problems(self.problem), 1):
             self._search_one(name, problem, self._share(LATE_SHARE), False)
 
     def _search_leanest(self) -> int:
@@ -334,6 +334,13 @@ class _OrdersSearch:
             steps[ANY_ORDER, self.plan.virtual_stages] = self.best
         return steps
 
+    def ordered(self, plan: Plan) -> Plan | None:
+        """Return what :func:`ordered_plan` does."""
+        candidate = self._candidate(plan)
+        if candidate is not None and candidate.floor < self.best:
+            self._order(candidate)
+        return self.plan
+
     def _run_named(
         self, plan: Plan, names: Collection[str], steps: dict[tuple[str, int], int]
     ) -> int:
@@ -428,7 +435,7 @@ class _OrdersSearch:
 
     def _candidate(self, plan: Plan) -> OrderedPlan | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
-        plan = _without_order(plan)
+        plan = without_order(plan)
         if plan in self._candidates or self._is_long(plan):
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
@@ -549,7 +556,15 @@ def look_at_orders(
     return _OrdersSearch(task).look(plan, names)
 
 
-def _without_order(plan: Plan) -> Plan:
+def ordered_plan(task: SearchTask, plan: Plan) -> Plan | None:
+    """Return a plan with an order of its own, by list scheduling.
+
+    ``None`` if it is not faster than the task's ``upper``, or does not fit.
+    """
+    return _OrdersSearch(task).ordered(plan)
+
+
+def without_order(plan: Plan) -> Plan:
     """Return a plan without its order and where it comes from."""
     return with_fields(plan, order=None, problem_hash=None, solver=None)
 
@@ -560,7 +575,7 @@ def with_order(plan: Plan, order: ListOrder) -> Plan:
     return with_fields(plan, order=lists)
 
 
-def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def named_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield a problem with each schedule that plans may name.
 
     Without the choices that the schedule cannot have.
@@ -572,7 +587,7 @@ def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _task_of(task: SearchTask, problem: Problem, deadline: Deadline) -> SearchTask:
-    """Return the task of one of :func:`_named`."""
+    """Return the task of one of :func:`named_problems`."""
     model = CostModel(problem, task.model.network)
     return SearchTask(model, task.sets, deadline, options=task.options)
 
