@@ -22,6 +22,7 @@ from nest.search.frontier import layer_least, levels
 from nest.search.frontier import layers as layer_frontier
 from nest.search.frontier.layers import LayerFrontierSearch
 from nest.search.frontier.levels import FrontierSearch
+from nest.search.frontier.orders import ordered
 from nest.search.frontier.staircase import Gap, Point
 from nest.search.stages import dominance, paths
 from nest.search.stages.closed_sets import closed_sets
@@ -97,7 +98,8 @@ def search(
 ) -> tuple[list[Point], list[Gap]]:
     """Return the points and gaps that the search finds."""
     with settings(setting):
-        return frontier.search(
+        trace = ordered if problem.job.plans_order_passes else frontier.search
+        return trace(
             CostModel(problem),
             closed_sets(problem.graph, together=undivided(problem)),
             deadline or Deadline(None),

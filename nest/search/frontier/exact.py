@@ -8,8 +8,10 @@ much memory on its fullest device. :func:`search` chooses the method:
   (:mod:`nest.search.frontier.layers`).
 - Published cost models with a search of their own: one solve per point
   (:func:`descend`).
-- Interleaved plans: one solve per point, after all others
-  (:func:`interleaved`).
+- Interleaved plans and schedules timed pass by pass: one solve per point, after all
+  others (:func:`interleaved`).
+
+Plans that choose their order of passes have :mod:`nest.search.frontier.orders`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nest.cost.model import CostModel
-from nest.cost.space import is_single, virtual_stages
+from nest.cost.space import has_plain, is_single, virtual_stages
 from nest.search import exact
 from nest.search.frontier.layers import LayerFrontierSearch
 from nest.search.frontier.least import Say, ignore
@@ -64,7 +66,7 @@ def search(
     staircase = Staircase()
     gaps: list[Gap] = []
     job = model.problem.job
-    if 1 in job.virtual_stages:
+    if has_plain(model.problem):
         if model.rules.search is None:
             levels = FrontierSearch(model, sets, deadline, say, workers)
             gaps, staircase = levels.run(), levels.staircase
@@ -131,10 +133,11 @@ def interleaved(
     deadline: Deadline,
     staircase: Staircase,
     say: Say = ignore,
+    share: float = 1.0,
 ) -> list[Gap]:
-    """Add interleaved plans to a frontier; return what may be missing.
+    """Add plans timed pass by pass to a frontier; return what may be missing.
 
-    As :func:`descend`, one solve per point: of interleaved plans alone, within
+    As :func:`descend`, one solve per point: of such plans alone, within
     the memory of that point, from the plan known. What
     :func:`~nest.search.passes.interleaved.interleave` cannot prove is a gap above its
     bound; a curve that is not proven yet stays so.
@@ -146,9 +149,11 @@ def interleaved(
     deadline
         When to give up.
     staircase
-        The plans that are not interleaved; gets those that are found.
+        The plans that are known; gets those that are found.
     say
         Told now and then what goes on.
+    share
+        The part of the time that is left for one point.
     """
     cluster = model.problem.cluster
     cap, gaps = cluster.memory_bytes(), list[Gap]()
@@ -163,7 +168,10 @@ def interleaved(
                 claimed_quanta=quanta,
                 lower_bound_quanta=quanta,
             )
-        task = SearchTask(model.within(cap), sets, deadline)
+        remaining_s, clock = deadline.remaining_s, deadline
+        if remaining_s is not None:
+            clock = deadline.shortened(share * remaining_s)
+        task = SearchTask(model.within(cap), sets, clock)
         output = interleave(task, best)
         late, bound = deadline.passed, output.lower_bound_quanta or 0
         floor = nothing_below(model)
