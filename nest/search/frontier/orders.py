@@ -22,7 +22,7 @@ from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.search.frontier.exact import interleaved, search
-from nest.search.frontier.levels import Say, ignore
+from nest.search.frontier.least import Say, ignore
 from nest.search.frontier.staircase import (
     Gap,
     Point,
