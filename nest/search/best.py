@@ -258,6 +258,16 @@ class PathBounds:
     intervals: list[Interval]
     bound: int
 
+    def useful(self, upper: int) -> LooseOptions:
+        """Return the options of strategies that plans below ``upper`` may have."""
+        whole = replace(
+            self.intervals[0],
+            least=min(interval.least for interval in self.intervals),
+            up_to=max(interval.up_to for interval in self.intervals),
+        )
+        pairs, loose = self.paths.survivors(whole, upper, 0), self.paths.loose
+        return loose.take(np.isin(loose.strategy, pairs.strategy))
+
     def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
         """Return the options of plans below ``upper``, by interval."""
         return [
@@ -657,6 +667,9 @@ class BestSearch:
         ``None`` if the paths prove that there is no plan below the goal.
         """
         bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+        if bounds.intervals:
+            joint = item.options.joint(bounds.useful(goal()))
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
         if not bounds.intervals:
             return None
         upper = goal()

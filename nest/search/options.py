@@ -481,7 +481,7 @@ class BatchTerms:
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
-                fastest[spread] = self._fastest(
+                fastest[spread] = self.fastest(
                     model, strategy, blocks[strategy.devices]
                 )
             rows = [
@@ -505,7 +505,7 @@ class BatchTerms:
         if self.shapes.deadline is not None:
             self.shapes.deadline.check()
 
-    def _fastest(
+    def fastest(
         self, model: CostModel, strategy: Strategy, places: Sequence[Block | None]
     ) -> list[Block | None]:
         """Return blocks such that no layer is faster on any other block."""
@@ -914,6 +914,56 @@ class StageOptions:
             fixed_bytes=fixed[fits],
             kept_bytes=kept_bytes[fits],
         )
+
+    def joint(self, options: LooseOptions) -> LooseOptions:
+        """Return options whose wait contains their gradient sync.
+
+        ``T = Σ o + max w + max Y >= Σ o + max (w + Y)``, so the least ``Y`` of a
+        stage may count as time that all other stages wait for it.
+        """
+        wait = options.wait + self.least_sync(options)
+        return replace(options, wait=wait, sync=np.zeros_like(options.sync))
+
+    def least_sync(self, options: LooseOptions) -> Ints:
+        """Return a lower bound on ``Y`` of each option, wherever it is.
+
+        A layer of each kind takes at least what it takes on its best device range, so
+        a stage takes at least the sum. What overlaps with the backward pass, or takes
+        long to find, is left out.
+        """
+        if self.hides or self.model.network.dear:
+            return options.sync
+        used, row = np.unique(options.strategy, return_inverse=True)
+        least = np.full((len(used), len(self.shapes.representatives)), INFINITE)
+        spreads: dict[object, list[int]] = {}
+        for index, strategy in enumerate(used.tolist()):
+            spread = self.terms.strategies[strategy].spread
+            spreads.setdefault(spread, []).append(index)
+        blocks: dict[int, list[Block]] = {}
+        for rows in spreads.values():
+            strategy = self.terms.strategies[used[rows[0]]]
+            if strategy.devices not in blocks:
+                blocks[strategy.devices] = self._distinct_blocks(strategy.devices)
+            for block in self.terms.fastest(
+                self.model, strategy, blocks[strategy.devices]
+            ):
+                sync = self._table(block, used[rows]).sync
+                least[rows] = np.minimum(least[rows], sync)
+        # A kind without a cost under a strategy is in none of its stages.
+        of_shape = least @ self.shapes.counts.T
+        found: Ints = of_shape[row, options.shape]
+        return found
+
+    def _distinct_blocks(self, size: int) -> list[Block]:
+        """Return blocks, one of which has the groups and types of any other."""
+        unit, end = math.gcd(*self.sizes), self.split.devices - size + 1
+        if len(self.model.problem.cluster.types) == 1:
+            end = min(end, math.lcm(self.model.network.period, unit))
+        blocks: dict[object, Block] = {}
+        for offset in range(0, end, unit):
+            place = self._place(offset, size, (None, None))
+            blocks.setdefault(place, self._block(offset, size))
+        return list(blocks.values())
 
     # At device ranges
 
