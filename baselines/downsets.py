@@ -19,7 +19,7 @@ from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.search.closed_sets import chain_sets, closed_sets, enumerate_masks
+from nest.search.stages.closed_sets import chain_sets, closed_sets, enumerate_masks
 
 #: Above this many closed sets a graph is searched in one topological order.
 MAX_CLOSED_SETS = 300

@@ -7,7 +7,7 @@ integer program that the authors start from its order.
 Search space
     The plan that ``dp`` finds best under 1F1B: its stages, strategies and
     batches. The order of its passes is that of
-    :mod:`nest.search.zero_bubble`, the best of all options; where a step has at
+    :mod:`nest.search.passes.zero_bubble`, the best of all options; where a step has at
     most 400 passes, it is the start of :mod:`formulations.orders`. As in the paper's
     program, variables say when each pass ends, a stage runs one pass at a time
     behind those that it waits for, and what is in flight fits in memory.
@@ -40,10 +40,10 @@ from baselines.common import Planner, Search, why_not_turns
 from nest.cost.orders import planner_job
 from nest.ir.job import ANY_ORDER
 from nest.ir.problem import Problem
-from nest.search.order_bounds import order_bound
-from nest.search.orders import MOST_PROVEN, order_scope, with_order
+from nest.search.passes.order_bounds import order_bound
+from nest.search.passes.orders import MOST_PROVEN, order_scope, with_order
+from nest.search.passes.zero_bubble import best_zero_bubble_order
 from nest.search.solver import DpSolver
-from nest.search.zero_bubble import best_zero_bubble_order
 from nest.solvers.base import (
     Capabilities,
     Report,

@@ -27,7 +27,7 @@ from nest.benchmarks.instances import Recipe, build
 from nest.cost.model import CostModel
 from nest.ir import Edge, Problem
 from nest.ir.plan import RECOMPUTE
-from nest.search.staircase import Staircase, make_point
+from nest.search.frontier.staircase import Staircase, make_point
 
 #: Edges that are added to a chain of layers, by position.
 Skips = Callable[[int], Iterable[tuple[int, int]]]

@@ -2,7 +2,7 @@
 
 Each of many small random problems (up to 4 blocks of 1 or 2 chunks, 8
 micro-batches; memory from what one micro-batch needs to what all of them do)
-gets orders by :mod:`nest.search.list_orders`, a better one and a bound by
+gets orders by :mod:`nest.search.passes.list_orders`, a better one and a bound by
 :mod:`formulations.orders`, and the best one by an
 enumeration, or by CP-SAT, of :mod:`tests.orders`. Writes
 ``bench/results/orders.json``.

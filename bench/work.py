@@ -31,11 +31,11 @@ from unittest import mock
 from nest.cost.terms import LayerPrices
 from nest.requests.solving import SolveRequest
 from nest.search.best import BestSearch
-from nest.search.labels import Labels
-from nest.search.layer_growth import Growth
-from nest.search.layers import LayerSearch, LayerStages
-from nest.search.options import StageOptions
+from nest.search.layers.best import LayerSearch, LayerStages
+from nest.search.layers.growth import Growth
 from nest.search.solver import DpSolver
+from nest.search.stages.labels import Labels
+from nest.search.stages.options import StageOptions
 from nest.search.tracer import trace
 from nest.solvers.base import Deadline, SolveOptions
 

@@ -17,7 +17,7 @@ from nest.cost.schedules.base import Gradients, peak
 from nest.cost.schedules.ordered import OrderedSchedule
 from nest.cost.schedules.timeline import critical_path, run
 from nest.errors import SolverError
-from nest.search.list_orders import ListOrder, OrderScope
+from nest.search.passes.list_orders import ListOrder, OrderScope
 from nest.solvers.base import Deadline
 from nest.units import ceil_div
 

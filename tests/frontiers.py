@@ -17,12 +17,15 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search import dominance, frontier, layer_frontier, layer_least, levels, paths
 from nest.search.best import OpenSplit, PathBounds, bound_paths
-from nest.search.closed_sets import closed_sets
-from nest.search.layer_frontier import LayerFrontierSearch
-from nest.search.levels import FrontierSearch
-from nest.search.staircase import Gap, Point
+from nest.search.frontier import exact as frontier
+from nest.search.frontier import layer_least, levels
+from nest.search.frontier import layers as layer_frontier
+from nest.search.frontier.layers import LayerFrontierSearch
+from nest.search.frontier.levels import FrontierSearch
+from nest.search.frontier.staircase import Gap, Point
+from nest.search.stages import dominance, paths
+from nest.search.stages.closed_sets import closed_sets
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.

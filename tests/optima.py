@@ -14,10 +14,12 @@ import pytest
 from nest.cost.model import CostModel
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search import best, dominance, layers, paths, zones
-from nest.search.closed_sets import closed_sets
-from nest.search.labels import LabelSearch
-from nest.search.paths import Paths
+from nest.search import best
+from nest.search.layers import best as layers
+from nest.search.stages import dominance, paths, zones
+from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.labels import LabelSearch
+from nest.search.stages.paths import Paths
 from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from formulations.orders import prove_order
 from nest.cost.schedules import Times
 from nest.ir import Plan, Problem
-from nest.search.list_orders import ListOrder, OrderScope, OrderSearch
-from nest.search.order_bounds import order_bound
+from nest.search.passes.list_orders import ListOrder, OrderScope, OrderSearch
+from nest.search.passes.order_bounds import order_bound
 from nest.solvers.base import Deadline
 from tests.independent.enumerator import plans
 from tests.independent.rules import batches, block_of, strategies_of

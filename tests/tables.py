@@ -64,7 +64,7 @@ from nest.present import instances as instance_report
 from nest.present.comparison import compare_screen, repeat_texts
 from nest.present.table import terminal_table
 from nest.present.verbosity import VERBOSE
-from nest.search.staircase import Gap
+from nest.search.frontier.staircase import Gap
 from nest.simulation.events import Simulation
 from nest.solvers.base import Limit, SolveOptions, Status
 from nest.solvers.result import Outcome, SolveResult

@@ -1,9 +1,9 @@
 """Why no plan fits, and what would do: so much memory, or so many devices.
 
 How little memory per device some plan needs has a search of its own,
-:mod:`nest.search.least`; clusters with twice, four times, … as many devices of the same
-kind are tried until one has a plan. What that search does not cover is asked of an
-exact solver, as :mod:`nest.analysis.fit` asks for a target that every plan keeps.
+:mod:`nest.search.frontier.least`; clusters with twice, four times, … as many devices of
+the same kind are tried until one has a plan. What that search does not cover is asked
+of an exact solver, as :mod:`nest.analysis.fit` asks for a target that every plan keeps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nest.units import MAX_TOTAL, ceil_div, format_bytes
 from nest.util.plots import MEMORY_LABELS
 
 if TYPE_CHECKING:
-    from nest.search.least import MemoryBounds
+    from nest.search.frontier.least import MemoryBounds
 
 #: Wall-clock seconds for all questions together.
 TIME_LIMIT_S = 20.0
@@ -219,8 +219,8 @@ def remedies(
 ) -> Remedies:
     """Find out what would make a problem without a plan feasible.
 
-    All questions share the time limit. The solver answers what :mod:`nest.search.least`
-    cannot.
+    All questions share the time limit. The solver answers what
+    :mod:`nest.search.frontier.least` cannot.
     """
     search = _FitSearch(Deadline(time_limit_s), solver, on_progress)
     own = problem.cluster.memory_bytes()
@@ -297,7 +297,7 @@ def _plain(problem: Problem) -> Problem | None:
 
 
 def _covers(problem: Problem) -> bool:
-    from nest.search.least import covers
+    from nest.search.frontier.least import covers
 
     return covers(problem)
 
@@ -325,7 +325,7 @@ class _FitSearch:
         self, problem: Problem, enough_bytes: int | None = None
     ) -> MemoryBounds:
         """Search for the leanest plan within the memory that there is."""
-        from nest.search.least import MemoryBounds, least_memory
+        from nest.search.frontier.least import MemoryBounds, least_memory
 
         def say(text: str) -> None:
             if self.on_progress is not None:

@@ -107,7 +107,7 @@ def other_orders(
         or (rules is not None and not rules.interleaving.value)
     ):
         return ()
-    from nest.search.orders import look_at_orders
+    from nest.search.passes.orders import look_at_orders
 
     chunks = {1, plan.virtual_stages, *CHUNKS_OF_ANY_ORDER}
     free = replace(job, schedule=ANY_ORDER, virtual_stages=tuple(sorted(chunks)))

@@ -28,7 +28,7 @@ from nest.ir.io import problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
-from nest.search.staircase import Gap, Point, leave_room
+from nest.search.frontier.staircase import Gap, Point, leave_room
 from nest.solvers.base import Deadline, SolveOptions, check_limits
 from nest.solvers.cell import Cell, OnProgress, Running, about, run_cells
 from nest.solvers.challenge import SHARE, challengers, reported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nest.search.staircase import leave_room
+from nest.search.frontier.staircase import leave_room
 from nest.units import GIB, quanta_to_ns
 from nest.util.time_scale import TimeScale
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from nest.analysis.pareto import Curve, Frontier, FrontierPoint
 from nest.errors import InvalidOptionError
-from nest.search.staircase import leave_room
+from nest.search.frontier.staircase import leave_room
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.cell import OnProgress
 from nest.solvers.registry import get_solver, is_built_in, solver_class, solver_names

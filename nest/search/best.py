@@ -22,12 +22,12 @@ offset, stages left) that ``nest solvers`` names.
 The search of one split (:meth:`BestSearch._search_split`) reduces the stages
 that a plan better than the incumbent may have. No step drops such a plan:
 
-1. Paths (:mod:`nest.search.paths`) bound every stage without a device range.
-2. A placement graph (:mod:`nest.search.bounds`) bounds every stage at every
+1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range.
+2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
    offset, from both ends of the pipeline.
 3. Copies of a stage for each size of its neighbors
-   (:mod:`nest.search.neighbor_sizes`) have the exact receive times.
-4. A label search (:mod:`nest.search.labels`) lists the best pipelines of the
+   (:mod:`nest.search.stages.neighbor_sizes`) have the exact receive times.
+4. A label search (:mod:`nest.search.stages.labels`) lists the best pipelines of the
    stages that remain. If it keeps all labels and finds no pipeline below the
    incumbent, there is none.
 
@@ -62,11 +62,12 @@ from nest.cost.space import (
 )
 from nest.errors import SolverError
 from nest.ir.plan import Plan, Stage
-from nest.search.bounds import IncumbentCurve, PlacementGraph
-from nest.search.closed_sets import ClosedSets
-from nest.search.labels import LabelSearch
-from nest.search.neighbor_sizes import split_by_neighbor_size
-from nest.search.options import (
+from nest.search.parallel import Link, share
+from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
+from nest.search.stages.closed_sets import ClosedSets
+from nest.search.stages.labels import LabelSearch
+from nest.search.stages.neighbor_sizes import split_by_neighbor_size
+from nest.search.stages.options import (
     INFINITE,
     BatchTerms,
     Ints,
@@ -77,10 +78,9 @@ from nest.search.options import (
     StageShapes,
     batch_terms,
 )
-from nest.search.parallel import Link, share
-from nest.search.paths import Interval, Path, Paths
+from nest.search.stages.paths import Interval, Path, Paths
+from nest.search.stages.uniform_bounds import bound_families
 from nest.search.task import SearchTask
-from nest.search.uniform_bounds import bound_families
 from nest.solvers.base import (
     Deadline,
     Limit,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from importlib import import_module
 
 from nest.cost.space import has_plain, is_single, virtual_stages
-from nest.search import best, uniform
+from nest.search import best
+from nest.search.stages import uniform
 from nest.search.task import SearchTask, without_bounds
 from nest.solvers.base import Deadline, SolverOutput, Status
 
@@ -36,7 +37,7 @@ def _search_layers(task: SearchTask) -> SolverOutput:
 
     The best plan with one per stage comes first: it rules out most of the rest.
     """
-    from nest.search import layers
+    from nest.search.layers import best as layers
 
     first = best.search(replace(task, report=without_bounds(task.report)))
     if first.plan is not None:
@@ -51,7 +52,7 @@ def search_schedule(task: SearchTask, with_bounds: bool = True) -> SolverOutput:
     """
     if not virtual_stages(task.model.problem):
         return search(task)
-    from nest.search.interleaved import interleave
+    from nest.search.passes.interleaved import interleave
 
     if not has_plain(task.model.problem):
         return interleave(task, _known(task), with_bounds)

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from nest.search.layer_options import SLACK, Floats
+from nest.search.layers.options import SLACK, Floats
 
 #: Rows are added to solved programs. The effort is limited because the solver
 #: may run in circles; it does not depend on the machine.

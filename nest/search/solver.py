@@ -63,7 +63,7 @@ class DpSolver:
     And over overlap and the distributed optimizer, as far as the job allows
     them. Plans that are timed pass by pass (interleaved ones, and those of
     schedules that split backward passes) are tried and bounded after that;
-    see :mod:`nest.search.interleaved`.
+    see :mod:`nest.search.passes.interleaved`.
     """
 
     name: ClassVar[str] = "dp"
@@ -106,7 +106,7 @@ class DpSolver:
         deadline = Deadline(options.time_limit_s)
         from nest.cost.model import CostModel
         from nest.cost.space import undivided
-        from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
+        from nest.search.stages.closed_sets import MAX_CLOSED_SETS, closed_sets
         from nest.search.task import SearchTask
         from nest.solvers.warm_start import check_warm_start
 
@@ -135,7 +135,7 @@ class DpSolver:
 def _solve(task: SearchTask) -> SolverOutput:
     """Search all plans of a problem."""
     if task.model.problem.job.plans_order_passes:
-        from nest.search.orders import search_orders
+        from nest.search.passes.orders import search_orders
 
         return search_orders(task)
     from nest.search.exact import search_schedule

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from nest.cost.model import CostModel
 from nest.ir.plan import Plan
-from nest.search.closed_sets import ClosedSets
+from nest.search.stages.closed_sets import ClosedSets
 from nest.solvers.base import Deadline, Progress, Report, SolveOptions, ignore_progress
 
 

@@ -8,10 +8,10 @@ from nest.cost.model import CostModel
 from nest.cost.space import undivided
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
-from nest.search.closed_sets import closed_sets
-from nest.search.frontier import search
-from nest.search.levels import Say, ignore
-from nest.search.staircase import Gap, Point
+from nest.search.frontier.exact import search
+from nest.search.frontier.levels import Say, ignore
+from nest.search.frontier.staircase import Gap, Point
+from nest.search.stages.closed_sets import closed_sets
 from nest.solvers.base import (
     Capabilities,
     Deadline,

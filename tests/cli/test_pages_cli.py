@@ -16,7 +16,7 @@ from nest.analysis.pareto import frontier
 from nest.ir import read_problem, write
 from nest.present.pages import draw
 from nest.present.pages.html import to_html
-from nest.search.staircase import Gap
+from nest.search.frontier.staircase import Gap
 from nest.solvers import registry
 from nest.solvers.base import Limit, Status
 from nest.solvers.result import Outcome

@@ -132,7 +132,7 @@ def test_a_contradiction_is_loud(cli: Cli) -> None:
 
 def test_a_search_that_lies_is_loud(cli: Cli) -> None:
     from nest.search import tracer as tracing
-    from nest.search.staircase import Point
+    from nest.search.frontier.staircase import Point
 
     def search(*arguments: object) -> object:
         points, gaps = real(*arguments)

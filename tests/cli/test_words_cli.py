@@ -220,7 +220,7 @@ def test_settings_without_a_plan_say_why(
 
     monkeypatch.setattr("nest.analysis.plan_by_settings.run_solver", nothing)
     monkeypatch.setattr("nest.analysis.fit.run_solver", nothing)
-    monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
+    monkeypatch.setattr("nest.search.frontier.least.covers", lambda problem: False)
     assert cli.refuses("score problem.json --plan pp=2") == (
         "--plan pp=2: expected settings for which the search constructs a "
         "plan, got none (it ended at its time limit of 60 s); name more "

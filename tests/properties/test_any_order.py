@@ -20,8 +20,8 @@ from nest.cost.schedules import PassTimes
 from nest.cost.score import score as product_score
 from nest.ir import Problem
 from nest.ir.job import Job
-from nest.search.order_bounds import order_bound
-from nest.search.orders import order_scope
+from nest.search.passes.order_bounds import order_bound
+from nest.search.passes.orders import order_scope
 from nest.search.solver import DpSolver
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from tests.independent.enumerator import in_turn, optimum, plans

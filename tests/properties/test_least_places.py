@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from nest.cost.model import Block, CostModel
 from nest.cost.space import undivided
 from nest.ir import Hierarchy, Problem
-from nest.search.closed_sets import MAX_CLOSED_SETS, closed_sets
-from nest.search.options import StageShapes, batch_terms
+from nest.search.stages.closed_sets import MAX_CLOSED_SETS, closed_sets
+from nest.search.stages.options import StageShapes, batch_terms
 from tests.builders import with_cluster, with_job
 from tests.properties.profiles import examples
 from tests.strategies import Draw, problems

@@ -20,9 +20,9 @@ from nest.analysis.offers import Limits, best_offer, candidates, hourly_usd, wit
 from nest.cost.model import CostModel
 from nest.cost.space import batch_splits
 from nest.ir import CollectiveCall, DeviceRange, DeviceTimes, Optimizer, Strategy
-from nest.search.closed_sets import closed_sets
-from nest.search.options import BatchTerms, StageShapes
-from nest.search.zones import Zones
+from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.options import BatchTerms, StageShapes
+from nest.search.stages.zones import Zones
 from nest.topology.protocol import Block
 from tests import optima
 from tests.builders import make_cost, make_levels, make_problem, with_cluster

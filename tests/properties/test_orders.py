@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from formulations.orders import prove_order
 from nest.cost.schedules import Times
-from nest.search.list_orders import (
+from nest.search.passes.list_orders import (
     Delays,
     OrderScope,
     OrderSearch,
     first_delays,
     list_order,
 )
-from nest.search.order_bounds import order_bound
+from nest.search.passes.order_bounds import order_bound
 from nest.solvers.base import Deadline
 from tests.orders import (
     compare,

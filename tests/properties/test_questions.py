@@ -23,7 +23,7 @@ from nest.cost.breakdown import breakdown
 from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Plan, Problem
-from nest.search.least import covers, least_memory
+from nest.search.frontier.least import covers, least_memory
 from nest.solvers.base import Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.inside import run_inside

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nest.cost.score import score
 from nest.errors import UnsupportedProblemError
 from nest.ir import read_problem
-from nest.search import interleaved_exact
+from nest.search.passes import interleaved_exact
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem, with_job

@@ -17,8 +17,8 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.ir import Activations, Optimizer, Plan, Stage, Strategy
 from nest.ir.io import problem_hash, read_plan, write
-from nest.search.layer_options import StageBounds, hull_slopes, unbeaten
-from nest.search.options import INFINITE
+from nest.search.layers.options import StageBounds, hull_slopes, unbeaten
+from nest.search.stages.options import INFINITE
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.solvers.run import run_solver

@@ -18,8 +18,8 @@ from nest.audits.nest_artifact.rules import Edge, artifact_rules
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, strategies
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.closed_sets import ClosedSets
-from nest.search.options import INFINITE, Ints
+from nest.search.stages.closed_sets import ClosedSets
+from nest.search.stages.options import INFINITE, Ints
 from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,

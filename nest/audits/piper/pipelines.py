@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nest.search.closed_sets import ClosedSets, Ints
+from nest.search.stages.closed_sets import ClosedSets, Ints
 from nest.units import ceil_div
 
 #: A ``Σ d`` where nothing fits.

@@ -28,9 +28,9 @@ from nest.cost.model import CostModel
 from nest.cost.space import batch_splits, stage_counts, strategies
 from nest.errors import UnsupportedProblemError
 from nest.ir.plan import Plan, Recompute, Stage, Strategy
-from nest.search.closed_sets import ClosedSets
-from nest.search.dominance import non_dominated
-from nest.search.options import INFINITE, Ints
+from nest.search.stages.closed_sets import ClosedSets
+from nest.search.stages.dominance import non_dominated
+from nest.search.stages.options import INFINITE, Ints
 from nest.search.task import SearchTask
 from nest.solvers.base import (
     Deadline,

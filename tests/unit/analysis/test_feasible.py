@@ -193,7 +193,7 @@ def test_larger_clusters_get_a_quantum_that_suits_them(
 @pytest.fixture
 def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing be searched for the least memory: all is asked of dp."""
-    monkeypatch.setattr("nest.search.least.covers", lambda problem: False)
+    monkeypatch.setattr("nest.search.frontier.least.covers", lambda problem: False)
 
 
 @pytest.mark.usefixtures("_asked")
@@ -267,5 +267,5 @@ def test_a_graph_with_too_many_sets_is_open(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any, **__: Any) -> None:
         raise UnsupportedProblemError("too many")
 
-    monkeypatch.setattr("nest.search.least.closed_sets", refuse)
+    monkeypatch.setattr("nest.search.frontier.least.closed_sets", refuse)
     assert remedies(chain(GIB)).lines == []

@@ -94,7 +94,7 @@ def test_nothing_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], search_s: float
 ) -> None:
     """Not after a short search, nor where one stage runs everything."""
-    monkeypatch.setattr("nest.search.orders.look_at_orders", None)
+    monkeypatch.setattr("nest.search.passes.orders.look_at_orders", None)
     assert looked(chain(**job), search_s=search_s) == {}
 
 
@@ -109,7 +109,7 @@ def test_a_graph_that_is_too_wide_is_not_looked_at(
     def refuse(*_: Any, **__: Any) -> None:
         raise UnsupportedProblemError("too many closed sets")
 
-    monkeypatch.setattr("nest.search.orders.closed_sets", refuse)
+    monkeypatch.setattr("nest.search.passes.orders.closed_sets", refuse)
     assert looked(chain()) == {}
 
 

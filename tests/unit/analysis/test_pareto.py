@@ -51,7 +51,7 @@ from nest.present.frontier import (
 )
 from nest.present.table import show
 from nest.search import tracer as tracing
-from nest.search.staircase import Gap, Point, merge_gaps
+from nest.search.frontier.staircase import Gap, Point, merge_gaps
 from nest.solvers.base import SolveOptions, SolverOutput, Status
 from nest.solvers.cell import Running
 from nest.solvers.messages import OutputMessage
@@ -441,7 +441,7 @@ def test_interleaved_plans_may_be_all_there_are():
 
 def test_interleaved_plans_that_are_too_many_are_a_gap(monkeypatch):
     """Their bound is 2 · 60 ns, and what is found remains."""
-    monkeypatch.setattr("nest.search.interleaved_exact.MAX_STEPS", 0)
+    monkeypatch.setattr("nest.search.passes.interleaved_exact.MAX_STEPS", 0)
     found = frontier(in_chunks())
     assert vectors(found) == [(150, 40, 2), (210, 30, 2)]
     (curve,) = found.curves

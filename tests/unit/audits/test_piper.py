@@ -30,8 +30,8 @@ from nest.ir import (
     encode,
     problem_hash,
 )
-from nest.search.closed_sets import closed_sets
-from nest.search.options import INFINITE
+from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.options import INFINITE
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, Limit, SolveOptions, Status
 from nest.solvers.registry import get_solver

@@ -20,10 +20,10 @@ from nest.cost.schedules import Times
 from nest.cost.schedules.ordered import pass_text, read_order
 from nest.cost.score import score
 from nest.ir import LayerCost, Problem
-from nest.search.list_orders import OrderScope
-from nest.search.order_bounds import order_bound
+from nest.search.passes.list_orders import OrderScope
+from nest.search.passes.order_bounds import order_bound
+from nest.search.passes.zero_bubble import best_zero_bubble_order, zero_bubble_order
 from nest.search.solver import DpSolver
-from nest.search.zero_bubble import best_zero_bubble_order, zero_bubble_order
 from nest.solvers import registry
 from nest.solvers.base import SolveOptions, Status
 from tests.builders import kept_or_full, make_cost, make_levels, make_problem

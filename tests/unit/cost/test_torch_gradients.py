@@ -20,7 +20,7 @@ from nest.cost.schedules import Schedule, Times, schedule_of
 from nest.cost.schedules.ordered import OrderedSchedule
 from nest.frameworks.schedule_csv import cells_of, csv_text
 from nest.ir.plan import Placement
-from nest.search.list_orders import OrderScope, OrderSearch
+from nest.search.passes.list_orders import OrderScope, OrderSearch
 
 ROOT = Path(__file__).parents[3]
 NAMED = [

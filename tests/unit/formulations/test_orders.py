@@ -14,7 +14,12 @@ from formulations import orders
 from formulations.orders import OrderModel, prove_order
 from nest.cost.schedules import Pass
 from nest.errors import SolverError
-from nest.search.list_orders import ListOrder, OrderScope, first_delays, list_order
+from nest.search.passes.list_orders import (
+    ListOrder,
+    OrderScope,
+    first_delays,
+    list_order,
+)
 from nest.solvers.base import Deadline
 from tests.orders import drawn, least_end, replayed, scope_of
 from tests.rows import named_rows

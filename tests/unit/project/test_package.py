@@ -55,8 +55,9 @@ UNNEEDED = {
     *("yaml", "networkx", "ortools", "pulp", "joblib", "multiprocessing"),
     *("numpy.ma", "numpy.random", "rich.table", "rich.progress"),
     *("nest.analysis.neighbors", "nest.analysis.robust", "nest.frameworks"),
-    *("nest.present.pages", "nest.search.interleaved", "nest.search.layers"),
+    *("nest.search.passes.interleaved", "nest.search.layers.best"),
     *("nest.simulation", "nest.topology.files", "nest.benchmarks"),
+    "nest.present.pages",
     *("formulations", "baselines"),
 }
 

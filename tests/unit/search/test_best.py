@@ -8,9 +8,9 @@ import pytest
 from nest.cost.model import CostModel
 from nest.search import best
 from nest.search.best import merged
-from nest.search.closed_sets import closed_sets
-from nest.search.options import PairOptions, StageShapes, batch_terms
 from nest.search.parallel import share
+from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.options import PairOptions, StageShapes, batch_terms
 from nest.solvers.base import OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima

@@ -6,8 +6,8 @@ import pytest
 
 from nest.errors import InvalidOptionError, UnsupportedProblemError
 from nest.ir import Edge, Graph, Layer, LayerKind
-from nest.search.closed_sets import closed_sets
 from nest.search.solver import DpSolver
+from nest.search.stages.closed_sets import closed_sets
 from nest.solvers.base import SolveOptions
 from tests.builders import make_cost, make_problem
 

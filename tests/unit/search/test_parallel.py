@@ -11,9 +11,9 @@ import pytest
 from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.models import builtin
-from nest.search import frontier
-from nest.search.closed_sets import closed_sets
+from nest.search.frontier import exact as frontier
 from nest.search.parallel import Link, share
+from nest.search.stages.closed_sets import closed_sets
 from nest.solvers.base import Deadline, OutOfTimeError
 from nest.util.files import write_atomically
 from tests.children import children, is_alive, wait_until

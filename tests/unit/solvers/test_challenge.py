@@ -22,8 +22,8 @@ from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.ir import Plan, Problem, decode_problem, problem_hash
 from nest.search.best import work_bound
-from nest.search.options import StageOptions
-from nest.search.staircase import Gap, Point
+from nest.search.frontier.staircase import Gap, Point
+from nest.search.stages.options import StageOptions
 from nest.solvers import challenge, registry
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, SolverOutput, Status
 from nest.solvers.challenge import challengers

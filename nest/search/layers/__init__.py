@@ -1,0 +1,1 @@
+"""Stages whose layers each have their own strategy."""

@@ -1,0 +1,1 @@
+"""Orders of passes: chunks, interleaved plans, zero bubble and list orders."""

@@ -1,0 +1,1 @@
+"""Stages of one strategy: closed sets, options, bounds and labels."""
