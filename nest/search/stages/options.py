@@ -481,9 +481,11 @@ class BatchTerms:
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
-                fastest[spread] = self.fastest(
-                    model, strategy, blocks[strategy.devices]
-                )
+                places = blocks[strategy.devices]
+                known = [block for block in places if block is not None]
+                fastest[spread] = [
+                    *(fastest_blocks(model, strategy, known) if known else places)
+                ]
             rows = [
                 [
                     none if passes is None else amounts(passes)
@@ -505,21 +507,19 @@ class BatchTerms:
         if self.shapes.deadline is not None:
             self.shapes.deadline.check()
 
-    def fastest(
-        self, model: CostModel, strategy: Strategy, places: Sequence[Block | None]
-    ) -> list[Block | None]:
-        """Return blocks such that no layer is faster on any other block."""
-        of_types: dict[object, list[Block]] = {}
-        fastest: list[Block | None] = []
-        for block in places:
-            if block is None:
-                fastest.append(block)
-            else:
-                types = model.problem.cluster.types_in(block.ranges())
-                of_types.setdefault(types, []).append(block)
-        for same_types in of_types.values():
-            fastest += model.groups.fastest(strategy, same_types)
-        return fastest
+
+def fastest_blocks(
+    model: CostModel, strategy: Strategy, blocks: Sequence[Block]
+) -> list[Block]:
+    """Return blocks such that no layer is faster on any other block."""
+    of_types: dict[object, list[Block]] = {}
+    for block in blocks:
+        types = model.problem.cluster.types_in(block.ranges())
+        of_types.setdefault(types, []).append(block)
+    fastest: list[Block] = []
+    for same_types in of_types.values():
+        fastest += model.groups.fastest(strategy, same_types)
+    return fastest
 
 
 def batch_terms(
@@ -928,10 +928,11 @@ class StageOptions:
         """Return a lower bound on ``Y`` of each option, wherever it is.
 
         A layer of each kind takes at least what it takes on its best device range, so
-        a stage takes at least the sum. What overlaps with the backward pass, or takes
-        long to find, is left out.
+        a stage takes at least the sum. Update alone is counted where the backward pass
+        overlaps sync, and where the groups do not tell what sync takes, or are dear.
         """
-        if self.hides or self.model.network.dear:
+        model = self.model
+        if self.hides or model.network.dear or not model.layers.rules.by_groups:
             return options.sync
         used, row = np.unique(options.strategy, return_inverse=True)
         least = np.full((len(used), len(self.shapes.representatives)), INFINITE)
@@ -941,15 +942,12 @@ class StageOptions:
             spreads.setdefault(spread, []).append(index)
         blocks: dict[int, list[Block]] = {}
         for rows in spreads.values():
-            strategy = self.terms.strategies[used[rows[0]]]
-            if strategy.devices not in blocks:
-                blocks[strategy.devices] = self._distinct_blocks(strategy.devices)
-            for block in self.terms.fastest(
-                self.model, strategy, blocks[strategy.devices]
-            ):
+            first = self.terms.strategies[used[rows[0]]]
+            if first.devices not in blocks:
+                blocks[first.devices] = self._distinct_blocks(first.devices)
+            for block in fastest_blocks(model, first, blocks[first.devices]):
                 sync = self._table(block, used[rows]).sync
                 least[rows] = np.minimum(least[rows], sync)
-        # A kind without a cost under a strategy is in none of its stages.
         of_shape = least @ self.shapes.counts.T
         found: Ints = of_shape[row, options.shape]
         return found
