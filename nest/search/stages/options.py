@@ -924,16 +924,23 @@ class StageOptions:
         wait = options.wait + self.least_sync(options)
         return replace(options, wait=wait, sync=np.zeros_like(options.sync))
 
+    @property
+    def bounds_sync(self) -> bool:
+        """Whether :meth:`joint` finds more than the update of the weights.
+
+        It does not where the backward pass overlaps sync, or where the groups of a
+        stage do not tell what sync takes, or take long to find.
+        """
+        model = self.model
+        known = model.layers.rules.by_groups and not model.network.dear
+        return known and not self.hides
+
     def least_sync(self, options: LooseOptions) -> Ints:
         """Return a lower bound on ``Y`` of each option, wherever it is.
 
         A layer of each kind takes at least what it takes on its best device range, so
-        a stage takes at least the sum. Update alone is counted where the backward pass
-        overlaps sync, and where the groups do not tell what sync takes, or are dear.
+        a stage takes at least the sum.
         """
-        model = self.model
-        if self.hides or model.network.dear or not model.layers.rules.by_groups:
-            return options.sync
         used, row = np.unique(options.strategy, return_inverse=True)
         least = np.full((len(used), len(self.shapes.representatives)), INFINITE)
         spreads: dict[object, list[int]] = {}
@@ -945,7 +952,7 @@ class StageOptions:
             first = self.terms.strategies[used[rows[0]]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._distinct_blocks(first.devices)
-            for block in fastest_blocks(model, first, blocks[first.devices]):
+            for block in fastest_blocks(self.model, first, blocks[first.devices]):
                 sync = self._table(block, used[rows]).sync
                 least[rows] = np.minimum(least[rows], sync)
         of_shape = least @ self.shapes.counts.T

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from nest.cost.model import CostModel
 from nest.cost.space import families, leading_runtimes
 from nest.search.stages.closed_sets import closed_sets
@@ -72,13 +70,13 @@ def test_a_stage_waits_for_its_sync_at_the_best_place() -> None:
     assert sync == [1500, 600, 1500, 1500]
 
 
-def test_what_hides_behind_the_backward_pass_is_no_wait() -> None:
+def test_what_hides_behind_the_backward_pass_is_not_counted() -> None:
     """It depends on the backward pass what hides, so all of it may."""
-    options, loose, joint = joint_options(overlap={"gradients": 1.0})
+    options, _, _ = joint_options(overlap={"gradients": 1.0})
     assert options.hides
-    assert np.array_equal(joint.wait, loose.wait)
+    assert not options.bounds_sync
 
 
-def test_where_groups_do_not_tell_the_sync_it_is_left_out() -> None:
-    _, loose, joint = joint_options(preset="nest-artifact")
-    assert np.array_equal(joint.wait, loose.wait + loose.sync)
+def test_sync_is_not_counted_where_groups_do_not_tell_it() -> None:
+    assert not joint_options(preset="nest-artifact")[0].bounds_sync
+    assert joint_options()[0].bounds_sync
