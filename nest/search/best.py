@@ -43,6 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import ClassVar, cast
 
 import numpy as np
@@ -262,8 +263,7 @@ class PathBounds:
     def useful(self, upper: int) -> LooseOptions:
         """Return the options of strategies that plans below ``upper`` may have."""
         whole = replace(
-            self.intervals[0],
-            least=min(interval.least for interval in self.intervals),
+            min(self.intervals, key=attrgetter("least")),
             up_to=max(interval.up_to for interval in self.intervals),
         )
         pairs, loose = self.paths.survivors(whole, upper, 0), self.paths.loose

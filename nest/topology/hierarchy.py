@@ -190,10 +190,11 @@ class HierarchyNetwork:
         key = ("different", block)
         if key not in self._known:
             different = set()
-            # The places of replicas repeat below the top level.
-            cycle = self.period // math.gcd(self.period, block.pitch)
-            first = block._replace(replicas=min(block.replicas, cycle))
-            for start, end in first.ranges():
+            offsets: set[int] = set()
+            for start, end in block.ranges():
+                if start % self.period in offsets:
+                    break  # The places of replicas repeat below the top level.
+                offsets.add(start % self.period)
                 capacity = self.capacities[self.level(start, end - 1)]
                 different.add(Block(1, 0, start % capacity, block.devices))
             self._known[key] = frozenset(different)

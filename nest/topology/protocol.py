@@ -77,11 +77,8 @@ class ParallelGroups(NamedTuple):
         end = first + self.size * self.stride
         inside = range(first, end, self.stride)
         replicas = self.block.replicas if self.joined else 1
-        return [
-            replica * self.block.pitch + device
-            for replica in range(replicas)
-            for device in inside
-        ]
+        block = self.block._replace(offset=0, replicas=replicas)
+        return [start + device for start, _ in block.ranges() for device in inside]
 
     def every_block(self) -> Iterator[Block]:
         """Yield the blocks that have such groups, that of the stage or all."""

@@ -481,10 +481,10 @@ class BatchTerms:
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
-                places = blocks[strategy.devices]
-                known = [block for block in places if block is not None]
+                of_size = blocks[strategy.devices]
+                ranges = [block for block in of_size if block is not None]
                 fastest[spread] = [
-                    *(fastest_blocks(model, strategy, known) if known else places)
+                    *(fastest_blocks(model, strategy, ranges) if ranges else of_size)
                 ]
             rows = [
                 [
@@ -932,8 +932,9 @@ class StageOptions:
         stage do not tell what sync takes, or take long to find.
         """
         model = self.model
-        known = model.layers.rules.by_groups and not model.network.dear
-        return known and not self.hides
+        if "gradients" in model.runtime.overlap or model.network.dear:
+            return False
+        return model.layers.rules.by_groups
 
     def least_sync(self, options: LooseOptions) -> Ints:
         """Return a lower bound on ``Y`` of each option, wherever it is.
@@ -942,7 +943,7 @@ class StageOptions:
         a stage takes at least the sum.
         """
         used, row = np.unique(options.strategy, return_inverse=True)
-        least = np.full((len(used), len(self.shapes.representatives)), INFINITE)
+        min_sync = np.full((len(used), len(self.shapes.representatives)), INFINITE)
         spreads: dict[object, list[int]] = {}
         for index, strategy in enumerate(used.tolist()):
             spread = self.terms.strategies[strategy].spread
@@ -951,24 +952,20 @@ class StageOptions:
         for rows in spreads.values():
             first = self.terms.strategies[used[rows[0]]]
             if first.devices not in blocks:
-                blocks[first.devices] = self._distinct_blocks(first.devices)
+                blocks[first.devices] = self._different_blocks(first.devices)
             for block in fastest_blocks(self.model, first, blocks[first.devices]):
                 sync = self._table(block, used[rows]).sync
-                least[rows] = np.minimum(least[rows], sync)
-        of_shape = least @ self.shapes.counts.T
-        found: Ints = of_shape[row, options.shape]
-        return found
+                min_sync[rows] = np.minimum(min_sync[rows], sync)
+        of_shape: Ints = min_sync @ self.shapes.counts.T
+        stage_sync: Ints = of_shape[row, options.shape]
+        return stage_sync
 
-    def _distinct_blocks(self, size: int) -> list[Block]:
+    def _different_blocks(self, size: int) -> list[Block]:
         """Return blocks, one of which has the groups and types of any other."""
         unit, end = math.gcd(*self.sizes), self.split.devices - size + 1
         if len(self.model.problem.cluster.types) == 1:
             end = min(end, math.lcm(self.model.network.period, unit))
-        blocks: dict[object, Block] = {}
-        for offset in range(0, end, unit):
-            place = self._place(offset, size, (None, None))
-            blocks.setdefault(place, self._block(offset, size))
-        return list(blocks.values())
+        return [self._block(offset, size) for offset in range(0, end, unit)]
 
     # At device ranges
 

@@ -73,7 +73,6 @@ def test_a_stage_waits_for_its_sync_at_the_best_place() -> None:
 def test_what_hides_behind_the_backward_pass_is_not_counted() -> None:
     """It depends on the backward pass what hides, so all of it may."""
     options, _, _ = joint_options(overlap={"gradients": 1.0})
-    assert options.hides
     assert not options.bounds_sync
 
 
