@@ -34,6 +34,7 @@ from formulations.nodes import NodeResult, SearchNode
 from formulations.paths.cuts import Cuts
 from formulations.paths.search import PathEngine, PathNode, path_nodes
 from formulations.paths.stages import TooLargeError
+from formulations.start import started
 from formulations.timed import LayerChoiceProgram, TimedSearch, has_others, timed_only
 from formulations.written import write_models
 from nest.cost.model import CostModel
@@ -212,6 +213,8 @@ class Formulation(ABC):
     ) -> SolverOutput:
         """Solve plans with a closed form, then those timed pass by pass.
 
+        With a time limit the search begins from a plan of even stages.
+
         Raises
         ------
         InvalidOptionError
@@ -223,6 +226,7 @@ class Formulation(ABC):
         SolverError
             If the engine fails, or its plan is not what it says.
         """
+        options = started(problem, options, self.capabilities)
         timed = timed_only(problem)
         if timed is None:
             return NodeSearch(self, problem, options, report).run()
@@ -519,8 +523,11 @@ class NodeSearch:
                 kinds = "cases (R, B)"
             if self._num_nodes:
                 detail = f"{num_open} of {self._num_nodes} {kinds} are open"
-                return status, detail
-            return status, f"the {kinds} could not be listed in time"
+            else:
+                detail = f"the {kinds} could not be listed in time"
+            if self.best is not None and self.best is self.options.warm_start:
+                detail += "; the plan is the one that the search began from"
+            return status, detail
         if self.best is None:
             return (
                 Status.INFEASIBLE,

@@ -36,7 +36,13 @@ from nest.certificates.certify import certify
 from nest.cli.inspecting import check_command
 from nest.cost.score import score
 from nest.errors import InvalidProblemError, NestError
-from nest.frameworks import deepspeed, maxtext, torchtitan
+from nest.frameworks import (
+    deepspeed,
+    maxtext,
+    maxtext_script,
+    torchtitan,
+    torchtitan_shapes,
+)
 from nest.frameworks.export import export, target_of
 from nest.frameworks.importing import Site, build
 from nest.frameworks.megatron_configs import read_config
@@ -394,9 +400,18 @@ def _titan(path: Path) -> None:
     build(launch, shape, Site([(machine("dgx-h100"), world)]))
 
 
+def _titan_module(path: Path) -> None:
+    text = read_text(path, NestError)
+    torchtitan_shapes.read_module(text, str(path), "small")
+
+
 def _maxtext(path: Path) -> None:
     text = read_text(path, NestError)
-    launch, shape, _ = maxtext.read_foreign(text, str(path), WORLD)
+    if maxtext_script.is_script(text, str(path)):
+        found = maxtext_script.read_configuration(text, str(path), {}, lambda _: None)
+    else:
+        found = maxtext.configuration_of(text, str(path))
+    launch, shape, _ = maxtext.read_foreign(found, str(path), WORLD)
     build(launch, shape, _site(), target="maxtext")
 
 
@@ -518,6 +533,14 @@ READERS: dict[str, Reader] = {
         lambda: [test_launch_scripts.OLD.encode(), test_launch_scripts.NEW.encode()],
         _titan,
     ),
+    "torchtitan module": Reader(
+        ".py",
+        lambda: [
+            torchtitan_shapes.module_text(small_model(experts), 1024, 1).encode()
+            for experts in (0, 4)
+        ],
+        _titan_module,
+    ),
     "deepspeed": Reader(
         ".json", lambda: [_exported("speed")["ds.json"].encode()], _speed
     ),
@@ -526,6 +549,7 @@ READERS: dict[str, Reader] = {
         lambda: [_exported("max")["config.yml"].encode(), test_maxtext.FILE.encode()],
         _maxtext,
     ),
+    "maxtext script": Reader(".sh", lambda: [test_maxtext.SCRIPT.encode()], _maxtext),
     "export args.sh": _reread("plain", "args.sh"),
     "export hosts": _reread("replicas", "hostfile"),
     "export rank map": _reread("replicas", "rank_map.json"),

@@ -277,7 +277,13 @@ def _draw_job(draw: Draw, uniform: bool) -> Job:
         (
             Optimizer(),
             Optimizer(name="sgd", state_bytes=0),
-            Optimizer(weight_bytes=2, gradient_bytes=4, state_bytes=3),
+            Optimizer(
+                weight_bytes=2,
+                gradient_bytes=4,
+                state_bytes=3,
+                zero_2_bytes=30,
+                zero_3_bytes=7,
+            ),
         ),
     )
     if uniform:

@@ -4,20 +4,19 @@ Each term of the predicted step is made longer or shorter alone, until the step 
 what was measured. Where the problem can be priced with this term longer, it is, so that
 what overlaps counts; other terms count as they are exposed in the step, and those of
 every micro-batch with the filling and draining of the pipeline that grows with them.
-An experiment is a change of the run; the best one is predicted to take the most
-different times under the terms that may be off.
+An experiment is a change of the run. Under each term that may be off it is predicted
+to take another time; the best one has the largest smallest separation of these times.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -228,11 +227,11 @@ class Experiment(NamedTuple):
     predicted_ns
         Its step time if nothing is off.
     steps_ns
-        Its step time under each hypothesis, by the name of the term.
+        Its step time under each hypothesis, by the name of the term, shortest first.
     pairs_apart
         Pairs of hypotheses whose step times differ enough to be told apart.
     separation
-        Standard deviation of the logarithms of the step times.
+        Smallest difference of the logarithms of two of the step times.
     """
 
     name: str
@@ -241,6 +240,16 @@ class Experiment(NamedTuple):
     steps_ns: dict[str, float]
     pairs_apart: int
     separation: float
+
+    @property
+    def confused(self) -> list[tuple[str, str]]:
+        """Terms whose step times follow each other too closely to be told apart."""
+        steps = [*self.steps_ns.items()]
+        return [
+            (first, second)
+            for (first, shorter), (second, longer) in pairwise(steps)
+            if math.log(longer / shorter) <= _APART
+        ]
 
 
 @dataclass(frozen=True)
@@ -528,9 +537,13 @@ def _with_fewer_ranks(stage: Stage, times: int) -> Stage:
 def _best(
     experiments: Sequence[RunVariant], hypotheses: Sequence[Hypothesis]
 ) -> Experiment | None:
-    """Return the experiment that separates plausible hypotheses most."""
+    """Return the experiment with the largest smallest separation, if it has any.
+
+    Of plausible hypotheses. Those that it does not tell apart have none; of experiments
+    with as many of them the next smallest separation counts.
+    """
     plausible = [x for x in hypotheses if x.plausible != "no"]
-    results = []
+    results: list[tuple[list[float], Experiment]] = []
     for run in experiments:
         quantum_ns = run.problem.quantum_ps / 1000
         try:
@@ -542,17 +555,17 @@ def _best(
             continue
         if len(steps) < 2:
             continue
-        logarithms = [*map(math.log, steps.values())]
-        apart = sum(abs(a - b) > _APART for a, b in combinations(logarithms, 2))
-        results.append(
-            Experiment(
-                name=run.name,
-                detail=run.detail,
-                predicted_ns=quantum_ns * run.verdict.step_quanta,
-                steps_ns=steps,
-                pairs_apart=apart,
-                separation=statistics.pstdev(logarithms),
-            )
+        pairs = combinations(map(math.log, steps.values()), 2)
+        gaps = sorted(abs(first - second) for first, second in pairs)
+        apart = [gap if gap > _APART else 0.0 for gap in gaps]
+        experiment = Experiment(
+            name=run.name,
+            detail=run.detail,
+            predicted_ns=quantum_ns * run.verdict.step_quanta,
+            steps_ns=dict(sorted(steps.items(), key=lambda item: item[1])),
+            pairs_apart=sum(map(bool, apart)),
+            separation=gaps[0],
         )
-    best = max(results, key=lambda x: (x.pairs_apart, x.separation), default=None)
-    return best if best and best.pairs_apart else None
+        results.append((apart, experiment))
+    best = max(results, key=lambda result: result[0], default=None)
+    return best[1] if best and best[1].pairs_apart else None

@@ -9,6 +9,7 @@ the runs.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -44,6 +45,10 @@ FRAMEWORKS = (
 #: Bytes of optimizer state per weight where its moments are in bf16, with no master
 #: weights.
 BF16_STATE_BYTES = 4
+
+
+#: Words by which rows say that a compiler made the kernels of PyTorch.
+COMPILER = "torch.compile"
 
 
 class Cause(NamedTuple):
@@ -120,6 +125,7 @@ def _switches(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def _switches_of(row: Row) -> Iterator[tuple[str, Row]]:
     """Yield what a row might have stated, and the row with it."""
     yield from _kernels(row)
+    yield from _compilation(row)
     yield from _overlaps(row)
     named = software_of(row)
     for name in FRAMEWORKS:
@@ -162,6 +168,24 @@ def _kernels(row: Row) -> Iterator[tuple[str, Row]]:
     if software.state_bytes != BF16_STATE_BYTES:
         other = replace(row, optimizer_bytes=BF16_STATE_BYTES)
         yield f"optimizer_bytes={BF16_STATE_BYTES}", other
+
+
+def _compilation(row: Row) -> Iterator[tuple[str, Row]]:
+    """Yield the row with a compiler where its software may have one, or without."""
+    software = software_of(row)
+    if software.kind == "eager":
+        notes = "; ".join(filter(None, (row.notes, COMPILER)))
+        other = replace(row, notes=notes)
+        if software_of(other).kind == "compiled":
+            yield f"notes={COMPILER}", other
+    elif software.kind == "compiled" and software.notes:
+        stated = {name: getattr(row, name) for name in ("framework", "model", "notes")}
+        eager = {
+            name: re.sub(software.notes, "", text, flags=re.IGNORECASE)
+            for name, text in stated.items()
+            if text
+        }
+        yield f"no {COMPILER}", replace(row, **eager)
 
 
 def _overlaps(row: Row) -> Iterator[tuple[str, Row]]:

@@ -41,7 +41,8 @@ directed order+ units# coordinates= launch_ns; nodes: id kind forward;
 links: source target bandwidth_bytes_per_s latency_ns; job: global_batch
 micro_batches+ sequence_length* dtype* optimizer= schedule? zero+ replicas+
 data_parallel+ pipeline_parallel+ tensor_parallel+ context_parallel+
-expert_parallel+ recompute+ sequence_parallel? uneven_batches virtual_stages+
+expert_parallel+ recompute+ selective_operators* sequence_parallel?
+uneven_batches virtual_stages+
 gradient_sync_overlap weight_backward_fraction model_flops_per_sample*
 overlap= overlap_needs= distributed_optimizer granularity uniform+ even_layers
 one_stage+ idle_devices zero_with= sharded_with+ micro_batch_count;
@@ -50,7 +51,8 @@ gradients+; zero_with: r+ pp+ cp+; levels: name* fan_out latency_ns
 bandwidth_bytes_per_s launch_ns peer_bandwidth_bytes_per_s group_fractions#;
 collectives: kind phase axis size_bytes count; device: name headroom_bytes*
 memory_bytes reserve_bytes hbm_bytes_per_s peak_flops* price_usd_per_hour*;
-optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes;
+optimizer: name* weight_bytes gradient_bytes state_bytes buffer_bytes
+zero_2_bytes zero_3_bytes;
 group_fractions: members fraction; certificate: schema problem_hash plan=
 step_time_quanta lower_bound_quanta status proof# seal; plan: schema replicas
 micro_batch stages# overlap+ distributed_optimizer virtual_stages placement

@@ -141,6 +141,25 @@ class Graph:
         return [(max(sum(self.latency(x, y) for y in ranks if x != y)
                      for x in ranks), flows)]
 
+    def relayed(self, ranks, fraction):
+        """Return the phase of an all-to-all through ranks of the own unit."""
+        units, flows = defaultdict(list), defaultdict(int)
+        for x in ranks:
+            units[self.units[0][x]].append(x)
+        for x, y in product(ranks, ranks):
+            own, there = (units[self.units[0][z]] for z in (x, y))
+            via = (y if own is there else own[there.index(y)]
+                   if len(own) >= len(there) else there[own.index(x)])
+            for ends in (x, via), (via, y):
+                if ends[0] != ends[1]:
+                    flows[ends] += fraction / len(ranks)
+        sums = defaultdict(int)
+        for x, y in flows:
+            crosses = self.units[0][x] != self.units[0][y]
+            sums[crosses, x] += self.latency(x, y)
+        return [(sum(max((s for (kind, _), s in sums.items() if kind == crosses),
+                         default=0) for crosses in (False, True)), flows)]
+
     def trees(self, ranks, fraction):
         """Return the phase of a reduction up and down two trees."""
         n, flows, longest = len(ranks), defaultdict(int), 0
@@ -258,6 +277,9 @@ class Graph:
     def lines(self, kind, groups):
         """Return what all algorithms take but those chosen by size."""
         result = self.flat(kind, groups)
+        if (kind == "all-to-all" and self.units
+                and max(len(x) for x, _ in groups) <= 512):
+            result.append(self.line([self.relayed(*x) for x in groups]))
         if kind != "all-to-all":
             halves = self.torus(groups)
             if self.units:

@@ -306,6 +306,8 @@ class Problem:
                 buffers = near(w * self.rule["buffer_bytes"])
                 static += up(near(buffers / per), 1)
             work += (w * (zero == 3) + g * (zero > 1)) * (z > 1)
+        if dp * key[1] > 1:
+            work += self.rule.get(f"zero_{zero}_bytes", 0)
         return static, kept["kept_bytes"], work
 
     def shards(self, strategy):

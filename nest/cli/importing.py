@@ -173,10 +173,10 @@ def torchtitan_command(request: launch_files.TorchtitanRequest, output: str) -> 
 @takes(launch_files.MaxTextRequest)
 @output_option("problem")
 def maxtext_command(request: launch_files.MaxTextRequest, output: str) -> int:
-    """Import a configuration of MaxText: a problem, and its plan.
+    """Import a configuration of MaxText, or a script: a problem, and its plan.
 
     FILE has the keys that differ from base.yml; '--say KEY=VALUE' is a key on MaxText's
-    command line.
+    command line. Of a script counts the command that starts MaxText.
     """
     return _import(request, output)
 

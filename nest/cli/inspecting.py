@@ -18,10 +18,7 @@ from nest.constraints.targets import ANY
 from nest.constraints.targets import target as find_target
 from nest.cost.space import batch_splits, strategies
 from nest.errors import InvalidOptionError, SolverNotInstalledError, UnknownNameError
-from nest.hardware import machines
 from nest.ir.io import problem_hash
-from nest.models import builtin
-from nest.models.zoo import ARCHITECTURES, kind_of
 from nest.requests.explaining import CheckRequest, ScoreRequest
 from nest.requests.problems import ProblemRequest, named_problem
 from nest.requests.settings import Request, setting
@@ -212,6 +209,8 @@ def problems_command(
         else:
             named = named_problem(name or "")
             if named is None:
+                from nest.models import builtin
+
                 raise UnknownNameError("built-in problem", name or "", builtin.names())
             problem = named
         write_record(output or "-", problem)
@@ -247,6 +246,8 @@ def _list(
 
 
 def _problems() -> Iterator[_Entry]:
+    from nest.models import builtin
+
     for name in builtin.names():
         text, is_default = builtin.describe(name), name == builtin.DEFAULT
         record = {"name": name, "description": text, "default": is_default}
@@ -254,6 +255,8 @@ def _problems() -> Iterator[_Entry]:
 
 
 def _models() -> Iterator[_Entry]:
+    from nest.models.zoo import ARCHITECTURES, kind_of
+
     for model in ARCHITECTURES:
         record = {
             "name": model.name,
@@ -271,6 +274,8 @@ def _models() -> Iterator[_Entry]:
 
 
 def _machines() -> Iterator[_Entry]:
+    from nest.hardware import machines
+
     for site in machines():
         record = {
             "name": site.name,

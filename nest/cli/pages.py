@@ -17,8 +17,6 @@ from msgspec.structs import replace
 from nest.cli.declare import Command, option
 from nest.cli.inputs import check_page, write_text
 from nest.errors import NestError
-from nest.models.choices import layers_per_node
-from nest.models.named import load_model
 from nest.requests.prices import PRICE_HELP, PRICE_USAGE, mean_price, read_prices
 from nest.requests.problems import JOB_FIELDS, MODEL_FIELDS
 from nest.requests.restricted import Restricted, RestrictedRequest
@@ -349,6 +347,9 @@ def _more(
     ]
     if request.model is None:
         return settings
+
+    from nest.models.choices import layers_per_node
+    from nest.models.named import load_model
 
     joined = layers_per_node(load_model(str(request.model)), request.layers_per_node)
     settings += [

@@ -11,9 +11,6 @@ from nest.cli.importing import import_group
 from nest.cli.inputs import check_distinct_files, people, write_text
 from nest.cli.progress import hint
 from nest.errors import InvalidOptionError, UnknownNameError
-from nest.hardware import device_spec
-from nest.models import zoo
-from nest.models.choices import Degrees
 from nest.profiles.format import DTYPE_BYTES, encode_profile
 from nest.requests.values import integer, integers, one_of
 from nest.util.files import check_output
@@ -78,6 +75,8 @@ def profile_command(
     Forward and backward pass apart, the local shard of one rank, without
     communication. PyTorch is the extra 'profile'.
     """
+    from nest.models import zoo
+    from nest.models.choices import Degrees
     from nest.profiles.torch_profiler import (
         Timing,
         layer_shapes,
@@ -141,6 +140,8 @@ def profile_csv_command(
     PATH is a file or a folder of files; their names state micro-batch, tp
     and way of cutting.
     """
+    from nest.hardware import device_spec
+    from nest.models import zoo
     from nest.profiles.aceso import import_aceso
 
     check_distinct_files({path: path for path in paths} | {"-o": output})

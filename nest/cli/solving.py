@@ -16,7 +16,6 @@ from nest.cli.pages import Paging, Traces, answered_rows, commands_text, paged
 from nest.cli.progress import ProgressLine
 from nest.cli.saying import say
 from nest.errors import InvalidOptionError, NestError
-from nest.models import builtin
 from nest.present.verbosity import VERBOSE
 from nest.requests import solving
 from nest.requests.values import integer
@@ -115,6 +114,8 @@ def compare_command(
     solvers = solving.split_solvers(str(request.solvers))
     request = request.limited(slow=request.solvers == solving.ALL)
     if not texts and not request.given_job:
+        from nest.models import builtin
+
         texts = (builtin.DEFAULT,)
     options = {"--resume": folder is not None, "--jobs": jobs > 1}
     benchmark = next((name for name, is_given in options.items() if is_given), None)

@@ -112,6 +112,8 @@ class CostRules:
     #: The exact search of its plans as ``module:function``, if another than
     #: that of the project's own.
     search: ClassVar[str | None] = None
+    #: Whether that search is as quick as another of as many placements.
+    is_search_quick: ClassVar[bool] = False
 
     # Which problems and plans there are
 

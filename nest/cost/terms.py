@@ -488,7 +488,8 @@ class LayerPrices:
             assert cost is not None
             activations = _activations(cost, strategy)
             assert activations is not None
-            whole = weight_sizes(cost, strategy, self.problem.job.optimizer)
+            optimizer = self.problem.job.optimizer
+            whole = weight_sizes(cost, strategy, optimizer)
             sizes, zero = self.rules.held(whole), strategy.zero
             self._known_held[key] = Held(
                 sizes=whole,
@@ -503,7 +504,8 @@ class LayerPrices:
                 working_bytes=cost.working_bytes
                 + activations.working_bytes
                 + sizes.gathered(zero >= 3, "weight_bytes")
-                + sizes.gathered(zero >= 2, "gradient_bytes"),
+                + sizes.gathered(zero >= 2, "gradient_bytes")
+                + optimizer.bucket_bytes(strategy),
             )
         return self._known_held[key]
 

@@ -62,6 +62,12 @@ _REPLICAS, _SHARDS = (
     f"parallelism_config.parallelism_config_dp_{name}_size"
     for name in ("replicate", "shard")
 )
+#: Sharding strategies by their numbers from 1, and what hybrid ones are in a machine.
+_STRATEGIES = (
+    *("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+    *("HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
+)
+_HYBRID = {"HYBRID_SHARD": "FULL_SHARD", "HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP"}
 _BATCH, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 _CONFIG_FILE = "deepspeed_config.deepspeed_config_file"
 
@@ -177,11 +183,15 @@ def _read_export(
 
 
 class _Job(NamedTuple):
-    """A configuration, arguments of a trainer, and a reader of other files."""
+    """A configuration, arguments of a trainer, and a reader of other files.
+
+    ``ignore`` are keys of those other files that the user passes over.
+    """
 
     config: KeyedFile
     trainer: KeyedFile
     read_file: Callable[[str], str]
+    ignore: tuple[str, ...] = ()
 
     def corrected(self, correction: Correction) -> _Job:
         """Return a copy in which one key of a file is otherwise."""
@@ -245,18 +255,25 @@ def read_foreign(
         If a value is missing, out of range or contradicts another one.
     """
     arguments = read_file(trainer_of(where))
+    config = _yaml_file(text, where, ())
+    # Other names are those of a configuration of DeepSpeed that it names.
+    several = _has(config.document, _CONFIG_FILE)
+    inside = [x for x in ignore if not several or _has(config.document, x)]
+    config.ignore = inside
     job = _Job(
-        _yaml_file(text, where, ignore),
+        config,
         _json_file(arguments or "{}", trainer_of(where)),
         read_file,
+        tuple(x for x in ignore if x not in inside),
     )
     for path, value in overrides:
         with refusing(f"--say {path}", InvalidPlanError):
             made = parse_yaml(value)
         file = job.trainer if path in TRAINER.classed else job.config
         section, _, name = path.rpartition(".")
-        inside = file.document.setdefault(section, {}) if section else file.document
-        inside[name] = made
+        keys = file.document.setdefault(section, {}) if section else file.document
+        keys[name] = made
+    _write_as_present(config)
 
     def read(job: _Job) -> tuple[Launch, tuple[str, ...]]:
         notes = (
@@ -273,6 +290,40 @@ def read_foreign(
         return launch, notes
 
     return read_all(read, job)
+
+
+def _has(document: Mapping[str, Any], path: str) -> bool:
+    """Whether a configuration has a key."""
+    section, _, name = path.rpartition(".")
+    inside = document.get(section, {}) if section else document
+    return isinstance(inside, dict) and name in inside
+
+
+def _write_as_present(config: KeyedFile) -> None:
+    """Write values of older files as 1.15.0 has them.
+
+    Precision may be in capitals. Sharding strategies of FSDP 1 are numbers or names,
+    under the key of version 2 since 1.6; hybrid ones have a replica on each machine
+    (``ShardingStrategy`` of PyTorch).
+    """
+    precision = config.document.get("mixed_precision")
+    if isinstance(precision, str):
+        config.document["mixed_precision"] = precision.lower()
+    keys = config.document.get("fsdp_config")
+    if not isinstance(keys, dict) or keys.get("fsdp_version", 1) != 1:
+        return
+    strategy = keys.get("fsdp_sharding_strategy")
+    if isinstance(keys.get("fsdp_reshard_after_forward"), str):
+        strategy = keys.pop("fsdp_reshard_after_forward")
+    if str(strategy).isdigit() and 1 <= int(str(strategy)) <= len(_STRATEGIES):
+        strategy = _STRATEGIES[int(str(strategy)) - 1]
+    machines = config.document.get("num_machines") or 1
+    if strategy in _HYBRID and "parallelism_config" not in config.document:
+        sizes = {_REPLICAS.rpartition(".")[2]: machines}
+        config.document["parallelism_config"] = sizes
+        strategy = _HYBRID[strategy]
+    if strategy is not None:
+        keys["fsdp_sharding_strategy"] = strategy
 
 
 def _read(job: _Job, world: int, model: Architecture) -> Launch:
@@ -329,14 +380,17 @@ def _with_deepspeed(job: _Job, world: int, model: Architecture) -> Launch:
     """Return what DeepSpeed runs, with what the trainer fills in for ``auto``."""
     config, trainer = job.config, job.trainer
     samples, steps = trainer.get(_BATCH), trainer.get(_STEPS)
-    bf16 = trainer.get("bf16") or config.get("mixed_precision") == "bf16"
+    precision = "bf16" if trainer.get("bf16") else config.get("mixed_precision")
     name = config.get(_CONFIG_FILE)
+    if name is None and precision == "no":
+        raise config.refuse("mixed_precision", "bf16 or fp16", "no")
     if name is None:
         stated_steps = config.get(f"deepspeed_config.{_STEPS}")
         document: dict[str, Any] = {
             "zero_optimization": {"stage": config.get("deepspeed_config.zero_stage")},
             _STEPS: stated_steps or steps,
-            "bf16": {"enabled": bf16},
+            "bf16": {"enabled": precision == "bf16"},
+            "fp16": {"enabled": precision == "fp16"},
         }
     else:
         document = deepspeed.config_file(job.read_file(name), name).document
@@ -349,15 +403,26 @@ def _with_deepspeed(job: _Job, world: int, model: Architecture) -> Launch:
         if document.get(key) == "auto":
             document[key] = value
     document.setdefault("train_micro_batch_size_per_gpu", samples)
-    for section, enabled in (("bf16", bf16), ("fp16", False)):
-        inside = document.get(section)
-        if isinstance(inside, dict) and inside.get("enabled") == "auto":
-            inside["enabled"] = enabled
+    automatic = [
+        (inside, section)
+        for section in ("bf16", "fp16")
+        if isinstance(inside := document.get(section), dict)
+        and inside.get("enabled") == "auto"
+    ]
+    if precision == "no" and automatic:
+        expected = f"the precision that {name} leaves to it"
+        raise trainer.refuse("bf16", expected, "none", "pass --say bf16=true")
+    for inside, section in automatic:
+        inside["enabled"] = section == precision
     where, length = name or config.where, trainer.get("max_length")
     text = json.dumps(document)
     try:
-        launch, _ = deepspeed.read_foreign(text, where, world, model, length)
+        launch, _ = deepspeed.read_foreign(
+            text, where, world, model, length, ignore=job.ignore
+        )
     except Fault as fault:
         # It is about another file, whose keys --say does not give.
+        if "--ignore" in fault.answers:
+            raise
         raise InvalidPlanError(str(fault)) from None
     return launch

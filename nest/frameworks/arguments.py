@@ -34,7 +34,8 @@ class Arguments:
 
     ``names`` are what the file ``where`` calls options, if otherwise; messages
     call it ``what``. An option that comes twice with other values is a fault, which
-    ``doubled`` takes, or which is raised without it.
+    ``doubled`` takes, or which is raised without it; but what the command line says, in
+    line 0, takes the place of what the file says.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Arguments:
         self.switches: set[str] = set()
         #: How options with underscores are written, and in which line.
         self.underscored: dict[str, tuple[str, int]] = {}
+        #: Whether what the user still has to say decides on options.
+        self.open = False
         #: What a reader assumed of options that are not given, for people.
         self.assumed: list[str] = []
         #: Words of unknown text, which may contain options.
@@ -85,28 +88,40 @@ class Arguments:
         before = self.options.get(name)
         texts = [token.text for token in values]
         if before and [token.text for token in before.values] != texts:
-            location = f"{self.where}:{line}: {name}"
-            if not line:
-                location = f"{self.where}: --say {name[2:]}"
-            # Of two values one may be that of --say, which then counts.
-            say = ("--say", f"{name[2:]}=<VALUE>") if line and before.line else ()
-            fault = Fault(
-                f"{location}: expected it once, got {' '.join(texts) or 'no value'} "
-                f"here and {' '.join(w.text for w in before.values) or 'no value'} in "
-                f"{f'line {before.line}' if before.line else '--say'}; remove one",
-                subject=name,
-                answers=("--ignore", name[2:], *say),
-            )
-            if self._doubled is None:
-                raise fault
-            self._doubled.append(fault)
+            got = " ".join(w.text for w in before.values) or "no value"
+            if before.line and not line:
+                self.assumed.append(
+                    f"{self.where}:{before.line}: {name} {got}: --say gives another"
+                )
+            else:
+                self._refuse_second(
+                    name,
+                    line,
+                    f"{' '.join(texts) or 'no value'} here "
+                    f"and {got} in {f'line {before.line}' if line else '--say'}",
+                )
         self.options[name] = Option(values, line)
+
+    def _refuse_second(self, name: str, line: int, got: str) -> None:
+        """Refuse an option with two values of the file, or of ``--say``."""
+        location = f"{self.where}:{line}: {name}"
+        if not line:
+            location = f"{self.where}: --say {name[2:]}"
+        fault = Fault(
+            f"{location}: expected it once, got {got}; remove one",
+            subject=name,
+            answers=("--say", f"{name[2:]}=<VALUE>"),
+        )
+        if self._doubled is None:
+            raise fault
+        self._doubled.append(fault)
 
     def with_tokens(self, tokens: Iterable[Word]) -> Arguments:
         """Return the options of other tokens of the same file."""
         arguments = Arguments(tokens, self.where, self.names, self.what)
         arguments.unknown = self.unknown
         arguments.underscored = self.underscored
+        arguments.assumed, arguments.open = [*self.assumed], self.open
         return arguments
 
     def corrected(self, correction: Correction) -> Arguments:
@@ -114,6 +129,7 @@ class Arguments:
         arguments = Arguments((), self.where, self.names, self.what)
         arguments.unknown = [*self.unknown]
         arguments.underscored = {**self.underscored}
+        arguments.assumed, arguments.open = [*self.assumed], self.open
         arguments.options = {**self.options}
         name, value, meant = correction
         option = arguments.options.pop(name, Option((), 0))
@@ -155,19 +171,17 @@ class Arguments:
             subject=name,
             answers=self._answers(name) if answers is None else answers,
             meant=meant,
+            premature=self.open and name in self.switches - self.options.keys(),
         )
 
     def _answers(self, name: str) -> tuple[str, ...]:
         """Return the words of a command line that give an option another value."""
         key, option = self.names.get(name, name).lstrip("-"), self.options.get(name)
         say = ("--say", f"{key}={'' if name in self.switches else '<VALUE>'}")
-        if option is None or not option.line:
-            return say
-        if name in self.names and option.values:
-            # Keys of a configuration win over those of the file.
+        if option is None or option.values or not option.line:
             return say
         # What has no value in the file is a switch.
-        return ("--ignore", key, *(say if option.values else ()))
+        return ("--ignore", key)
 
     def check(
         self, holds: bool, name: str, expected: str, got: object, remedy: str = ""

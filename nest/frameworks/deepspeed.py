@@ -95,12 +95,21 @@ def write(
     check_dtype(run, ("bf16", "fp16"), "DeepSpeed computes in no other")
     length = length_of(run)
     narrow = run.dtype if run.gradient_bytes == 2 else "fp32"
+    stage = run.zero
+    if narrow != run.dtype and not stage:
+        # Over one rank a stage makes no difference but this one.
+        if run.dp > 1:
+            raise InvalidPlanError(
+                "zero: expected a ZeRO stage with gradients in fp32, got 0; DeepSpeed "
+                "sums them in no other data type than the model's without"
+            )
+        stage = 1
     document = {
         "train_batch_size": run.global_batch,
         "train_micro_batch_size_per_gpu": run.samples,
         "gradient_accumulation_steps": run.micro_batches,
         "zero_optimization": {
-            "stage": run.zero,
+            "stage": stage,
             "overlap_comm": "gradients" in run.overlap,
         },
         run.dtype: {"enabled": True},
@@ -116,7 +125,7 @@ def write(
         ("--global-batch-size", (run.global_batch,)),
         ("--deepspeed", ()),
         ("--deepspeed_config", (FILE,)),
-        ("--zero-stage", (run.zero,)),
+        ("--zero-stage", (stage,)),
         *((name, ()) for name in recomputing if run.recompute == "full"),
         (f"--{run.dtype}", ()),
     ]
@@ -403,6 +412,11 @@ def _read_pair(
     config: KeyedFile, arguments: Arguments, world: int
 ) -> tuple[Launch, Architecture]:
     """Return the launch that both files describe on ``world`` devices."""
+    experts = arguments.texts("--num-experts") or ()
+    if not {"0", "1"}.issuperset(experts):
+        why = "nest reads no experts of DeepSpeed"
+        raise arguments.refuse("--num-experts", "1", " ".join(experts), why, ())
+    arguments.options.pop("--num-experts", None)
     model, length = read_model(arguments, "export")
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")
@@ -427,9 +441,12 @@ def _read_pair(
         batch=batch,
         recompute=recompute_of(arguments, model.layers // len(chunks), 0),
     )
-    stated = arguments.integer_or_none("--zero-stage", 0)
-    if stated not in (None, launch.zero):
-        raise arguments.refuse("--zero-stage", f"{launch.zero} as in {FILE}", stated)
+    stated, stage = (
+        arguments.integer_or_none("--zero-stage", 0),
+        config.get("zero_optimization.stage"),
+    )
+    if stated not in (None, stage):
+        raise arguments.refuse("--zero-stage", f"{stage} as in {FILE}", stated)
     if not arguments.has("--deepspeed"):
         raise arguments.refuse("--deepspeed", "it", "none")
     arguments.used.add("--deepspeed-config")
@@ -483,16 +500,19 @@ def _with_sharding(
     """Return a launch with the optimizer as DeepSpeed shards it, and a note of that.
 
     A ``pipeline`` in bf16, of one stage too, has ``BF16_Optimizer`` without ZeRO, which
-    shards its state as ZeRO 1 does (``_do_optimizer_sanity_check`` of 0.19.8).
+    shards its state as ZeRO 1 does (``_do_optimizer_sanity_check`` of 0.19.8); so had
+    older versions with gradients in fp32.
     """
-    if launch.zero or launch.dtype != "bf16" or not pipeline:
+    wide = launch.gradient_bytes == 4
+    if launch.zero or launch.dtype != "bf16" or not (pipeline or wide):
         return launch, ()
     sharded = as_run(replace(launch, zero=1))
     if not sharded.zero:  # over one rank
         return launch, ()
     note = (
         f"{config.where}: zero_optimization.stage 0 counts as 1: DeepSpeed shards "
-        f"the optimizer's state over data ranks in a pipeline with bf16"
+        f"the optimizer's state over data ranks "
+        f"{'in a pipeline with bf16' if pipeline else 'with gradients in fp32'}"
     )
     return sharded, (note,)
 

@@ -39,6 +39,8 @@ class Fault(InvalidPlanError):
         The name that ``subject`` is another spelling of, if it is one.
     value
         The value with which reading goes on, if others would be wrong.
+    premature
+        Whether it is none if another fault, which is known already, is answered.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class Fault(InvalidPlanError):
         answers: Sequence[str] = (),
         meant: str = "",
         value: str = "",
+        premature: bool = False,
     ) -> None:
         super().__init__(text)
         self.subject, self.answers = subject, tuple(answers)
-        self.meant, self.value = meant, value
+        self.meant, self.value, self.premature = meant, value, premature
 
 
 class FaultsError(InvalidPlanError):
@@ -139,7 +142,7 @@ def _faults(
             read(file)
         except Fault as fault:
             subject = fault.subject
-            if subject not in guessed:
+            if subject not in guessed and not fault.premature:
                 faults.setdefault(subject, fault)
             if fault.meant != subject:
                 guessed.add(fault.meant)

@@ -7,9 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
+from math import gcd
 from typing import NamedTuple
 
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.hardware.machines import host_size
 from nest.ir.cluster import Cluster
 from nest.ir.documents import parse_json, refusing
 
@@ -67,7 +69,9 @@ def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
         return num_devices
     network = cluster.topology
     if network.kind == "hierarchy":
-        return network.levels[0].fan_out
+        joined = network.levels[0].fan_out
+        # Links may join the devices of several hosts, as in a rack or a pod.
+        return gcd(joined, host_size(cluster.device.name) or joined)
     # The finest units of a graph are nodes, or have the names of switches.
     names = network.nodes_of(range(cluster.num_devices))
     sizes = [len(list(run)) for _, run in groupby(names)]

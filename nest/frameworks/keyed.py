@@ -147,6 +147,8 @@ class KeyedFile:
         self.table = table
         self.line_of = line_of
         self.ignore = ignore
+        #: Keys that plans cannot express and that the user gives another value.
+        self.replaced: frozenset[str] = frozenset()
 
     @cached_property
     def sections(self) -> frozenset[str]:
@@ -207,6 +209,8 @@ class KeyedFile:
         """
         copied = copy(self)
         copied.document = deepcopy(self.document)
+        paths = {path for path, _ in values}
+        copied.replaced = self.replaced | (paths & self.table.unsupported.keys())
         for path, text in values:
             section, name = split_path(path)
             inside = copied.document
@@ -261,6 +265,8 @@ class KeyedFile:
     def ignored(self) -> tuple[str, ...]:
         """Return the keys that nest does not read, other sections as a whole.
 
+        Those with another value than the file's have what that leaves out beside them.
+
         Raises
         ------
         InvalidPlanError
@@ -283,6 +289,9 @@ class KeyedFile:
                 continue
             if path not in table.classed and path not in self.ignore:
                 raise self._unknown(path)
+            if path in self.replaced:
+                ignored[f"{path} ({table.unsupported[path].why})"] = None
+                continue
             section = path.partition(".")[0]
             ignored[path if section in self.sections else section] = None
         return tuple(ignored)
@@ -319,8 +328,11 @@ class KeyedFile:
         if isinstance(value, dict):
             value = value.get("device", value.get("enabled", value))
         if value not in unsupported.unchanged:
-            expected = " or ".join(map(json.dumps, unsupported.unchanged))
-            raise self.refuse(path, expected, _shown(value), unsupported.why)
+            texts = [json.dumps(value) for value in unsupported.unchanged]
+            stated = texts[0] if len(texts) == 1 else "<VALUE>"
+            answers = ("--say", f"{path}={stated}")
+            expected, why = " or ".join(texts), unsupported.why
+            raise self.refuse(path, expected, _shown(value), why, answers)
 
 
 def _shown(value: Any) -> str:

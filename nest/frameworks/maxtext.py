@@ -6,16 +6,17 @@ compiler to say, so that only degrees and layers are read back, no groups.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError, UnknownNameError
 from nest.frameworks.arguments import ignored_note
-from nest.frameworks.faults import read_all
+from nest.frameworks.faults import Fault, read_all
 from nest.frameworks.hosts import read_hosts
 from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
 from nest.frameworks.launch import (
@@ -34,6 +35,7 @@ from nest.ir.documents import refusing
 from nest.ir.yaml_documents import parse_yaml
 from nest.models.architectures import Architecture
 from nest.models.blocks import Attention, Block, Head, Mlp, RepeatedBlock, Tower
+from nest.models.details import Details, Rotary, Router
 from nest.models.zoo import architecture
 
 FILE = "config.yml"
@@ -58,6 +60,38 @@ _BASE = read_data("maxtext_base", dict[str, Any])
 _SHAPE = tuple(name for name in _BASE if name in TABLE.keys and name[:4] == "base")
 #: What MaxText calls models, where nest has another name.
 _MODELS = {"deepseek3-671b": "deepseek-v3", "kimi-k2-1t": "kimi-k2"}
+#: What its scaling for Llama 3.1 takes as given (``LLaMARotaryEmbedding``).
+_LLAMA3: dict[str, Any] = {
+    "scaling": "llama3",
+    "factor": 8.0,
+    "low_frequency": 1.0,
+    "high_frequency": 4.0,
+    "original_length": 8192,
+}
+#: Keys of rotary positions.
+_ROTARY = tuple(name for name in TABLE.keys if name.startswith("rope_"))
+#: Policies that keep parts of a layer (``get_remat_policy`` of its decoders), with the
+#: closest choice of plans and why.
+_POLICIES = {
+    **dict.fromkeys(
+        ("minimal", "minimal_with_context", "minimal_flash", "save_all"),
+        ("none", "computes no product with weights again"),
+    ),
+    **dict.fromkeys(
+        ("minimal_offloaded", "qkv_proj_offloaded"),
+        ("full", "keeps little on the device, and plans know no offloading"),
+    ),
+    **dict.fromkeys(
+        ("save_dot_except_mlp", "save_dot_with_context_except_mlp", "save_out_proj"),
+        ("full", "computes the MLP again"),
+    ),
+    **dict.fromkeys(
+        ("save_dot_except_mlpwi", "save_qkv_proj", "proj", "custom"),
+        ("full", "computes large products again"),
+    ),
+}
+#: Numbers that are texts in YAML 1.2.
+_NUMBER = re.compile(r"\d[\d_]{0,20}(\.\d{0,20})?([eE][+-]?\d{1,2})?")
 #: Values that stand for none.
 _NONE = {"quantization": "", "base_moe_mlp_dim": -1, "num_pipeline_microbatches": -1}
 
@@ -104,6 +138,7 @@ def write(
     """Return the configuration; ``ExportModule.write`` says its errors."""
     length = length_of(launch)
     kind = _block_of(model)
+    details = _details_keys(model)
     model = comparable(model, length)
     check_memory(launch, STATE_BYTES)
     run = as_run(launch)
@@ -153,6 +188,7 @@ def write(
         "grad_dtype": _GRADIENTS[run.gradient_bytes],
         **_batch(run),
     }
+    values |= details
     if mlp.experts:
         values["base_moe_mlp_dim"] = mlp.hidden
         values["num_experts"] = mlp.experts
@@ -163,6 +199,61 @@ def write(
         values["quantization"] = "fp8"
     text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None)
     return {FILE: f"# {heading}\n{text}"}
+
+
+def _details_keys(model: Architecture) -> dict[str, Any]:
+    """Return the keys of what a model computes beyond its shape, as far as known.
+
+    Blocks of llama and mixtral have SiLU, and weigh experts by a softmax over those
+    that are chosen.
+
+    Raises
+    ------
+    InvalidPlanError
+        If no key says it; the text names the field.
+    """
+    details = model.details or Details()
+
+    def refuse(field: str, expected: object, got: object) -> InvalidPlanError:
+        return InvalidPlanError(
+            f"model: {field}: expected {expected}, got {got} in {model.name}; this "
+            f"export writes no other"
+        )
+
+    for name in details.others:
+        raise refuse(name, "a plain transformer", "another value")
+    if details.activation not in (None, "silu", "swish"):
+        raise refuse("activation", "silu", details.activation)
+    if details.router not in (None, Router()):
+        raise refuse("router", "a softmax over the chosen experts", "another one")
+    keys: dict[str, Any] = {}
+    if details.norm_epsilon is not None:
+        keys["normalization_layer_epsilon"] = details.norm_epsilon
+    rotary = details.rotary
+    if rotary is None:
+        return keys
+    whole = rotary.base == int(rotary.base)
+    keys["rope_max_timescale"] = int(rotary.base) if whole else rotary.base
+    if rotary.scaling == "llama3":
+        keys["rope_type"] = "llama3.1"
+    elif rotary.scaling == "linear":
+        keys["rope_linear_scaling_factor"] = rotary.factor
+    if _rotary(keys) != rotary.effective:
+        raise refuse("rotary positions", "those of Llama 2 or 3.1", "others")
+    return keys
+
+
+def _rotary(keys: Mapping[str, Any]) -> Rotary:
+    """Return the rotary positions of keys, of which others have their default."""
+    kind = str(keys.get("rope_type", "default"))
+    factor = keys.get("rope_linear_scaling_factor", 1.0)
+    rotary = Rotary(base=float(keys.get("rope_max_timescale", 10_000)))
+    if kind.startswith("llama3.1"):
+        scaled = keys.get("rope_use_scale", True)
+        return replace(rotary, **_LLAMA3) if scaled else rotary
+    if kind == "default" and factor != 1:
+        return replace(rotary, scaling="linear", factor=factor)
+    return replace(rotary, scaling="" if kind == "default" else kind)
 
 
 def _batch(run: Launch) -> dict[str, Any]:
@@ -182,17 +273,19 @@ def _batch(run: Launch) -> dict[str, Any]:
 def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, None]:
     """Read an export of this module; ``ExportModule.read`` says its errors."""
     world = len(read_hosts(files))
-    config = KeyedFile(_document(files[FILE], FILE), FILE, TABLE)
+    config = KeyedFile(document_of(files[FILE], FILE), FILE, TABLE)
     config.check_written()
     config.check_values()
     written = _read_model(config)
     launch = _read(config, world, written)
     length = length_of(launch)
-    check_shape(FILE, replace(model, max_sequence=length), written, length)
+    details = model.details and model.details.effective
+    model = replace(model, max_sequence=length, details=details)
+    check_shape(FILE, model, written, length)
     return launch, None
 
 
-def _document(text: str, where: str) -> dict[str, Any]:
+def document_of(text: str, where: str) -> dict[str, Any]:
     """Return the keys of a configuration."""
     with refusing(where, InvalidPlanError):
         document = parse_yaml(text)
@@ -203,8 +296,32 @@ def _document(text: str, where: str) -> dict[str, Any]:
     return document
 
 
+class Configuration(NamedTuple):
+    """The keys that a job starts with.
+
+    ``lines`` is where they are, and ``faults`` are questions that are known already.
+    """
+
+    document: dict[str, Any]
+    lines: Mapping[str, int]
+    faults: tuple[Fault, ...] = ()
+
+
+def configuration_of(text: str, where: str) -> Configuration:
+    """Return the keys of a configuration.
+
+    Raises
+    ------
+    InvalidPlanError
+        If it has none.
+    """
+    lines = enumerate(text.splitlines(), 1)
+    named = {line.partition(":")[0].strip(): index for index, line in lines}
+    return Configuration(document_of(text, where), named)
+
+
 def read_foreign(
-    text: str,
+    configuration: Configuration,
     where: str,
     world: int,
     overrides: Sequence[tuple[str, str]] = (),
@@ -215,7 +332,7 @@ def read_foreign(
 
     Parameters
     ----------
-    text, where
+    configuration, where
         The file, and its name for messages. It has what differs from ``base.yml``.
     world
         Devices.
@@ -231,17 +348,19 @@ def read_foreign(
     InvalidPlanError
         If a value is out of range or contradicts another one.
     """
-    document = _document(text, where)
+    document, lines, faults = configuration
     for name, value in overrides:
         with refusing(f"--say {name}", InvalidPlanError):
             document[name] = parse_yaml(value)
     document.pop("base_config", None)  # its name differs with the release
+    names = [name for name, _ in overrides]
+    faults = tuple(fault for fault in faults if fault.subject not in names)
 
     def read(file: KeyedFile) -> tuple[Launch, Architecture, tuple[str, ...]]:
         # Reading fills in keys of its own copy.
         return _read_filled(file.with_values(()), world, model)
 
-    return read_all(read, KeyedFile(document, where, TABLE, _lines(text).get, ignore))
+    return read_all(read, KeyedFile(document, where, TABLE, lines.get, ignore), faults)
 
 
 def _read_filled(
@@ -256,6 +375,11 @@ def _read_filled(
         if document.get(name) == none:
             del document[name]
     document["base_config"] = "base.yml"
+    for name, value in document.items():
+        key = TABLE.keys.get(name)
+        if key is not None and key.type in ("integer", "number"):
+            document[name] = _as_omegaconf(value)
+    _check_policy(config)
     stages = prod(config.get(f"{x}_pipeline_parallelism") for x in _NETWORKS)
     if stages > 1:
         document.setdefault("num_pipeline_microbatches", stages)
@@ -267,10 +391,28 @@ def _read_filled(
     return launch, model, notes
 
 
-def _lines(text: str) -> dict[str, int]:
-    """Return the line of every key."""
-    lines = enumerate(text.splitlines(), 1)
-    return {line.partition(":")[0].strip(): index for index, line in lines}
+def _as_omegaconf(value: Any) -> Any:
+    """Return a number that OmegaConf reads as one, such as 1e-5 or 500_000."""
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    digits = value.replace("_", "")
+    return int(digits) if digits.isdigit() else float(digits)
+
+
+def _check_policy(config: KeyedFile) -> None:
+    """Refuse recomputation of parts of a layer, with the closest that plans have."""
+    policy = config.document.get("remat_policy")
+    if not isinstance(policy, str) or policy not in _POLICIES:
+        return
+    closest, why = _POLICIES[policy]
+    answer = f"remat_policy={closest}"
+    raise config.refuse(
+        "remat_policy",
+        "none or full, which plans have",
+        f"{policy!r}",
+        f"the closest is {closest}, as it {why}: --say {answer}",
+        ("--say", answer),
+    )
 
 
 def _named_model(config: KeyedFile, model: Architecture | None) -> Architecture | None:
@@ -426,4 +568,9 @@ def _read_model(config: KeyedFile) -> Architecture:
         towers=(Tower(runs=(run,), vocabulary=vocabulary),),
         head=Head(outputs=vocabulary, tied=config.get("logits_via_embedding")),
         max_sequence=config.get("max_target_length"),
+        details=Details(
+            rotary=_rotary({name: config.get(name) for name in _ROTARY}),
+            norm_epsilon=config.get("normalization_layer_epsilon"),
+            activation="silu",
+        ),
     )

@@ -523,6 +523,14 @@ def _check_split(
     )
 
 
+#: What a command line says in place of PyTorch's FSDP2, which shards as ZeRO 3 does.
+_AS_MEGATRON_FSDP = (
+    *("--ignore", "use-torch-fsdp2", "--say", "use-megatron-fsdp="),
+    *("--say", f"data-parallel-sharding-strategy={_SHARDING[3]}"),
+    *("--say", "ckpt-format=fsdp_dtensor"),
+)
+
+
 def _zero(
     arguments: Arguments, data: int, cp: int, expert_ranks: int
 ) -> tuple[int, int]:
@@ -551,13 +559,14 @@ def _zero(
             "fsdp_dtensor with --use-megatron-fsdp",
             checkpoint or "none",
         )
-    arguments.check(
-        not arguments.has("--use-torch-fsdp2"),
-        "--use-torch-fsdp2",
-        "--use-megatron-fsdp or --use-distributed-optimizer",
-        "another implementation",
-        "it is not read",
-    )
+    if arguments.has("--use-torch-fsdp2"):
+        raise arguments.refuse(
+            "--use-torch-fsdp2",
+            "--use-megatron-fsdp or --use-distributed-optimizer",
+            "another implementation",
+            "it is not read",
+            _AS_MEGATRON_FSDP,
+        )
     instances = arguments.count(_INSTANCES)
     arguments.check(
         instances == 1 or zero > 0,
@@ -703,6 +712,8 @@ def _precision(arguments: Arguments) -> dict[str, Any]:
     arguments.check(
         half or brain, "--bf16", "--bf16 or --fp16", "none, which is fp32", "add one"
     )
+    # Megatron sums those in bf16 in fp32, unless the optimizer keeps them in bf16.
+    narrow = narrow or arguments.text("--main-grads-dtype") == "bf16"
     gradient_bytes = 4 if wide or (brain and not narrow) else 2
     return {
         "dtype": "fp8" if eight else "fp16" if half else "bf16",
@@ -745,7 +756,7 @@ def _state_bytes(arguments: Arguments, gradient_bytes: int) -> int:
         "--main-grads-dtype",
         "fp32 with gradients that are reduced in fp32",
         "bf16",
-        "add --grad-reduce-in-bf16 or remove it",
+        "remove one of them",
     )
     return 4 + _MOMENTS[name] if name != "adam" else sum(bytes_of.values())
 
@@ -788,7 +799,8 @@ def chunks_of(
         for end in ("loss", "embedding")
     )
     if layout is not None:
-        other = next((x for x in _SPLITS if x in arguments.options), None)
+        others = (x for x in _SPLITS if x in arguments.options and x != _VIRTUAL)
+        other = next(others, None)
         arguments.check(
             other is None,
             _LAYOUT,
@@ -796,7 +808,10 @@ def chunks_of(
             f"{arguments.location(other or '')} too",
             "remove one",
         )
-        return _read_layout(arguments, layout, layers, modules, stages)
+        chunks, count = _read_layout(arguments, layout, layers, modules, stages)
+        expected = f"{count}, as many as the layout has"
+        arguments.check(virtual in (None, count), _VIRTUAL, expected, virtual)
+        return chunks, count
     counts = _counts(arguments, layers + loss + embedding, stages, first, last)
     if each is not None:
         arguments.check(

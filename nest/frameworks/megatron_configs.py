@@ -484,6 +484,9 @@ def _check_required(
     if layout is _MEGATRON and gates and not gates.key.endswith("_func"):
         # Gates without SwiGLU have another default width.
         required.append("language_model.ffn_hidden_size")
+    if "--multi-latent-attention" in arguments.options:
+        # It has no groups.
+        required = [key for key in required if not key.endswith("num_query_groups")]
     for key in required:
         option = layout.keys[key].option
         stated = config.get(key) or (

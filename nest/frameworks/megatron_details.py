@@ -6,7 +6,9 @@ rotary positions is 10,000 by default, and the epsilon of norms 1e-5.
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, isfinite
+
+from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
@@ -35,8 +37,8 @@ _GATED = {"silu": (), "swish": ()}
 
 #: What its scaling for Llama 3 takes as given.
 _LLAMA3 = {"low_frequency": 1.0, "high_frequency": 4.0, "original_length": 8192}
-#: What its scaling by YaRN takes as given, which latent attention alone has.
-_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_length": 4096}
+#: What its scaling by YaRN takes as given of latent attention, and by default of other.
+_YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_length": 4096, "rounded": True}
 
 
 def details_flags(model: Architecture) -> Flags:
@@ -94,12 +96,16 @@ def _why_no_rotary(rotary: Rotary, latent: bool) -> tuple[str, str, object] | No
         return "rotary base", "a whole number", rotary.base
     if latent and (rotary.fraction != 1 or rotary.interleaved):
         return "rotary positions", "whole heads with latent attention", "others"
-    scalings = ("yarn",) if latent else ("linear", "llama3")
+    scalings = ("yarn",) if latent else ("linear", "llama3", "yarn")
     if rotary.scaling and rotary.scaling not in scalings:
         return "rotary scaling", f"none or {' or '.join(scalings)}", rotary.scaling
     if rotary.scaling == "linear" and rotary.factor != int(rotary.factor):
         return "rotary scaling: factor", "a whole number", rotary.factor
-    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(rotary.scaling, {})
+    if rotary.scaling == "yarn" and rotary.interleaved:
+        return "rotary scaling", "halves of heads with yarn", "interleaved pairs"
+    fixed: dict[str, float] = {}
+    if latent or rotary.scaling == "llama3":
+        fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(rotary.scaling, {})
     for name, value in fixed.items():
         if getattr(rotary, name) != value:
             field = f"rotary scaling: {name}"
@@ -132,6 +138,16 @@ def _rotary_flags(rotary: Rotary, latent: bool) -> Flags:
             ("--mscale", (rotary.mscale,)),
             ("--mscale-all-dim", (rotary.mscale_all,)),
         ]
+    if rotary.scaling == "yarn" and not latent:
+        flags.append(
+            ("--yarn-original-max-position-embeddings", (rotary.original_length,))
+        )
+        if rotary.beta_fast != _YARN["beta_fast"]:
+            flags.append(("--yarn-beta-fast", (rotary.beta_fast,)))
+        if rotary.beta_slow != _YARN["beta_slow"]:
+            flags.append(("--yarn-beta-slow", (rotary.beta_slow,)))
+        if not rotary.rounded:
+            flags.append(("--no-yarn-correction-range-round-to-int", ()))
     return flags
 
 
@@ -149,11 +165,14 @@ def _router_flags(router: Router) -> Flags:
     return flags
 
 
-def padding_flags(rows: int, tp: int) -> Flags:
-    """Return the argument with which Megatron pads the vocabulary by no row.
+def padding_flags(rows: int, tp: int, multiple: int = _ROWS) -> Flags:
+    """Return the argument with which Megatron pads the vocabulary.
 
-    None where it pads by none anyway, or where ``tp`` does not divide the vocabulary.
+    To another ``multiple`` than usual if the model has one, or else by no row. None
+    where it pads by none anyway, or where ``tp`` does not divide the vocabulary.
     """
+    if multiple != _ROWS:
+        return [("--make-vocab-size-divisible-by", (multiple,))]
     if rows % (_ROWS * tp) == 0 or rows % tp:
         return []
     return [("--make-vocab-size-divisible-by", (gcd(rows // tp, _ROWS),))]
@@ -169,9 +188,10 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         arguments.used.add(name)
         option = arguments.options.get(name)
         try:
-            return float(option.values[0].text) if option else default
+            value = float(option.values[0].text) if option else default
         except (IndexError, ValueError):
             return default
+        return value if isfinite(value) else default
 
     def has_option(name: str) -> bool:
         arguments.used.add(name)
@@ -189,15 +209,38 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
     )
     factor = float_of("--rope-scaling-factor", 8.0)
     linear = float_of("--rotary-seq-len-interpolation-factor", 1.0)
-    mscale = float_of("--mscale", 1.0), float_of("--mscale-all-dim", 0.0)
-    yarn = text_of("--rope-type", "yarn") == "yarn" and attention.key_value_rank > 0
-    scale = float_of("--rotary-scaling-factor", 1.0)
-    if has_option("--use-rope-scaling"):
-        rotary = _scaled(rotary, "llama3", factor)
+    yarn = replace(
+        rotary,
+        scaling="yarn",
+        factor=float_of("--rotary-scaling-factor", 1.0),
+        original_length=int(_YARN["original_length"]),
+        mscale=float_of("--mscale", 1.0),
+        mscale_all=float_of("--mscale-all-dim", 0.0),
+    )
+    of_others = replace(
+        yarn,
+        original_length=int(
+            float_of("--yarn-original-max-position-embeddings", yarn.original_length)
+        ),
+        beta_fast=float_of("--yarn-beta-fast", yarn.beta_fast),
+        beta_slow=float_of("--yarn-beta-slow", yarn.beta_slow),
+        rounded=not has_option("--no-yarn-correction-range-round-to-int"),
+    )
+    has_option("--yarn-correction-range-round-to-int")
+    latent = attention.key_value_rank > 0
+    scaled = has_option("--use-rope-scaling")
+    if latent:
+        # Its scaling is the default, and no other argument counts.
+        rotary = yarn if text_of("--rope-type", "yarn") == "yarn" else rotary
+    elif text_of("--position-embedding-type", "") == "yarn":
+        rotary = of_others
+    elif scaled:
+        original = int(_LLAMA3["original_length"])
+        rotary = replace(
+            rotary, scaling="llama3", factor=factor, original_length=original
+        )
     elif linear != 1:
-        rotary = _scaled(rotary, "linear", linear)
-    elif yarn:
-        rotary = _scaled(rotary, "yarn", scale, *mscale)
+        rotary = replace(rotary, scaling="linear", factor=linear)
     router = Router(
         scores=text_of("--moe-router-score-function", "softmax"),
         normalized=not has_option("--moe-router-pre-softmax"),
@@ -212,24 +255,6 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
         router=router if experts else None,
         norm_epsilon=float_of("--norm-epsilon", _EPSILON),
         activation="relu2" if squared else activation,
-    )
-
-
-def _scaled(
-    rotary: Rotary, scaling: str, factor: float, mscale: float = 1.0, whole: float = 0.0
-) -> Rotary:
-    """Return scaled rotary positions, with what Megatron takes as given."""
-    fixed = {"llama3": _LLAMA3, "yarn": _YARN}.get(scaling, {})
-    original = int(fixed.get("original_length", 0))
-    return Rotary(
-        base=rotary.base,
-        fraction=rotary.fraction,
-        interleaved=rotary.interleaved,
-        scaling=scaling,
-        factor=factor,
-        original_length=original,
-        mscale=mscale,
-        mscale_all=whole,
     )
 
 

@@ -27,7 +27,6 @@ from nest.models.blocks import Attention, Block, Head, Mlp, Tower, runs_of, unus
 from nest.models.hf.config import MOST_LAYERS
 from nest.models.operators.base import VOCABULARY_MULTIPLE
 from nest.models.zoo import architecture, known_architecture, vocabularies_of_shape
-from nest.units import ceil_div
 from nest.util.text import whole_number
 
 #: What values of ``--position-embedding-type`` mean, those of forks too.
@@ -43,6 +42,8 @@ _TOKENIZERS = {"GPT2BPETokenizer": "gpt2", "Llama2Tokenizer": "llama2-7b"}
 #: Tokenizers that read a file of any vocabulary; the second reads none of GPT-2.
 _ANY_VOCABULARY = ("HuggingFaceTokenizer", "GPTSentencePieceTokenizer")
 
+_PADDED = "--padded-vocab-size"
+
 _TP_BIASES = {
     (True, True, True): (),
     (False, False, False): ("--disable-bias-linear",),
@@ -53,17 +54,20 @@ _TP_BIASES = {
 def comparable(model: Architecture, sequence_length: int) -> Architecture:
     """Return a model without what no argument says.
 
-    Its name, where it comes from, windows that no sample fills, groups of experts that
-    are all chosen, and runs of equal blocks beside each other.
+    Its name, where it comes from, padding of the vocabulary, windows that no sample
+    fills, groups of experts that are all chosen, and runs of equal blocks beside each
+    other.
     """
     towers = []
     for tower in model.towers:
         runs = runs_of(_narrow(block, sequence_length) for block in tower.blocks())
-        towers.append(replace(tower, runs=runs, repeat=1))
+        towers.append(
+            replace(tower, runs=runs, repeat=1, row_multiple=VOCABULARY_MULTIPLE)
+        )
     return Architecture(
         name="",
         towers=tuple(towers),
-        head=model.head,
+        head=replace(model.head, row_multiple=VOCABULARY_MULTIPLE),
         max_sequence=max(
             model.towers[0].learned_positions or model.max_sequence, sequence_length
         ),
@@ -204,7 +208,9 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
         raise InvalidPlanError(
             f"model: {reason}, got {model.name}; Megatron's arguments say no other"
         )
-    more = details_flags(model)
+    rows, multiple = model.head.outputs, model.head.row_multiple
+    more = [*padding_flags(rows, tp, multiple), *details_flags(model)]
+    scaling = model.details and model.details.rotary and model.details.rotary.scaling
     model = comparable(model, sequence_length)
     tower = model.towers[0]
     blocks = list(tower.blocks())
@@ -246,7 +252,8 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     flag("--window-size", f"{attention.window - 1},0", when=attention.window)
     flag("--seq-length", sequence_length)
     flag("--max-position-embeddings", model.max_sequence)
-    position = "rope" if attention.rotary else "learned_absolute"
+    scaled = "yarn" if scaling == "yarn" and not latent else "rope"
+    position = scaled if attention.rotary else "learned_absolute"
     flag("--position-embedding-type", position)
     flag("--vocab-size", tower.vocabulary)
     flag("--untie-embeddings-and-output-weights", when=not model.head.tied)
@@ -267,7 +274,7 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
         flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
         flag("--moe-grouped-gemm")
         flag("--moe-token-dispatcher-type", "alltoall")
-    return [*flags, *padding_flags(tower.vocabulary, tp), *more]
+    return [*flags, *more]
 
 
 def _pattern(blocks: Sequence[Block]) -> str:
@@ -342,12 +349,18 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
         embedding_norm=arguments.has("--embed-layernorm"),
         modules=modules,
     )
-    vocabulary = _padded(arguments, _vocabulary(arguments, tower))
+    vocabulary = _vocabulary(arguments, tower)
+    multiple = _row_multiple(arguments)
     model = Architecture(
         name=name,
         source=f"arguments of Megatron-LM, {arguments.where}",
-        towers=(replace(tower, vocabulary=vocabulary),),
-        head=Head(outputs=vocabulary, tied=tied, predictions=1 + modules),
+        towers=(replace(tower, vocabulary=vocabulary, row_multiple=multiple),),
+        head=Head(
+            outputs=vocabulary,
+            tied=tied,
+            predictions=1 + modules,
+            row_multiple=multiple,
+        ),
         max_sequence=positions,
         details=read_details(
             arguments, attention, any(run.block.mlp.experts for run in runs)
@@ -358,7 +371,7 @@ def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
 
 def _vocabulary(arguments: Arguments, tower: Tower) -> int:
     """Return the size of the vocabulary: as stated, of the tokenizer or the shape."""
-    names = ("--vocab-size", "--padded-vocab-size", "--pad-vocab-size-to")
+    names = ("--vocab-size", _PADDED, "--pad-vocab-size-to")
     stated = [*filter(None, map(arguments.integer_or_none, names))]
     if stated:
         return stated[0]
@@ -381,18 +394,17 @@ def _vocabulary(arguments: Arguments, tower: Tower) -> int:
     return vocabulary
 
 
-def _padded(arguments: Arguments, vocabulary: int) -> int:
-    """Return the rows of a vocabulary where arguments pad it by more than usual.
+def _row_multiple(arguments: Arguments) -> int:
+    """Return what the rows of a vocabulary on a rank are a multiple of.
 
-    To a multiple of the divisor times the tensor parallel degree, as
-    ``vocab_size_with_padding`` of megatron-core does. Costs pad by the default
-    divisor, 128, themselves.
+    As ``vocab_size_with_padding`` of megatron-core pads them.
     """
-    divisor = arguments.integer("--make-vocab-size-divisible-by", default=0)
-    if divisor <= VOCABULARY_MULTIPLE:
-        return vocabulary
-    multiple = divisor * arguments.count("--tensor-model-parallel-size")
-    return ceil_div(vocabulary, multiple) * multiple
+    stated = arguments.integer(
+        "--make-vocab-size-divisible-by", default=VOCABULARY_MULTIPLE
+    )
+    # Then the vocabulary is that of the model, which pads no more.
+    has_sizes = map(arguments.options.__contains__, ("--vocab-size", _PADDED))
+    return 1 if [*has_sizes] == [False, True] else stated
 
 
 def _texts(arguments: Arguments, name: str) -> list[str]:
@@ -480,7 +492,7 @@ def _modules(arguments: Arguments, rotary: bool) -> int:
     ):
         if arguments.has(name) and modules:
             raise arguments.refuse(
-                name, "no such argument with --mtp-num-layers", "it", why
+                name, "no such argument with --mtp-num-layers", "it", why, ()
             )
     return modules
 

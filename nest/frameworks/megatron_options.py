@@ -156,6 +156,13 @@ def _texts(tokens: Iterable[Word]) -> list[str]:
     return [token.text for token in tokens]
 
 
+#: How reasons begin of what makes another model or step, which no plan may leave out.
+_OTHER_MODELS = (
+    *("it is another", "nest reads no experts", "plans know no encoder"),
+    "the checkpoint states",
+)
+
+
 def check_refused(arguments: Arguments) -> None:
     """Refuse arguments that no reader has used and that change what plans count.
 
@@ -173,7 +180,7 @@ def check_refused(arguments: Arguments) -> None:
             continue
         expected = " or ".join(refusal.unchanged) or "no such argument"
         answers: tuple[str, ...] = ("--ignore", name[2:])
-        if refusal.why.startswith("it is another"):
+        if refusal.why.startswith(_OTHER_MODELS):
             answers = ()  # a plan without it is one of what is not run
         if "nest import" in refusal.why:
             answers = ("megatron-args", "deepspeed")

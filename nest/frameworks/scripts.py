@@ -184,7 +184,9 @@ def read_launch(
             model, unknown_model = swift.model, swift.unknown_model
     arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
     arguments = with_present_names(arguments)
-    doubled += _open_conditions(arguments)
+    questions = _open_conditions(arguments)
+    arguments.open = bool(questions)
+    doubled += questions
 
     def read(start: Start) -> Launched:
         arguments, world, counted = start
@@ -258,8 +260,13 @@ def override_words(overrides: Sequence[tuple[str, str]]) -> list[Word]:
 
 
 def left_out_note(where: str, ignored: Sequence[str]) -> tuple[str, ...]:
-    """Return the note about what ``--ignore`` leaves out, if anything."""
-    names = ", ".join(ignored)
+    """Return the note about what ``--ignore`` leaves out, and why, if anything."""
+    refusals = MEGATRON.refusals
+    names = ", ".join(
+        f"{name} ({refusals[option].why})" if option in refusals else name
+        for name in ignored
+        for option in [f"--{name.lstrip('-').replace('_', '-')}"]
+    )
     return (f"{where}: left out, as --ignore says: {names}",) if names else ()
 
 

@@ -203,6 +203,16 @@ class _Function(NamedTuple):
         return id(self.text), self.start
 
 
+#: Variables that Slurm sets, with the directives that say to what.
+_SLURM_VARIABLES = {
+    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), ("--nodes", "-N")),
+    "SLURM_GPUS_PER_NODE": ("--gpus-per-node",),
+    "SLURM_GPUS_ON_NODE": ("--gpus-per-node", "--gres"),
+    "SLURM_NTASKS_PER_NODE": ("--ntasks-per-node",),
+    "SLURM_CPUS_PER_TASK": ("--cpus-per-task", "-c"),
+}
+
+
 class _Reader:
     """State while a script is read."""
 
@@ -1103,7 +1113,16 @@ class _Reader:
         if name in self.overrides:
             self.used.add(name)
             return (Word(self.overrides[name], line),)
-        return self.variables.get(name)
+        return self.variables.get(name) or self._of_slurm(name)
+
+    def _of_slurm(self, name: str) -> tuple[Word, ...] | None:
+        """Return what Slurm sets a variable to by the directives, if they say it."""
+        for option in _SLURM_VARIABLES.get(name, ()):
+            stated = self.directives.get(option, Word("", 0))
+            count = re.fullmatch(r"(?:gpu:)?(?:[A-Za-z]\w*:)?(\d+)", stated.text)
+            if count is not None and not stated.unknown:
+                return (stated._replace(text=count[1]),)
+        return None
 
     def _text(self, text: str, line: int) -> Word:
         """Expand text inside ``${NAME:-text}``."""

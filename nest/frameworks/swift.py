@@ -36,6 +36,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     renamed: dict[str, str]
     defaults: dict[str, str]
     harmless: str
+    adapters: str
     needed: dict[str, _Needed]
 
 
@@ -98,7 +99,8 @@ def as_megatron(
         )
     arguments: dict[str, tuple[Word, ...]] = {}
     for name, (first, *values) in options.items():
-        if name in _SWIFT.harmless.split() or name in _SWIFT.needed:
+        others = (_SWIFT.harmless + _SWIFT.adapters).split()
+        if name in others or name in _SWIFT.needed:
             continue
         option = f"--{_SWIFT.renamed.get(name, name)}"
         shown = _as_switch(option, values)
@@ -170,8 +172,7 @@ def _faults(options: Mapping[str, tuple[Word, ...]], where: str) -> Iterator[Fau
         yield Fault(
             f"{where}:{first.line}: {first.text}: expected {needed.value}, got "
             f"{values[0].text!r}; {needed.why}",
-            subject=name,
-            answers=("--ignore", name),
+            subject=name,  # and no answer: without it another step is planned
         )
 
 

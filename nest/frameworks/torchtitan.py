@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from nest.constraints.targets import degree_rule
 from nest.constraints.targets import target as find_target
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks import schedule_csv
+from nest.frameworks import schedule_csv, torchtitan_shapes
 from nest.frameworks.arguments import ignored_note
 from nest.frameworks.faults import Fault, read_all
 from nest.frameworks.hosts import read_hosts
@@ -34,6 +34,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
+from nest.frameworks.megatron_model import check_shape
 from nest.ir.job import Schedule
 from nest.ir.plan import Overlap, Recompute
 from nest.models.architectures import Architecture
@@ -55,14 +56,30 @@ _COUNT = "pipeline_parallel_microbatches"
 #: Bytes per weight: fp32 weights, of which layers count 2, and Adam.
 STATE_BYTES, GRADIENT_BYTES = 10, 4
 
+#: The same where ``training.dtype`` is bfloat16: Adam keeps its moments in it, too.
+_WHOLE_BF16 = 4, 2
+
 #: What torchtitan calls models.
 FLAVORS = {
     "llama3-8b": "llama3/8B",
     "llama3-70b": "llama3/70B",
     "llama3-405b": "llama3/405B",
+    "qwen3-0.6b": "qwen3/0.6B",
+    "qwen3-1.7b": "qwen3/1.7B",
+    "qwen3-4b": "qwen3/4B",
+    "qwen3-8b": "qwen3/8B",
+    "qwen3-14b": "qwen3/14B",
+    "qwen3-32b": "qwen3/32B",
     "qwen3-30b-a3b": "qwen3/30B-A3B",
     "qwen3-235b-a22b": "qwen3/235B-A22B",
     "deepseek-v3": "deepseek_v3/671B",
+}
+#: Flavors of the same shape as a model, but with other numbers beside, and older ones.
+_ALIKE = {
+    "deepseek_v3/16B": "deepseek-v2-lite",
+    "llama2/7B": "llama2-7b",
+    "llama2/13B": "llama2-13b",
+    "llama2/70B": "llama2-70b",
 }
 _RESHARD = {2: "never", 3: "always"}
 _SCHEDULES: dict[tuple[Schedule | Literal["any"], bool], str] = {
@@ -78,6 +95,8 @@ _FLOAT8 = "quantize.linear.float8"
 
 #: Maximum number of dots in a line.
 _MAX_DOTS = 100
+#: A line that is a list of texts, such as the modules of a part: it has no key.
+_TEXTS = re.compile(r'\s*\["[^"\\]*"(, "[^"\\]*")*\],?\s*')
 TABLE = read_data("torchtitan", KeyTable)
 
 _DATA = "parallelism.data_parallel_shard_degree"
@@ -88,7 +107,9 @@ _MICRO_BATCH = "parallelism.pipeline_parallel_microbatch_size"
 _LOCAL_BATCH = "training.local_batch_size"
 _GLOBAL_BATCH = "training.global_batch_size"
 _CHECKPOINTING = "activation_checkpoint.mode"
+_IMPORT = "experimental.custom_import"
 _OPTION = "activation_checkpoint.selective_ac_option"
+_BY_OPERATOR = "op"
 #: What FSDP overlaps by itself, which no key says, and how a comment of an
 #: export says what of it the plan was priced with.
 _BY_ITSELF: tuple[Overlap, ...] = ("weights", "gradients")
@@ -120,26 +141,21 @@ def write(
 ) -> dict[str, str]:
     """Return the job file; ``ExportModule.write`` says its errors.
 
+    With them a module that registers the model, where torchtitan has no such flavor.
+
     Raises
     ------
     InvalidOptionError
-        If it is not known what torchtitan calls the model.
+        If a flavor is none, or does not run so.
     """
     check_memory(launch, STATE_BYTES, (GRADIENT_BYTES,))
-    flavor = settings.flavor or FLAVORS.get(model.name)
-    if flavor is None or not re.fullmatch(r"[\w.+-]+/[\w.+-]+", flavor):
-        raise InvalidOptionError(
-            f"--flavor: expected torchtitan's name and flavor of {model.name}, such as "
-            f"llama3/8B, got {'none' if flavor is None else repr(flavor)}; add it to "
-            f"nest export"
-        )
     check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
     run = as_run(launch)
     reason = why_not_data(run)
     if reason is not None:
         raise InvalidPlanError(f"{reason}; choose another plan")
     piped = run.stages > 1
-    name, flavor = flavor.split("/")
+    name, flavor, files = _model_files(model, settings, run)
     # FSDP shards what it shards over dp_shard * cp ranks.
     replicas = run.replicas if run.zero else run.dp
     values: dict[str, dict[str, Any]] = {
@@ -161,7 +177,11 @@ def write(
         },
         "activation_checkpoint": {"mode": run.recompute},
     }
-    split, files = values["parallelism"], dict[str, str]()
+    if run.recompute == "selective":
+        values["activation_checkpoint"]["selective_ac_option"] = _BY_OPERATOR
+    split = values["parallelism"]
+    if torchtitan_shapes.FILE in files:
+        values["experimental"] = {"custom_import": torchtitan_shapes.MODULE}
     if run.zero:
         split["fsdp_reshard_after_forward"] = _RESHARD[run.zero]
     if run.ep > 1:
@@ -190,6 +210,48 @@ def write(
     overlap = overlap_comment(run)
     start = "# Start it in this folder: it names a file.\n" * bool(files)
     return {FILE: f"# {heading}\n{overlap}{start}{_toml(values)}", **files}
+
+
+def _model_files(
+    model: Architecture, settings: Settings, run: Launch
+) -> tuple[str, str, dict[str, str]]:
+    """Return name and flavor of a model, and the module that registers them if any.
+
+    A flavor that cannot run so is registered anew.
+    """
+    stated = settings.flavor
+    if stated is not None and not re.fullmatch(r"[\w.+-]+/[\w.+-]+", stated):
+        raise InvalidOptionError(
+            f"--flavor: expected torchtitan's name and flavor of {model.name}, such as "
+            f"llama3/8B, got {stated!r}; correct it"
+        )
+    flavor = stated or FLAVORS.get(model.name)
+    name, _, flavor = (flavor or "").partition("/")
+    reason = why_not_flavor(name, run)
+    if stated is not None and reason is not None:
+        raise InvalidOptionError(
+            f"--flavor: expected a model that torchtitan runs {reason}, got {stated}; "
+            f"leave it out, so that nest writes a module with the model"
+        )
+    if flavor and reason is None:
+        return name, flavor, {}
+    length = run.sequence_length or model.max_sequence
+    text = torchtitan_shapes.module_text(model, length, run.stages)
+    flavor = torchtitan_shapes.flavor_of(model)
+    return torchtitan_shapes.NAME, flavor, {torchtitan_shapes.FILE: text}
+
+
+def why_not_flavor(name: str, launch: Launch) -> str | None:
+    """Return what torchtitan's models of a name do not run with, or ``None``.
+
+    Some have no function for pipelines (``train_spec.py``); flavors of DeepSeek have
+    the attention that context parallelism does not take (``deepseek_v3/__init__.py``).
+    """
+    if launch.stages > 1 and name in torchtitan_shapes.UNPIPED:
+        return "on several stages"
+    if launch.cp > 1 and name in ("deepseek_v3", "gpt_oss"):
+        return "with context parallelism"
+    return None
 
 
 def _toml(values: Mapping[str, Mapping[str, Any]]) -> str:
@@ -228,8 +290,15 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     job = job_file(files[FILE], FILE)
     job.check_written()
     launch = read_job(job, len(devices), model.layers, lambda name: files.get(name, ""))
-    if launch.recompute == "selective":
-        raise job.refuse(_CHECKPOINTING, "one of none, full", "'selective'")
+    option = job.get(_OPTION)
+    if launch.recompute == "selective" and option != _BY_OPERATOR:
+        raise job.refuse(_OPTION, repr(_BY_OPERATOR), repr(option))
+    if job.get(_IMPORT):
+        registered = _registered(job, lambda name: files.get(name, ""))
+        length = launch.sequence_length
+        details = model.details and model.details.effective
+        model = replace(model, details=details)
+        check_shape(torchtitan_shapes.FILE, model, registered, length)
     return launch, usual_groups(launch, devices)
 
 
@@ -243,7 +312,9 @@ def job_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """
     # What reads TOML needs memory that grows with the square of a key.
     for line_number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MAX_DOTS and line.lstrip()[0] != "#":
+        if line.count(".") <= _MAX_DOTS or _TEXTS.fullmatch(line):
+            continue
+        if line.lstrip()[0] != "#":
             raise InvalidPlanError(
                 f"{where}:{line_number}: expected at most {_MAX_DOTS} dots, "
                 f"got {line.count('.')}; correct the line"
@@ -303,6 +374,7 @@ def read_job(
     ep, etp = _expert_degree(job, tp, shard * cp)
     chunks, virtual = _chunks(job, layers, stages)
     samples, batch = _batch(job, stages, replicas * ranks)
+    state_bytes, gradient_bytes = _bytes_per_weight(job)
     policy = job.get("parallelism.fsdp_reshard_after_forward")
     if policy == "default":
         policy = "never" if stages > 1 else "always"
@@ -324,8 +396,8 @@ def read_job(
         overlap=("tp",) if _asynchronous(job, tp) else (),
         sequence_parallel=tp > 1,
         dtype=_dtype(job),
-        gradient_bytes=GRADIENT_BYTES,
-        state_bytes=STATE_BYTES,
+        gradient_bytes=gradient_bytes,
+        state_bytes=state_bytes,
     )
     reason = why_not_data(launch)
     if reason is not None:
@@ -403,9 +475,10 @@ def _read_renewed(
     """Read a file whose keys have their present names; ``old`` is one that had not."""
     _rename_sections(job)
     where = job.where
-    notes = ignored_note(where, job.ignored())
+    imported = job.get(_IMPORT) not in ("", torchtitan_shapes.MODULE)
+    notes = ignored_note(where, (*job.ignored(), *[_IMPORT] * imported))
     job.check_values()
-    model = model or _named_model(job)
+    model = model or _named_model(job, read_file)
     _split_points(job, model.layers)
     if not old:
         # Older versions split layers over stages otherwise.
@@ -419,16 +492,27 @@ def _read_renewed(
     return JobReading(replace(launch, overlap=overlap), model, notes, compiled)
 
 
-def _named_model(job: KeyedFile) -> Architecture:
-    """Return the model that a file names."""
-    models = {flavor: name for name, flavor in FLAVORS.items()}
+def _named_model(job: KeyedFile, read_file: Callable[[str], str]) -> Architecture:
+    """Return the model that a file names, or that a module of nest registers."""
+    models = _ALIKE | {flavor: name for name, flavor in FLAVORS.items()}
     flavor = f"{job.get('model.name')}/{job.get('model.flavor')}"
-    if flavor not in models:
-        listed = ", ".join(sorted(models))
-        expected = f"a flavor that is known ({listed}) or --model"
-        answers = ("--model", "<NAME>")
-        raise job.refuse("model.flavor", expected, flavor, answers=answers)
-    return architecture(models[flavor])
+    if flavor in models:
+        return architecture(models[flavor])
+    if job.get(_IMPORT) == torchtitan_shapes.MODULE:
+        return _registered(job, read_file)
+    listed = ", ".join(sorted(models))
+    expected = f"a flavor that is known ({listed}) or --model"
+    answers = ("--model", "<NAME>")
+    raise job.refuse("model.flavor", expected, flavor, answers=answers)
+
+
+def _registered(job: KeyedFile, read_file: Callable[[str], str]) -> Architecture:
+    """Return the model that the module beside an export registers."""
+    name, flavor = job.get("model.name"), job.get("model.flavor")
+    if name != torchtitan_shapes.NAME:
+        raise job.refuse("model.name", repr(torchtitan_shapes.NAME), repr(name))
+    text = read_file(torchtitan_shapes.FILE)
+    return torchtitan_shapes.read_module(text, torchtitan_shapes.FILE, str(flavor))
 
 
 def _check_degrees(job: KeyedFile, launch: Launch, model: Architecture) -> None:
@@ -451,7 +535,7 @@ def _recompute(job: KeyedFile) -> Recompute:
     """
     mode: Recompute = job.get(_CHECKPOINTING)
     option = job.get(_OPTION)
-    if mode != "selective" or option in ("op", "2"):
+    if mode != "selective" or option in (_BY_OPERATOR, "2"):
         return mode
     if option in ("0", "1"):
         return "full"
@@ -464,16 +548,13 @@ def _recompute(job: KeyedFile) -> Recompute:
 
 
 def _checkpointing_note(job: KeyedFile, launch: Launch) -> tuple[str, ...]:
-    """Return the note about selective checkpointing, if there is any."""
-    if launch.recompute != "selective":
+    """Return the note about a choice that is not that of the file, if there is any."""
+    if launch.recompute != "selective" or job.get(_OPTION) == _BY_OPERATOR:
         return ()
-    what = "it keeps what attention and every other product of a layer yield"
-    if job.get(_OPTION) != "op":
-        what = (
-            f"the file checkpoints every second layer whole, in place of which {what}"
-        )
     return (
-        f"{job.where}: selective checkpointing is the nearest choice of plans: {what}; "
+        f"{job.where}: the file checkpoints every second layer whole; the nearest "
+        f"choice of plans keeps what attention and every other product of a layer "
+        f"yield; "
         f"--say {_CHECKPOINTING}=full or none gives another",
     )
 
@@ -730,6 +811,17 @@ def _asynchronous(job: KeyedFile, tp: int) -> bool:
             "compile.enable", "true with asynchronous tensor parallelism", "false"
         )
     return enabled and tp > 1
+
+
+def _bytes_per_weight(job: KeyedFile) -> tuple[int, int]:
+    """Return the bytes of optimizer state, and of a gradient.
+
+    Plans keep gradients as they reduce them.
+    """
+    dtype, path = job.get("training.dtype"), "training.mixed_precision_reduce"
+    if job.get(path) != dtype:
+        raise job.refuse(path, f"{dtype} as training.dtype", repr(job.get(path)))
+    return _WHOLE_BF16 if dtype == "bfloat16" else (STATE_BYTES, GRADIENT_BYTES)
 
 
 def _dtype(job: KeyedFile) -> str:

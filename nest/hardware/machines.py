@@ -140,6 +140,8 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
     device: str
     #: Devices per node: those joined by the device's own links.
     node_size: Count
+    #: Devices of a host that starts ranks, where a node has several.
+    host_size: Count | None = None
     #: A name of ``links.json``; bytes/s per device in one direction.
     network: str
     network_bytes_per_s: PositiveReal
@@ -159,6 +161,12 @@ class MachineSpec(Struct, frozen=True, kw_only=True):
 def machine_specs() -> tuple[MachineSpec, ...]:
     """Return all machines as stored; the first of a device is its default."""
     return read_records("nest.hardware", "machines", MachineSpec)
+
+
+def host_size(device: str) -> int | None:
+    """Return how many devices of a name a host has; ``None``: all of a node."""
+    sizes = (spec.host_size for spec in machine_specs() if spec.device == device)
+    return next(sizes, None)
 
 
 def build_machine(spec: MachineSpec, device: DeviceSpec) -> Machine:

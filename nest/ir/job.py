@@ -122,6 +122,9 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     buffer_bytes
         Bytes of further buffers per weight that no ZeRO stage shards, for
         example the fp32 gradient accumulation of DeepSpeed's BF16Optimizer.
+    zero_2_bytes, zero_3_bytes
+        Bytes of a device beside its shards under ZeRO 2 and 3 over several ranks,
+        such as DeepSpeed's buckets of gradients, and weights for their next use.
     """
 
     name: str = "adam"
@@ -129,6 +132,13 @@ class Optimizer(Struct, frozen=True, kw_only=True):
     gradient_bytes: Size = 2
     state_bytes: Size = 12
     buffer_bytes: Real = 0
+    zero_2_bytes: Size = 0
+    zero_3_bytes: Size = 0
+
+    def bucket_bytes(self, strategy: Strategy) -> int:
+        """Return the bytes of a device beside its shards."""
+        by_stage = {2: self.zero_2_bytes, 3: self.zero_3_bytes}
+        return by_stage.get(strategy.zero, 0) if strategy.data_ranks > 1 else 0
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -157,6 +167,9 @@ class Job(Struct, frozen=True, kw_only=True):
         Allowed numbers of tensor ranks that an expert is cut over, ``tp`` or 1.
     zero, recompute
         Allowed ZeRO stages and recompute choices.
+    selective_operators
+        Whether costs of ``selective`` are those of torchtitan's checkpointing by
+        operator, not of Megatron-LM's. For targets only.
     sequence_parallel
         Whether activations between layers are also split over ``tp``. A list
         leaves it to plans: then it holds what strategies with ``tp > 1`` may
@@ -228,6 +241,7 @@ class Job(Struct, frozen=True, kw_only=True):
     expert_tensor_parallel: Counts | None = None
     zero: Annotated[Distinct[int], each(check_zero_stage)] = (0,)
     recompute: Distinct[Recompute] = ("none",)
+    selective_operators: bool = False
     sequence_parallel: Annotated[bool | tuple[bool, ...], _check_choices] = False
     uneven_batches: bool = False
     gradient_sync_overlap: Fraction = 0.0

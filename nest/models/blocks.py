@@ -322,6 +322,8 @@ class Tower(Struct, frozen=True, kw_only=True):
         follow each other.
     vocabulary
         Rows of the token embedding; ``0`` if the input is not tokens.
+    row_multiple
+        What the rows of a tensor rank are padded to a multiple of.
     embedding_size, narrow
         Width of the token table, which a linear layer without bias widens to
         the residual stream (``0``: as wide); with ``narrow``, all tables and
@@ -363,6 +365,7 @@ class Tower(Struct, frozen=True, kw_only=True):
     runs: tuple[RepeatedBlock, ...]
     repeat: int = 1
     vocabulary: int = 0
+    row_multiple: int = 128
     embedding_size: int = 0
     narrow: bool = False
     patch_values: int = 0
@@ -423,6 +426,8 @@ class Head(Struct, frozen=True, kw_only=True):
 
     Attributes
     ----------
+    row_multiple
+        As of :class:`Tower`.
     outputs
         Vocabulary of a language model; classes of a classifier; width of the
         joint space of a two-tower model.
@@ -459,6 +464,7 @@ class Head(Struct, frozen=True, kw_only=True):
     transform_bias: bool = True
     transform_vectors: Literal[0, 1, 2] = 2
     pooled: bool = False
+    row_multiple: int = 128
     predictions: int = 1
     temperature: bool = False
     vectors: int = 1

@@ -177,6 +177,8 @@ class Choices(Struct, frozen=True, kw_only=True):
     def of_job(self) -> dict[str, Any]:
         """The fields that a job has too."""
         fields = asdict(self)
+        if self.execution is not None:
+            fields["selective_operators"] = self.execution.selective_operators
         return {name: fields[name] for name in Job.__struct_fields__ if name in fields}
 
     def splits(self, tp: int) -> dict[bool, bool]:

@@ -6,6 +6,8 @@ is ``None``, and its launch has the defaults of the framework.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from nest.ir.base import Struct
 
 
@@ -29,6 +31,8 @@ class Rotary(Struct, frozen=True, kw_only=True):
         Factors of ``llama3``.
     beta_fast, beta_slow, mscale, mscale_all
         Of ``yarn`` (Peng et al. 2023, arXiv 2309.00071).
+    rounded
+        Whether the range that ``yarn`` blends ends at whole dimensions.
     """
 
     base: float = 10_000.0
@@ -43,6 +47,21 @@ class Rotary(Struct, frozen=True, kw_only=True):
     beta_slow: float = 1.0
     mscale: float = 1.0
     mscale_all: float = 0.0
+    rounded: bool = True
+
+    @property
+    def effective(self) -> Rotary:
+        """The positions without what makes no other model.
+
+        Whether pairs are neighbors orders weights otherwise; what is scaled by nothing
+        has no length before, and that of linear scaling does not count.
+        """
+        rotary = replace(self, interleaved=False)
+        if not self.scaling:
+            return Rotary(base=self.base, fraction=self.fraction)
+        if self.scaling == "linear":
+            rotary = replace(rotary, original_length=0)
+        return rotary
 
 
 class Router(Struct, frozen=True, kw_only=True):
@@ -87,3 +106,8 @@ class Details(Struct, frozen=True, kw_only=True):
     norm_epsilon: float | None = None
     activation: str | None = None
     others: tuple[str, ...] = ()
+
+    @property
+    def effective(self) -> Details:
+        """The details with the effective rotary positions."""
+        return replace(self, rotary=self.rotary and self.rotary.effective)

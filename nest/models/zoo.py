@@ -21,7 +21,7 @@ ARCHITECTURES = read_records("nest.models", "architectures", Architecture)
 _DIMENSIONS = attrgetter(
     *("count", "block.hidden", "block.mlp.hidden", "block.attention.heads"),
     *("block.attention.kv_heads", "block.attention.causal"),
-    "block.mlp.experts",
+    *("block.mlp.experts", "block.mlp.gated"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -133,9 +134,16 @@ def _measured_lines(explained: Explanation) -> list[RenderableType]:
         texts = {x.term.name: x.term.text for x in measured.hypotheses}
         steps = "; ".join(
             f"{scale.short(step_ns)} if {texts[name]}"
-            for name, step_ns in sorted(
-                experiment.steps_ns.items(), key=lambda item: item[1]
-            )
+            for name, step_ns in experiment.steps_ns.items()
+        )
+        confused = ", ".join(
+            f"{texts[first]} and {texts[second]}"
+            for first, second in experiment.confused
+        )
+        steps += (
+            f"; it does not tell apart: {confused}"
+            if confused
+            else f"; at least {100 * math.expm1(experiment.separation):.0f} % apart"
         )
         detail = f" ({experiment.detail})" if experiment.detail else ""
         facts.append(("experiment", f"{experiment.name}{detail}: {steps}"))

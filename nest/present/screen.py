@@ -25,7 +25,6 @@ from nest.cost.score import Score
 from nest.ir.job import ANY_ORDER
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.models.stated import shape_of
 from nest.present.fitted import KeyLines
 from nest.present.stages import rank_text
 from nest.present.table import (
@@ -50,7 +49,6 @@ from nest.uncertainty.intervals import (
 )
 from nest.units import format_bytes, format_sizes
 from nest.util.time_scale import TimeScale, digits
-from nest.validation.flop_rates import flop_rates_text
 
 if TYPE_CHECKING:
     from nest.analysis.others import OtherOrder, Others
@@ -305,6 +303,10 @@ def _speed(problem: Problem, verdict: Score, target: str) -> str:
         text = f"{digits(samples, 4)} samples/{unit}"
     else:
         return ""
+    if verdict.mfu is None:
+        return text
+    from nest.validation.flop_rates import flop_rates_text
+
     return "; ".join(filter(None, (text, flop_rates_text(problem, verdict, target))))
 
 
@@ -486,6 +488,8 @@ def launch_commands(
 
 def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obstacle]]]:
     """Return frameworks with what keeps them from a plan, the ablest first."""
+    from nest.models.stated import shape_of
+
     problem, plan = with_named_order(problem, plan)
     frameworks = [framework_of(name) for name in names() if name != ANY]
     shape = shape_of(problem)

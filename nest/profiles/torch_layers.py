@@ -440,7 +440,7 @@ def _embedding(shard: Shard, tower: Tower) -> RunnableLayer:
     block = tower.runs[0].block
     layers: list[Layer] = []
     if tower.vocabulary:
-        rows = vocabulary_rows(tower.vocabulary, split.tp)
+        rows = vocabulary_rows(tower.vocabulary, split.tp, tower.row_multiple)
         table = shard.weight(rows, hidden)
         if tower.shares_embedding is not None:
             shard.weights.pop()
@@ -483,7 +483,7 @@ def _head(shard: Shard, head: Head, tower: Tower) -> RunnableLayer:
     outer = 1 if head.pooled else shard.outer_length
     rows = head.outputs
     if not head.pooled:
-        rows = vocabulary_rows(head.outputs, split.tp)
+        rows = vocabulary_rows(head.outputs, split.tp, head.row_multiple)
     hidden = tower.hidden
     layers: list[Layer] = []
     if tower.final_norm:

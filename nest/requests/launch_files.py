@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nest.frameworks.importing import Imported, Site
     from nest.frameworks.launch import Launch
     from nest.models.architectures import Architecture
+    from nest.validation.software import Software
 
 
 def _assignments(value: Any) -> tuple[tuple[str, str], ...]:
@@ -183,6 +184,7 @@ class LaunchFileRequest(Request, command="nest import"):
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of
         from nest.frameworks.launch import rank_map_of, usual_mesh
+        from nest.validation.software import meant_software
 
         self.check()
         overlap, site = overlap_of(self.overlap), self.find_site()
@@ -196,21 +198,27 @@ class LaunchFileRequest(Request, command="nest import"):
         freedom = Freedom(
             self.layers_per_node, any_sequences, reading.selective_operators
         )
-        site, software = self._under_software(site, reading)
+        site, facts = self._under_software(site, reading)
         made = build(
             *(reading.launch, reading.model, site, overlap, freedom, devices),
             *(reading.mesh_inside, reading.target),
         )
-        score(made.problem, made.plan)
-        problem = replace(made.problem, software=software)
+        job, weights = made.problem.job, made.model.parameters
+        job = replace(job, optimizer=facts.with_buckets(job.optimizer, weights))
+        problem = replace(made.problem, software=facts.name, job=job)
+        score(problem, made.plan)
         plan = replace(made.plan, problem_hash=problem_hash(problem))
         notes = (*reading.notes, *made.notes)
         if self.software is None:
-            notes += (f"kernels are those of {software}; --software names others",)
+            notes += (f"kernels are those of {facts.name}; --software names others",)
+        elif question := meant_software(self.software):
+            notes += (f"--software {self.software!r} is not known, {question}",)
         return made._replace(problem=problem, plan=plan, notes=notes)
 
-    def _under_software(self, site: Site, reading: LaunchReading) -> tuple[Site, str]:
-        """Return the site as the software runs there, and the name of its entry."""
+    def _under_software(
+        self, site: Site, reading: LaunchReading
+    ) -> tuple[Site, Software]:
+        """Return the site as the software runs there, and the facts of its entry."""
         from nest.validation.planned import planned
 
         launch, machines = reading.launch, site.machines
@@ -225,7 +233,7 @@ class LaunchFileRequest(Request, command="nest import"):
         assert software is not None
         execution = software.execution(machines)
         site = site._replace(machines=software.on(machines), execution=execution)
-        return site, software.entry
+        return site, software.facts
 
 
 def read_text(path: str) -> str:
@@ -295,26 +303,42 @@ class TorchtitanRequest(LaunchFileRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxTextRequest(LaunchFileRequest):
-    """A configuration of MaxText."""
+    """A configuration of MaxText, or a script that starts it."""
 
     FRAMEWORK: ClassVar[str] = "maxtext"
 
+    variables: tuple[tuple[str, str], ...] = VARIABLES
     say: tuple[tuple[str, str], ...] = SAY
     ignore: tuple[str, ...] = IGNORE
 
     def read(self, num_ranks: int) -> LaunchReading:
-        """Return what a configuration says."""
-        from nest.frameworks.maxtext import read_foreign
+        """Return what a configuration or a script says."""
+        from nest.frameworks.maxtext import configuration_of, read_foreign
+        from nest.frameworks.maxtext_script import is_script, read_configuration
+        from nest.frameworks.scripts import check_variables
 
+        text, path, variables = self.text, self.path, dict(self.variables)
+        if is_script(text, path):
+            keys = read_configuration(text, path, variables, self._read_named)
+        else:
+            check_variables(variables, (), path)
+            keys = configuration_of(text, path)
         launch, model, notes = read_foreign(
-            *(self.text, self.path, num_ranks, [*self.say]),
-            *(self.architecture, self.ignore),
+            *(keys, path, num_ranks, [*self.say]), *(self.architecture, self.ignore)
         )
         # Of its mesh, data is outside the stages, and fsdp inside (mesh_axes).
         outside = launch.zero < 2 and launch.stages > 1
         return LaunchReading(
             launch, model, notes, outside, target="maxtext", plan_order=not outside
         )
+
+    def _read_named(self, name: str) -> str | None:
+        """Return the text of a file that the script names, from there or beside it."""
+        folder = Path(self.path).parent
+        for path in (folder / name, folder / Path(name).name, Path(name)):
+            if path.is_file():
+                return read_text(str(path))
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

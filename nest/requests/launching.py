@@ -44,7 +44,8 @@ class ExportRequest(PlanRequest, command="nest export"):
     )
     flavor: str | None = setting(
         "--flavor NAME/FLAVOR",
-        "What torchtitan calls the model, such as llama3/8B, where that is not known.",
+        "What torchtitan calls the model, such as llama3/8B.  [default: its flavor, or "
+        "a module with its shape]",
     )
     nearest: bool = setting(
         "--nearest",

@@ -26,18 +26,11 @@ from nest.errors import (
     NestError,
     UnknownNameError,
 )
-from nest.hardware import find_cluster
 from nest.ir.documents import read_stdin
 from nest.ir.io import decode_problem, read_problem
 from nest.ir.job import ANY_ORDER, SCHEDULES, Schedules, named_schedules
 from nest.ir.plan import OVERLAP, RECOMPUTE, USUAL_RECOMPUTE, Overlap
 from nest.ir.problem import Problem
-from nest.models import builtin
-from nest.models.choices import CHUNKS_OF_ANY_ORDER, choose, read_overlap
-from nest.models.choices import Request as Choice
-from nest.models.graphs import build_on
-from nest.models.named import load_model
-from nest.requests import networks
 from nest.requests import values as read
 from nest.requests.settings import Request, given_settings, option_name, setting
 from nest.requests.values import (
@@ -87,6 +80,8 @@ def _meaning(axis_name: str) -> str:
 def _overlap_fractions(value: Any) -> dict[Overlap, float]:
     if value == "none":
         return {}
+    from nest.models.choices import read_overlap
+
     if isinstance(value, Mapping):
         value = [f"{name}={x}" for name, x in value.items()]
     return read_overlap([value] if isinstance(value, str) else value)
@@ -251,7 +246,11 @@ class JobRequest(Request, group="Model, cluster and job"):
         that plans are named by, see :func:`nest.models.choices.choose`. Costs are those
         of the machines that ``change`` returns for those of the cluster.
         """
+        from nest.hardware import find_cluster
         from nest.hardware.calibration_file import resting_on, with_calibration
+        from nest.models.choices import Request as Choice
+        from nest.models.choices import choose
+        from nest.models.graphs import build_on
         from nest.validation.planned import planned
 
         chosen = {
@@ -285,6 +284,7 @@ class JobRequest(Request, group="Model, cluster and job"):
                     self._stated_facts(target),
                     calibration.software.overlap if calibration else None,
                 )
+                choices = software.with_buckets(choices, model.parameters)
                 machines = software.on(machines)
         except InvalidOptionError as error:
             field, colon, rest = str(error).partition(":")
@@ -294,7 +294,7 @@ class JobRequest(Request, group="Model, cluster and job"):
             priced = [(change(site), count) for site, count in machines]
         problem = build_on(model, priced, choices, network)
         if software is not None:
-            problem = structs.replace(problem, software=software.entry)
+            problem = structs.replace(problem, software=software.facts.name)
         if calibration is not None:
             problem = resting_on(problem, calibration, machines, calibration_path)
         problem = self._on_network(problem)
@@ -395,6 +395,8 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
         change: Callable[[Machine], Machine] | None = None,
     ) -> Problem:
         """Return the problem of the model, see :meth:`build_problem`."""
+        from nest.models.named import load_model
+
         self.check_model()
         assert self.model is not None
         assert self.cluster is not None
@@ -420,6 +422,8 @@ class ModelRequest(NetworkRequest, JobRequest, group="Model, cluster and job"):
                 if getattr(self, name):
                     raise also_needed(f"--{name}", "--topology")
             return problem
+        from nest.hardware import find_cluster
+        from nest.requests import networks
         from nest.topology.generators.machine import on_machine
 
         where, facts = os.fspath(self.topology), tuple(self.beside)
@@ -545,6 +549,8 @@ def _with_schedule(
         if "1f1b" not in named_schedules(schedule):
             virtual_stages = (1,)
         elif stated == ANY_ORDER:
+            from nest.models.choices import CHUNKS_OF_ANY_ORDER
+
             virtual_stages = (1, *CHUNKS_OF_ANY_ORDER)
     try:
         job = structs.replace(job, schedule=schedule, virtual_stages=virtual_stages)
@@ -564,6 +570,7 @@ def load_problem(source: str) -> Problem:
         return read_problem(source)
 
     from nest.instances import store
+    from nest.models import builtin
 
     problem = named_problem(source)
     if problem is not None:
@@ -581,6 +588,7 @@ def load_problem(source: str) -> Problem:
 def named_problem(name: str) -> Problem | None:
     """Return the built-in problem or the instance of a name, if any."""
     from nest.instances import store
+    from nest.models import builtin
 
     if name in builtin.names():
         return builtin.load(name)

@@ -13,13 +13,8 @@ from msgspec import structs
 from nest.constraints.pins import SETTINGS, describe, parse, restrict
 from nest.constraints.targets import ANY, for_target, has_schedule, names, target
 from nest.errors import InvalidOptionError
-from nest.hardware import find_cluster
-from nest.hardware.links import reached_fraction
 from nest.ir.io import problem_hash
 from nest.ir.job import ANY_ORDER, GRANULARITIES, SCHEDULES, Schedules, named_schedules
-from nest.models.named import load_model
-from nest.models.stated import shape_of
-from nest.requests.networks import is_generated
 from nest.requests.problems import ProblemRequest
 from nest.requests.settings import Request, option_name, setting
 from nest.requests.values import Pairs, one_of, restrictions
@@ -88,13 +83,20 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
         """Return :func:`defaults_of` the problem; empty for PROBLEM."""
         if self.model is None:
             return ""
+        from nest.hardware import find_cluster
+        from nest.hardware.links import reached_fraction
+        from nest.models.named import load_model
+        from nest.requests.networks import is_generated
+        from nest.validation.software import meant_software
+
         pins = restricted.pins
         notes = defaults_of(
             restricted.whole,
             load_model(os.fspath(self.model)),
             {*self.given_job, *pins, *(SETTINGS[x].field for x in pins)},
         )
-
+        if question := meant_software(self.software or ""):
+            notes += f", software not known (--software {self.software!r}: {question})"
         _, missing = self.node_sizes(restricted.whole)
         if missing:
             sizes = " or ".join(map(str, sorted(missing)))
@@ -118,6 +120,8 @@ class RestrictedRequest(ProblemRequest, GranularityRequest, group="Plans to sear
         """
         if self.topology is None or self.cluster is None:
             return set(), set()
+        from nest.hardware import find_cluster
+
         machines, _ = find_cluster(os.fspath(self.cluster))
         sizes = {site.node.fan_out for site, _ in machines} - {1}
         network = problem.cluster.topology
@@ -262,18 +266,20 @@ class Restricted:
         The optimizer of the job stays if the problem is ``of_model``, whose
         request chose it; otherwise the target's own default replaces it.
         """
-        from nest.uncertainty.headroom import with_headroom
-
         if granularity is not None:
             job = structs.replace(problem.job, granularity=granularity)
             problem = structs.replace(problem, job=job)
         pins, forbids = parse(pin, "--pin"), parse(forbid, "--forbid")
         narrow = problem
         if headroom is not None:
+            from nest.uncertainty.headroom import with_headroom
+
             narrow = with_headroom(problem, headroom)
         if framework is None or framework.name == ANY:
             narrow = restrict(narrow, pins, forbids)
             return cls(narrow, problem, pins, forbids, headroom=headroom)
+        from nest.models.stated import shape_of
+
         optimizer = problem.job.optimizer if of_model else None
         targeted = for_target(narrow, framework, optimizer, shape_of(problem))
         untargeted = for_target(narrow, ANY, targeted.job.optimizer)

@@ -617,9 +617,7 @@ def _software_text(problem: Problem, deviations: Deviations) -> str:
     """Return what is known of a problem's software."""
     name, program = problem.software, deviations.programs.get(problem.software)
     if program is None:
-        _, comma, question = name.partition(", did you mean ")
-        hint = f"{comma}{question}" if comma else ""
-        return f"software {'not known' if name else 'not stated'}{hint} (wider)"
+        return f"software {'not known' if name else 'not stated'} (wider)"
     measured = [program.families.get(family) for family in _families(problem)]
     text = ", ".join(_measured_text(each) for each in measured)
     wider = " on such devices, wider" * is_stranger(problem, deviations)

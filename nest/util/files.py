@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from nest.errors import NestError
@@ -23,6 +22,8 @@ def write_atomically(path: Path, data: bytes, durable: bool = False) -> None:
     Raises ``NestError`` if the file cannot be written; an existing one is left as it
     was.
     """
+    import tempfile
+
     try:
         if not path.parent.is_dir():
             raise FileNotFoundError(f"no directory {path.parent}")

@@ -45,14 +45,15 @@ def count_text(count: int) -> str:
     return str(count) if count < 10**_MOST_DIGITS else "more than 10**19"
 
 
-def closest(name: str, names: Iterable[str]) -> str | None:
+def closest(name: str, names: Iterable[str], min_ratio: float = _ALIKE) -> str | None:
     """Return the one of some names that a wrong one was meant to be, if any.
 
-    One of which it differs in a letter or two, or the first one that begins with it.
+    One of which it differs in a letter or two, with at least ``min_ratio`` of both in
+    common, or the first one that begins with it.
     Names that are alike only in how they end, such as in a size, are not meant.
     """
     candidates = list(names)
-    for other in _similar(name, candidates, _ALIKE):
+    for other in _similar(name, candidates, min_ratio):
         return other
     start = name.lower()
     return next(
@@ -112,9 +113,11 @@ def nearby(name: str, names: Iterable[str], count: int = 6) -> str:
     return ", ".join([*close, *(x for x in candidates if x not in close)][:count])
 
 
-def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
+def did_you_mean(
+    name: str, names: Iterable[str], otherwise: str, min_ratio: float = _ALIKE
+) -> str:
     """Return the remedy for a wrong name: :func:`closest`, or another."""
-    meant = closest(name, names)
+    meant = closest(name, names, min_ratio)
     return otherwise if meant is None else f"did you mean {meant!r}?"
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from nest.cost.score import Score
 from nest.ir.problem import Problem
-from nest.models.stated import stated_models
 from nest.validation.flops import HALVED, IN_FULL, logged_count
 
 
@@ -43,6 +42,8 @@ def flop_rates(problem: Problem, verdict: Score) -> tuple[FlopRate, ...]:
     peak = problem.cluster.peak_flops(problem.job.dtype)
     if verdict.mfu is None or peak is None:
         return ()
+    from nest.models.stated import stated_models
+
     device_peak = peak / problem.cluster.num_devices / 1e12
     rates = [FlopRate(IN_FULL, verdict.mfu, verdict.mfu * device_peak)]
     model = next(stated_models(problem), None)

@@ -16,10 +16,10 @@ from nest.ir.job import Optimizer, Schedules, splits_backward
 from nest.ir.plan import Overlap
 from nest.models.choices import Choices
 from nest.models.operators.base import Dtype, Execution
-from nest.validation.predict import execution_of, reached_by
+from nest.validation.predict import SHARDED_GRADIENTS, execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
-from nest.validation.software import Software, meant_software, software_of
+from nest.validation.software import Software, software_of
 
 #: What the targets are called in rows.
 NAMES_OF_TARGETS = {
@@ -53,13 +53,6 @@ class Planned(NamedTuple):
 
     row: Row
     facts: Software
-
-    @property
-    def entry(self) -> str:
-        """The name of the entry; of unknown software also which may be meant."""
-        name = self.facts.name
-        question = meant_software(self.row.framework or "")
-        return name if self.facts.is_known or not question else f"{name}, {question}"
 
     def on(self, machines: Sequence[MachineRun]) -> list[MachineRun]:
         """Return machines with the rates that the software reaches there."""
@@ -117,6 +110,16 @@ class Planned(NamedTuple):
             )
             choices = replace(choices, optimizer=optimizer)
         return choices
+
+    def with_buckets(self, choices: Choices, weights: int) -> Choices:
+        """Return choices with what ZeRO holds of a model of so many weights.
+
+        Sums of all gradients that ZeRO 2 and 3 shard are not held under them.
+        """
+        optimizer = self.facts.with_buckets(choices.optimizer, weights)
+        if min(choices.zero) >= SHARDED_GRADIENTS:
+            optimizer = replace(optimizer, buffer_bytes=0)
+        return replace(choices, optimizer=optimizer)
 
 
 def planned(

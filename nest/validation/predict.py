@@ -147,14 +147,12 @@ class Skip(NamedTuple):
 class ModeledRun(NamedTuple):
     """A row as a problem with one plan.
 
-    Libraries of matrix products keep ``workspace_bytes`` on a device, and ZeRO
-    ``bucket_bytes``.
+    Libraries of matrix products keep ``workspace_bytes`` on a device.
     """
 
     problem: Problem
     plan: Plan
     workspace_bytes: int = 0
-    bucket_bytes: int = 0
 
 
 class PredictedRun(NamedTuple):
@@ -235,9 +233,11 @@ def _prediction(
     blocks = verdict.blocks
     outputs = _output_bytes(row, case, [block.inflight for block in blocks])
     copies = _copied_bytes(row, len(blocks))
+    strategy = case.plan.stages[0].layer_strategies[0]
+    buckets = case.problem.job.optimizer.bucket_bytes(strategy)
     activations = [
         max(
-            block.kept_bytes + block.working_bytes,
+            block.kept_bytes + block.working_bytes - buckets,
             block.kept_bytes * (block.inflight - 1) // block.inflight + copy,
         )
         for block, copy in zip(blocks, copies, strict=True)
@@ -247,7 +247,7 @@ def _prediction(
         - (block.kept_bytes + block.working_bytes)
         + activated
         + size
-        + case.bucket_bytes
+        + buckets
         for block, activated, size in zip(blocks, activations, outputs, strict=True)
     ]
     index = needed.index(max(needed))
@@ -260,7 +260,7 @@ def _prediction(
         "optimizer": block.state_bytes,
         "activations": activations[index],
         "outputs": outputs[index],
-        "buffers": block.buffer_bytes + case.bucket_bytes,
+        "buffers": block.buffer_bytes + buckets,
         "workspaces": case.workspace_bytes,
     }
     cluster = case.problem.cluster
@@ -393,18 +393,23 @@ def build(
     if isinstance(setting, Skip):
         return setting
     stated, software, site = setting.stated, setting.software, setting.site
+    if recompute == "offload" and site.host_bytes_per_s is None:
+        return Skip("offloading to a host whose link is not known")
     tp, ranks = stated.tp, setting.ranks
     execution = _execution(row, setting)
+    model = architecture_of(row) or _model(row, stated, software)
     choices = Choices(
         global_batch=stated.global_batch,
         sequence_length=stated.seq_len,
         micro_batches=(setting.micro_batch,),
         degrees=(Degrees(tp, setting.cp, setting.ep, stated.micro_batch),),
         sequence_parallel=setting.sequence_parallel and tp > 1,
+        recompute=tuple({recompute: None, "none": None}),
         dtype=execution.dtype,
+        optimizer=_optimizer(setting, model.parameters),
+        execution=execution,
     )
-    model = architecture_of(row) or _model(row, stated, software)
-    graph = build_graph(model, site, choices, execution)
+    graph = build_graph(model, site, choices)
     if stated.pp == 1 and model.head.tied:
         rows = vocabulary_rows(model.head.outputs, tp)
         graph = _with_one_matrix(graph, BF16 * rows * stated.hidden)
@@ -427,7 +432,7 @@ def build(
         software=software.name,
         graph=graph,
         cluster=site.cluster(stated.num_devices),
-        job=_job(setting, choices, recompute, overlap),
+        job=_job(setting, choices, overlap),
     )
     plan = Plan(
         replicas=setting.replicas,
@@ -437,12 +442,7 @@ def build(
         placement="v" if setting.schedule in FIXED_CHUNKS else "loop",
         overlap=tuple(overlap),
     )
-    return ModeledRun(
-        problem,
-        plan,
-        _workspace_bytes(row, site.device, software),
-        _bucket_bytes(setting, model.parameters // (tp * stated.pp)),
-    )
+    return ModeledRun(problem, plan, _workspace_bytes(row, site.device, software))
 
 
 def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
@@ -579,26 +579,24 @@ def _stages(
     return tuple(stages)
 
 
-def _job(
-    setting: _Setting,
-    choices: Choices,
-    recompute: Recompute,
-    overlap: dict[Overlap, float],
-) -> Job:
-    """Return the job with the choices of one run."""
+def _optimizer(setting: _Setting, weights: int) -> Optimizer:
+    """Return what is kept of a model of so many weights."""
     software = setting.software
+    is_summed = setting.zero < SHARDED_GRADIENTS
+    optimizer = Optimizer(
+        weight_bytes=BF16,
+        gradient_bytes=software.gradient_bytes,
+        state_bytes=software.state_bytes,
+        buffer_bytes=software.buffer_bytes if is_summed else 0,
+    )
+    return software.with_buckets(optimizer, weights)
+
+
+def _job(setting: _Setting, choices: Choices, overlap: dict[Overlap, float]) -> Job:
+    """Return the job with the choices of one run."""
     stated = {
-        "optimizer": Optimizer(
-            weight_bytes=BF16,
-            gradient_bytes=software.gradient_bytes,
-            state_bytes=software.state_bytes,
-            buffer_bytes=(
-                software.buffer_bytes if setting.zero < SHARDED_GRADIENTS else 0
-            ),
-        ),
         "schedule": setting.schedule,
         "zero": (setting.zero,),
-        "recompute": tuple({recompute: None, "none": None}),
         "virtual_stages": (setting.virtual,),
         "overlap": overlap,
     }
@@ -628,21 +626,6 @@ def _accumulation_bytes(software: Software, zero: int, count: int) -> float:
     if zero >= SHARDED_GRADIENTS:
         return 0.0
     return software.accumulation_bytes * (count - 1) / count
-
-
-def _bucket_bytes(setting: _Setting, weights: int) -> int:
-    """Return what ZeRO 2 and 3 hold of gradients and weights beside their shards.
-
-    Of gradients in flight, and of gathered weights that are used again soon; neither
-    is more than all ``weights`` of a device.
-    """
-    software, zero = setting.software, setting.zero
-    if zero < SHARDED_GRADIENTS:
-        return 0
-    doubled = zero == SHARDED_GRADIENTS and "gradients" in software.overlap
-    bucket = min(software.reduce_bucket, weights) * (1 + doubled)
-    live = min(software.live_weights, weights) if zero > SHARDED_GRADIENTS else 0
-    return software.gradient_bytes * bucket + BF16 * live
 
 
 def _workspace_bytes(row: Row, device: Device, software: Software) -> int:

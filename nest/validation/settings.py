@@ -33,6 +33,7 @@ RECOMPUTATION: dict[str, tuple[Recompute, ...]] = {
     r"(.*\bremat_policy=)?minimal(_with_context)?\)?": ("selective",),
     r"full\b.*": ("full",),
     r".*\bqkv_proj_offloaded\)?": ("full",),
+    r"(activations? )?offload(ed|ing)?( to (the )?(cpu|host))?": ("offload",),
     r"custom": USUAL_RECOMPUTE,
 }
 

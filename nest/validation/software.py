@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal
 
@@ -17,8 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.ir.base import Count, PositiveReal, Struct
+from nest.ir.job import Optimizer
 from nest.ir.plan import USUAL_RECOMPUTE, Overlap, Recompute
 from nest.util.stored import read_stored
+from nest.util.text import did_you_mean
 from nest.validation.rows import Row
 
 #: How blocks become pipeline chunks: what a split counts as a block beside
@@ -194,6 +195,20 @@ class Software(Struct, frozen=True, kw_only=True):
     host_share: PositiveReal = 1.0
     sources: dict[str, str] = {}
 
+    def with_buckets(self, optimizer: Optimizer, weights: int) -> Optimizer:
+        """Return an optimizer with what ZeRO 2 and 3 hold beside their shards.
+
+        Buffers of gradients for their reduction, whatever the size of the model; and
+        of its ``weights`` those that are gathered and used again soon.
+        """
+        bucket_bytes = optimizer.gradient_bytes * self.reduce_bucket
+        live = min(self.live_weights, weights)
+        return replace(
+            optimizer,
+            zero_2_bytes=bucket_bytes * (1 + ("gradients" in self.overlap)),
+            zero_3_bytes=bucket_bytes + optimizer.weight_bytes * live,
+        )
+
     @property
     def lineage(self) -> tuple[str, ...]:
         """Its name, and those of the entries that it is based on, nearest first."""
@@ -285,20 +300,21 @@ _PLAIN_NAMES = [
 ]
 
 
-#: What of its letters a misspelt name has in common with the right one.
+#: What of its letters a misspelt name has in common with the right one: torchax is no
+#: misspelt torchtitan.
 _ALIKE = 0.8
 
 
 def meant_software(name: str) -> str:
-    """Return which software of the table a name may mean, as a question, if any.
+    """Return which software a name that is not known may mean, as a question, if any.
 
     By the whole name, or by its first word where a release follows.
     """
-    names = {plain.lower(): plain for plain in _PLAIN_NAMES}
-    for spelling in (name, *name.split(maxsplit=1)[:1]):
-        for match in get_close_matches(spelling.lower(), names, n=1, cutoff=_ALIKE):
-            return f"did you mean {names[match]!r}?"
-    return ""
+    if software_of(Row(framework=name)).is_known:
+        return ""
+    spellings = (name, *name.split(maxsplit=1)[:1])
+    questions = (did_you_mean(x, _PLAIN_NAMES, "", _ALIKE) for x in spellings)
+    return next(filter(None, questions), "")
 
 
 #: What the first FlashAttention reaches of what the second does.

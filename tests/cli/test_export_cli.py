@@ -308,9 +308,7 @@ def test_scripts_of_deepspeed_bring_their_configuration(cli):
 )
 def test_what_is_solved_for_a_target_is_exported(cli, target, notes):
     cli.succeeds(f"solve llama2-7b-16 --solver dp --target {target} -o plan.json")
-    export = f"export llama2-7b-16 plan.json --to {target} -o out"
-    flavor = " --flavor llama3/8B" * (target == "torchtitan")
-    cli.succeeds(f"{export}{flavor}")
+    cli.succeeds(f"export llama2-7b-16 plan.json --to {target} -o out")
     assert cli.err == notes
 
 
@@ -452,6 +450,8 @@ def test_a_file_runs_with_the_kernels_of_its_software(cli: Cli) -> None:
     assert times_ns["eager"] == predicted.verdict.step_time_ns
     assert times_ns["said"] == times_ns["file"] == times_ns["named"]
     assert times_ns["named"] < times_ns["eager"]
+    cli.succeeds(f"{read} p.json --software tochtitan")
+    assert "'tochtitan' is not known, did you mean 'torchtitan'?" in cli.err
     said = cli.refuses(f"{read} p.json --software NeMo")
     assert said.startswith("--software: expected one that runs plans for torchtitan")
 

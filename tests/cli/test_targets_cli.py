@@ -308,15 +308,15 @@ def test_without_a_plan_there_is_nothing_to_launch(cli: Cli, config: str) -> Non
 
 def test_a_plan_that_the_export_refuses(cli: Cli, config: str) -> None:
     """It is shown, with the reason, and the exit code says so."""
-    assert (
-        cli(
-            f"solve --model {config} --cluster h100x4 {SMALL} --solver dp "
-            "--target torchtitan --launch"
-        )
-        == 1
-    )
+    solve = f"--cluster h100x4 {SMALL} --solver dp --target torchtitan --launch"
+    cli.succeeds(f"solve --model {config} {solve}")
+    assert 'custom_import = "nest_model"' in cli.out
+    assert 'register_train_spec("nest", spec)' in cli.out
+    model = {**json.loads(Path(config).read_text()), "attention_bias": True}
+    Path("biased.json").write_text(json.dumps(model))
+    assert cli(f"solve --model biased.json {solve}") == 1
     assert "proof      optimal" in cli.out
-    assert "no launch: --flavor: expected" in cli.out
+    assert "no launch: model: attention.biases: expected False" in cli.out
 
 
 def test_the_screen_of_an_unproven_plan(cli: Cli, config: str) -> None:

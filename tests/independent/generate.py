@@ -244,6 +244,8 @@ def draw_job(random: Random, preset: str) -> Job:
         gradient_bytes=random.choice((0, 2, 4, 5)),
         state_bytes=random.choice((0, 3, 12)),
         buffer_bytes=random.choice((0, 0, 0.5, 4)),
+        zero_2_bytes=random.choice((0, 0, 7)),
+        zero_3_bytes=random.choice((0, 0, 11)),
     )
     if preset == "piper":
         return Job(

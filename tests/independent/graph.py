@@ -191,6 +191,38 @@ def direct(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     return [(latency, flows)]
 
 
+def pxn(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
+    names = [wires.units[0][rank] for rank in ranks]
+    units = {u: [x for x in ranks if wires.units[0][x] == u] for u in names}
+    flows: Flows = {}
+    for i in ranks:
+        own = units[wires.units[0][i]]
+        for j in ranks:
+            there = units[wires.units[0][j]]
+            if j in own:
+                relay = j
+            elif len(own) >= len(there):
+                relay = own[there.index(j)]
+            else:
+                relay = there[own.index(i)]
+            if i != relay:
+                add(flows, i, relay, X / len(ranks))
+            if relay != j:
+                add(flows, relay, j, X / len(ranks))
+
+    def farthest(inside: bool) -> int:
+        return max(
+            sum(
+                wires.h(s, t)
+                for s, t in flows
+                if s == rank and (wires.units[0][s] == wires.units[0][t]) == inside
+            )
+            for rank in ranks
+        )
+
+    return [(farthest(True) + farthest(False), flows)]
+
+
 Half = Callable[[Wires, list[int], Fraction], list[Phase] | None]
 
 FLAT: dict[str, Half] = {
@@ -394,6 +426,8 @@ def offered(
         return {}
     whole = [(ranks, Fraction(1)) for ranks in lists]
     lines: dict[str, Line | None] = dict(flat(wires, kind, whole))
+    if kind == "all-to-all" and wires.units and max(map(len, lists)) <= 512:
+        lines["pxn"] = half(wires, pxn, whole)
     if kind != "all-to-all":
         if wires.units:
             line = half(wires, rotated_rings, whole)

@@ -439,6 +439,11 @@ class LayerOfStage:
                 working += weight
             if z > 1 and zero >= 2:
                 working += gradient
+        optimizer = self.problem.job.optimizer
+        if self.sharing[0] > 1 and zero == 2:
+            working += optimizer.zero_2_bytes
+        if self.sharing[0] > 1 and zero == 3:
+            working += optimizer.zero_3_bytes
         parts["working_bytes"] = working
         return parts
 

@@ -386,17 +386,44 @@ def import_without_others(name: str) -> types.ModuleType:
             sys.modules[missing] = Stub(missing)
 
 
-def torchtitan_model(name: str, flavor: str) -> tuple[Any, Any]:
-    """Return torchtitan's own model of a flavor on the meta device, and its shape."""
+def torchtitan_package(name: str) -> types.ModuleType:
+    """Return a package of torchtitan's models, or one that they need."""
     stub_triton()
-    import torch
-
     # What shows and loads data is not installed, and no model needs it.
     sys.modules.setdefault("torch.utils.tensorboard", mock.MagicMock())
-    module = import_without_others(f"torchtitan.models.{name}")
-    spec = module.get_train_spec()
+    return import_without_others(f"torchtitan.{name}")
+
+
+def torchtitan_model(name: str, flavor: str) -> tuple[Any, Any]:
+    """Return torchtitan's own model of a flavor on the meta device, and its shape."""
+    spec = torchtitan_package(f"models.{name}").get_train_spec()
+    return _on_meta(spec, flavor), spec.model_args[flavor]
+
+
+def _on_meta(spec: Any, flavor: str) -> Any:
+    import torch
+
     shape = spec.model_args[flavor]
     # A job sets it by default.
     shape.moe_impl = getattr(shape, "moe_impl", "standard")
     with torch.device("meta"):
-        return spec.model_cls(shape), shape
+        return spec.model_cls(shape)
+
+
+def torchtitan_registered(config: Any, folder: Path) -> tuple[Any, Any]:
+    """Return the model that the module of a job file registers, and its specification.
+
+    As ``train.py`` finds them, and fits the shape to the job.
+    """
+    torchtitan_package("models.deepseek_v3")
+    torchtitan_package("models.qwen3")
+    from torchtitan.protocols import train_spec
+
+    name = config.experimental.custom_import
+    path = folder / f"{name}.py"
+    with mock.patch.dict(train_spec._extra_train_specs, clear=True):
+        exec(compile(path.read_text(), str(path), "exec"), {})
+        spec = train_spec.get_train_spec(config.model.name)
+    shape = spec.model_args[config.model.flavor]
+    shape.update_from_config(config)
+    return _on_meta(spec, config.model.flavor), spec

@@ -64,7 +64,7 @@ from tests.builders import (
 )
 from tests.properties.profiles import examples
 from tests.rows import rows
-from tests.semantics.proofs import SOLVERS
+from tests.semantics.proofs import SOLVERS, check
 from tests.strategies import problems
 
 ALL_OVERLAP = dict.fromkeys(OVERLAP, 0.5)
@@ -645,6 +645,53 @@ def test_buffers_are_kept_per_weight_and_never_sharded(zero):
     assert stage.memory_bytes == sum(parts.values())
 
 
+def bucketed(zero, devices=2):
+    """One layer with 8 bytes of weights on some data ranks."""
+    return make_problem(
+        {"a": make_cost(weight_bytes=8)},
+        devices=devices,
+        global_batch=devices,
+        micro_batches=(devices,),
+        data_parallel=(devices,),
+        replicas=(1,),
+        zero=(zero,),
+        optimizer=Optimizer(zero_2_bytes=7, zero_3_bytes=11),
+    )
+
+
+@pytest.mark.parametrize(
+    ("zero", "size"),
+    [
+        # 8 of weights, 8 of gradients, 48 of state, the latter two halved
+        (0, 8 + 8 + 48),
+        (1, 8 + 8 + 24),
+        # what is halved is gathered while the layer runs; and the buckets
+        (2, 8 + 4 + 24 + 8 + 7),
+        (3, 4 + 4 + 24 + 8 + 8 + 11),
+    ],
+)
+def test_buckets_are_held_while_layers_run(zero, size):
+    """In the working set of a layer, so once per device, in every solver."""
+    problem = bucketed(zero)
+    plan = make_plan(("a", Strategy(dp=2, zero=zero)), micro_batch=2)
+    assert score(problem, plan).stages[0].memory_bytes == size
+    step = score(problem, plan).step_quanta
+    check(with_device(problem, memory_bytes=size), step)
+    check(with_device(problem, memory_bytes=size - 1), None)
+    two = replace(problem.graph.layers[0], id="b")
+    graph = replace(problem.graph, layers=(*problem.graph.layers, two))
+    plan = make_plan(("a b", Strategy(dp=2, zero=zero)), micro_batch=2)
+    both = score(replace(problem, graph=graph), plan).stages[0]
+    alone = score(problem, make_plan(("a", plan.stages[0].strategy), micro_batch=2))
+    assert both.memory["working_bytes"] == alone.stages[0].memory["working_bytes"]
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_one_rank_has_no_buckets(zero):
+    plan = make_plan(("a", Strategy(zero=zero)))
+    assert score(bucketed(zero, 1), plan).stages[0].memory_bytes == 8 + 8 + 48
+
+
 def test_half_a_byte_per_weight_rounds_up():
     """Three bytes are 1.5 weights, 0.75 bytes of buffers."""
     problem = make_problem(
@@ -854,9 +901,11 @@ def test_what_a_job_allows_is_written_read_and_hashed():
         replaced(overlap={"weights": 0.5}),
         replaced(distributed_optimizer=True),
         replaced(optimizer=Optimizer(buffer_bytes=4)),
+        replaced(optimizer=Optimizer(zero_2_bytes=4)),
+        replaced(optimizer=Optimizer(zero_3_bytes=4)),
         with_reserve(base, 10**9, 1),
     ]
-    assert len({problem_hash(problem) for problem in variants}) == 9
+    assert len({problem_hash(problem) for problem in variants}) == 11
     for problem in variants:
         again = decode_problem(encode(problem))
         assert again == problem

@@ -45,6 +45,7 @@ class NestArtifactRules(CostRules):
     extensions: ClassVar[bool] = False
     one_strategy: ClassVar[bool] = True
     search: ClassVar[str | None] = "nest.audits.nest_artifact.search:search"
+    is_search_quick: ClassVar[bool] = True
     refused_sizes: ClassVar[dict[str, str]] = {
         field: remedy
         for field, remedy in CostRules.refused_sizes.items()

@@ -18,6 +18,7 @@ from nest.constraints.targets.records import (
     has_experts_cut_so,
     has_schedule,
     overlap_rule,
+    recompute_rule,
     rules_of_plans,
     sequence_rule,
     unknown_layers,
@@ -179,7 +180,7 @@ def _of_stage(
     """Yield the checks of the strategies of a stage, each value once."""
     fields: tuple[tuple[str, Rule[Any]], ...] = (
         ("zero", rules.zero),
-        ("recompute", rules.recompute),
+        ("recompute", recompute_rule(rules, problem)),
         ("cp", rules.context_parallel),
     )
     for name, rule in fields:
@@ -239,16 +240,37 @@ def _hiding(plan: Plan) -> Plan:
     return replace(plan, overlap=tuple(x for x in plan.overlap if occurs.get(x, True)))
 
 
+def _naming(rules: Rules, dtype: str, plan: Plan) -> Plan:
+    """Return a plan with the ZeRO stage that a rule names where it changes nothing."""
+    named = rules.zero_rule(dtype).value.get("pp", ())
+    if not named or plan.replicas > 1:
+        return plan
+    stages = []
+    for stage in plan.stages:
+        strategies = [
+            s if s.shares_weights or s.zero in named else replace(s, zero=named[0])
+            for s in stage.layer_strategies
+        ]
+        stages.append(Stage.of(stage.layers, strategies))
+    return replace(plan, stages=tuple(stages))
+
+
 def _of_stages(rules: Rules, problem: Problem, plan: Plan) -> Iterator[Obstacle]:
     """Yield what stages are together and cannot be."""
-    job = replace(problem.job, **rules_of_plans(rules, problem))
+    dtype, fields = problem.job.dtype, rules_of_plans(rules, problem)
+    zero_rule = rules.zero_rule(dtype)
+    if plan.distributed_optimizer and plan.replicas > 1:
+        # It is sharded over all data ranks, whatever the stage is called.
+        zero_rule = rules.zero_with
+        fields["zero_with"] = zero_rule.value
+    job = replace(problem.job, **fields)
     split = make_split(problem, plan.replicas, plan.micro_batch)
-    for breach in breaches(
-        replace(problem, job=job), _hiding(plan), split.num_micro_batches
-    ):
+    named = _naming(rules, dtype, _hiding(plan))
+    for breach in breaches(replace(problem, job=job), named, split.num_micro_batches):
+        rule = getattr(rules, breach.rule)
         yield Obstacle(
             breach.place,
             breach.value,
             breach.expected,
-            getattr(rules, breach.rule).source,
+            (zero_rule if breach.rule == "zero_with" else rule).source,
         )

@@ -17,6 +17,7 @@ from nest.constraints.targets.records import (
     has_experts_cut_so,
     kinds_in_one_stage,
     overlap_rule,
+    recompute_rule,
     rules_of_plans,
     schedules_there,
     sequence_rule,
@@ -101,7 +102,9 @@ def for_target(
         schedule=schedule,
         virtual_stages=virtual_stages,
         zero=_both(target, "zero", job.zero, rules.zero.value),
-        recompute=_both(target, "recompute", job.recompute, rules.recompute.value),
+        recompute=_both(
+            target, "recompute", job.recompute, recompute_rule(rules, problem).value
+        ),
         uneven_batches=job.uneven_batches and rules.uneven_batches.value,
         overlap=overlap,
         distributed_optimizer=(

@@ -64,6 +64,8 @@ class Rules(Record, frozen=True, kw_only=True):
         As the fields of :class:`~nest.ir.job.Job`.
     sharded_with, micro_batch_count
         The same.
+    zero_with_bf16
+        What takes the place of ``zero_with`` where products are in bf16, if anything.
     single
         Degrees that are 1 there.
     one_stage
@@ -72,6 +74,8 @@ class Rules(Record, frozen=True, kw_only=True):
         Kinds of layers that do not exist there.
     zero, recompute, context_parallel
         Values that exist there; ``None`` for every value.
+    selective_operators
+        What ``selective`` is there, as the field of :class:`~nest.ir.job.Job`.
     schedule
         Schedules that exist there; the first one is the usual.
     orders
@@ -116,6 +120,7 @@ class Rules(Record, frozen=True, kw_only=True):
     zero_with: Rule[dict[Several, tuple[int, ...]]]
     sharded_with: Rule[tuple[Sharding, ...]]
     recompute: Rule[tuple[Recompute, ...]]
+    selective_operators: Rule[bool]
     schedule: Rule[tuple[Schedule, ...]]
     orders: Rule[bool]
     interleaving: Rule[bool]
@@ -134,6 +139,11 @@ class Rules(Record, frozen=True, kw_only=True):
     gradients: Rule[tuple[Gradients, ...]]
     master_bytes: Rule[int]
     rank_order: Rule[tuple[str, ...]]
+    zero_with_bf16: Rule[dict[Several, tuple[int, ...]]] | None = None
+
+    def zero_rule(self, dtype: str) -> Rule[dict[Several, tuple[int, ...]]]:
+        """Return the rule about ZeRO stages where products are in a data type."""
+        return (self.zero_with_bf16 if dtype == "bf16" else None) or self.zero_with
 
 
 class Shape(NamedTuple):
@@ -200,7 +210,7 @@ def rules_of_plans(rules: Rules, problem: Problem) -> dict[str, Any]:
         "one_stage": kinds_in_one_stage(rules, problem),
         "even_layers": rules.even_layers.value,
         "idle_devices": rules.idle_devices.value,
-        "zero_with": rules.zero_with.value,
+        "zero_with": rules.zero_rule(problem.job.dtype).value,
         "sharded_with": rules.sharded_with.value,
         "micro_batch_count": rules.micro_batch_count.value,
         "overlap_needs": rules.overlap_needs.value,
@@ -242,6 +252,19 @@ def overlap_rule(rules: Rules, problem: Problem) -> Rule[tuple[Overlap, ...]]:
         return rules.overlap
     names = tuple(name for name in rules.overlap.value if name not in barred)
     return Rule(value=names, source=rules.overlap_with_one.source)
+
+
+def recompute_rule(rules: Rules, problem: Problem) -> Rule[tuple[Recompute, ...]]:
+    """Return what plans of a problem may recompute.
+
+    Without ``selective`` where the problem's is not the one of the framework.
+    """
+    allowed = rules.recompute.value
+    selective = rules.selective_operators
+    if problem.job.selective_operators is selective.value or "selective" not in allowed:
+        return rules.recompute
+    names = tuple(name for name in allowed if name != "selective")
+    return Rule(value=names, source=selective.source)
 
 
 def sequence_rule(rules: Rules, problem: Problem) -> Rule[bool | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from nest.models.blocks import Tower
@@ -21,6 +22,9 @@ _ACTIVATION = (
 _BASE = ("rope_theta", "rotary_emb_base")
 _FRACTION = ("partial_rotary_factor", "rotary_pct")
 _SCALE = ("routed_scaling_factor", "router_scaling_factor", "route_scale")
+
+#: Scalings that take the longest sequence of a model for that before, by default.
+_FROM_LENGTH = ("llama3", "longrope", "yarn")
 
 #: Values of fields with which a model is a plain transformer, beside none at all.
 _PLAIN: dict[str, Any] = {
@@ -136,24 +140,33 @@ def _rotary(config: Config, *, interleaved: bool) -> Rotary:
         return _first_positive(stated, (name,), default)
 
     original = "original_max_position_embeddings"
-    length = config.integer(original, default=0, minimum=0)
+    default_length = 0
+    if scaling in _FROM_LENGTH:
+        default_length = config.integer("max_position_embeddings", default=0, minimum=0)
+    length = config.integer(original, default=default_length, minimum=0)
     # A product of zero turns this factor off.
     whole_scale = 0.0
     if fields.get("mscale_all_dim"):
         whole_scale = _positive(stated, "mscale_all_dim")
+    factor, scale = scaling_field("factor", 1.0), scaling_field("mscale", 1.0)
+    if scaling == "yarn" and stated.has("attention_factor") and factor > 1:
+        # This factor is 1 + 0.1 mscale ln(factor), and is stated itself.
+        stated_factor = _positive(stated, "attention_factor")
+        scale, whole_scale = (stated_factor - 1) / (0.1 * math.log(factor)), 0.0
     return Rotary(
         base=base,
         fraction=fraction,
         interleaved=interleaved,
         scaling=scaling,
-        factor=scaling_field("factor", 1.0),
+        factor=factor,
         original_length=stated.integer(original, default=length, minimum=0),
         low_frequency=scaling_field("low_freq_factor", 1.0),
         high_frequency=scaling_field("high_freq_factor", 4.0),
         beta_fast=scaling_field("beta_fast", 32.0),
         beta_slow=scaling_field("beta_slow", 1.0),
-        mscale=scaling_field("mscale", 1.0),
+        mscale=scale,
         mscale_all=whole_scale,
+        rounded=stated.flag("truncate", True),
     )
 
 

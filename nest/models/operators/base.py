@@ -346,9 +346,14 @@ def results(operators: Sequence[Operator]) -> tuple[str, ...]:
     )
 
 
-def vocabulary_rows(vocabulary: int, tp: int) -> int:
-    """Return the rows of one rank of a vocabulary cut over ``tp``."""
-    return ceil_div(vocabulary, VOCABULARY_MULTIPLE * tp) * VOCABULARY_MULTIPLE
+def vocabulary_rows(
+    vocabulary: int, tp: int, multiple: int = VOCABULARY_MULTIPLE
+) -> int:
+    """Return the rows of one rank of a vocabulary cut over ``tp``.
+
+    Each rank has a multiple of ``multiple`` rows.
+    """
+    return ceil_div(vocabulary, multiple * tp) * multiple
 
 
 def matmul(name: str, m: int, k: int, n: int, groups: int = 1) -> Operator:

@@ -121,7 +121,9 @@ def embedding_node(tower: Tower, split: Split, execution: Execution = FUSED) -> 
     return Node(
         operators=tuple(operators),
         collectives=collectives,
-        weights=embedding_weights(tower, vocabulary_rows(tower.vocabulary, split.tp)),
+        weights=embedding_weights(
+            tower, vocabulary_rows(tower.vocabulary, split.tp, tower.row_multiple)
+        ),
         kept_bytes={
             "none": none,
             "selective": none,
@@ -294,7 +296,9 @@ def head_node(
     outer = (split.samples if head.pooled else split.outer_tokens) * hidden
     stream = outer
     tokens, outer = tokens * head.predictions, outer * head.predictions
-    rows = head.outputs if head.pooled else vocabulary_rows(head.outputs, tp)
+    rows = head.outputs
+    if not head.pooled:
+        rows = vocabulary_rows(head.outputs, tp, head.row_multiple)
     width = head_width(head, hidden)
     logits = tokens * rows
     region = tokens * hidden

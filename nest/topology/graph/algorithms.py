@@ -220,6 +220,43 @@ def _direct(routes: Routes, batch: Batch) -> list[Phase]:
     return [Phase(latency_fs, pairs=(pairs,))]
 
 
+#: Number of ranks in a group that sends through the own node, at most.
+MAX_RELAYED = 512
+
+
+def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:
+    """Return an all-to-all that crosses between ranks at the same place of units.
+
+    In the larger unit a rank passes on what others there send or receive, as NCCL's
+    PXN does. Both steps are pipelined.
+    """
+    n, unit = batch.size, np.array(units[0])
+    same = unit[:, None] == unit
+    place = np.tril(same, -1).sum(axis=1)
+    size = same.sum(axis=1)
+    # The rank at a place of the unit that a rank stands for.
+    at = np.zeros((n, n), np.int64)
+    at[unit, place] = np.arange(n)
+    relay = np.where(
+        size[:, None] >= size, at[unit[:, None], place], at[unit, place[:, None]]
+    )
+    relay[same] = np.broadcast_to(np.arange(n), (n, n))[same]
+    here, there = np.indices((n, n))
+    hops = np.concatenate([here * n + relay, relay * n + there])
+    counts = np.bincount(hops.ravel(), minlength=n * n).reshape(n, n)
+    np.fill_diagonal(counts, 0)
+    sources, targets = np.nonzero(counts)
+    flows = Flows.of(
+        *(batch.ranks[:, sources], batch.ranks[:, targets]),
+        counts[sources, targets] / n * batch.fractions[:, None],
+    )
+    latencies = routes.latencies_fs(flows.sources, flows.targets)
+    sums = np.zeros((2, n, len(batch.ranks)), np.int64)
+    crosses = (unit[sources] != unit[targets]).astype(np.int64)
+    np.add.at(sums, (crosses, sources), latencies.reshape(-1, len(sources)).T)
+    return Phase(int(sums.max(axis=1).sum(axis=0).max()), flows)
+
+
 def _parents(n: int) -> list[int]:
     """Return the parent of every rank but 0 in a binary tree."""
     parents = []
@@ -474,6 +511,7 @@ NAMES = (
     "halving-doubling",
     "halving-doubling-far",
     "direct",
+    "pxn",
     "two-trees",
     "hierarchical",
     "torus",
@@ -498,6 +536,9 @@ def algorithms(
         by_units = _by_units(batches, positions.units)
         rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
+        if all(batch.size <= MAX_RELAYED for batch in batches):
+            relayed = together([_pxn(routes, *some)] for some in by_units)
+            offers["pxn"] = {"all-to-all": (line_of(routes, relayed),)}
         levels = _hierarchical(routes, by_units)
         if levels is not None:
             offers["hierarchical"] = levels

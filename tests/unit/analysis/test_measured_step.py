@@ -12,8 +12,11 @@ from nest.analysis.measured_step import (
     CAUSES,
     LEAST_FACTOR,
     MOST_FACTOR,
+    Hypothesis,
     MeasuredStep,
     RunVariant,
+    Term,
+    _best,
     _fewer_ranks,
     explain_measured,
     solve_factor,
@@ -189,6 +192,29 @@ def test_the_best_experiment_tells_pairs_apart(explained: MeasuredStep) -> None:
     assert experiment.steps_ns.keys() == names
     assert experiment.pairs_apart >= 1
     assert max(experiment.steps_ns.values()) > 1.03 * min(experiment.steps_ns.values())
+
+
+def test_the_smallest_separation_decides() -> None:
+    """Of three causes; step times within 3 % of each other are not separated."""
+    problem = make_problem({"a": make_cost(40, 70)}, global_batch=4)
+
+    class Predicted(RunVariant):
+        """An experiment whose step times are its detail."""
+
+        def step_quanta(self, term: Term, factor: float) -> float:
+            return float(self.detail.split()[int(term.name)])
+
+    def best(*steps: str) -> tuple[str, int, list[tuple[str, str]]] | None:
+        runs = [Predicted(problem, make_plan(("a", SINGLE)), x, x) for x in steps]
+        terms = [Term(str(index), "", 0) for index in range(3)]
+        found = _best(runs, [Hypothesis(x, 1, 2.0, 1.0, "cause") for x in terms])
+        return found and (found.name, found.pairs_apart, found.confused)
+
+    assert best("100 101 900", "121 100 110", "144 120 100") == ("144 120 100", 3, [])
+    one, other = ("0", "1"), ("1", "2")
+    assert best("100 100.1 150", "100 100.2 104") == ("100 100.1 150", 2, [one])
+    assert best("300 100 101", "150 100 101") == ("300 100 101", 2, [other])
+    assert best("100 101 102") is None
 
 
 def test_the_document(explained: MeasuredStep) -> None:

@@ -131,15 +131,32 @@ def run(**cells: Any) -> Row:
         ({"attention_impl": "unfused", "seq_len": 16384}, "attention_impl=unfused"),
         ({"recompute": "full"}, "recompute=full"),
         ({"hardware": "H100-80GB-SXM"}, "hardware=H100-80GB-SXM"),
+        ({"framework": "torchtitan", "notes": "torch.compile"}, "notes=torch.compile"),
+        ({"framework": "torchtitan"}, "no torch.compile"),
     ],
 )
 def test_the_fact_that_is_false_is_found(truth: dict[str, Any], change: str) -> None:
     """It leaves a factor of 1."""
     length = truth.get("seq_len", 4096)
     row = replace(run(**truth), seq_len=length)
+    if "framework" in truth:
+        framework = "torchtitan" if "notes" in truth else "torchtitan, torch.compile"
+        row = replace(row, framework=framework)
     by_change = {cause.change: cause for cause in causes([row, row], STORED)}
     assert by_change[change].factor == pytest.approx(1)
     assert by_change[change].explains
+
+
+def test_only_software_that_may_be_compiled_is() -> None:
+    """DeepSpeed's kernels are eager too, but no entry has them compiled."""
+    for framework, expected in (
+        ("PyTorch FSDP", ["notes=torch.compile"]),
+        ("PyTorch FSDP, compiled", ["no torch.compile"]),
+        *((name, []) for name in ("DeepSpeed", "Megatron-Core", "MaxText")),
+    ):
+        changes = _switches_of(replace(run(), framework=framework))
+        told = [change for change, _ in changes if "torch.compile" in change]
+        assert told == expected, framework
 
 
 def test_other_devices_are_of_the_family_or_have_the_memory() -> None:

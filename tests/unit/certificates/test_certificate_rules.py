@@ -118,6 +118,36 @@ RULES = [
 ]
 
 
+def test_buckets_of_zero_count_as_memory() -> None:
+    """Two ranks are faster, but need 44 + 30 of 70 bytes; one needs 64."""
+    costs = tuple(
+        make_cost(10 * count, 20 * count, samples=count, weight_bytes=8)
+        for count in (1, 2)
+    )
+    problem = make_problem(
+        {"a": costs},
+        devices=2,
+        global_batch=2,
+        micro_batches=(2,),
+        replicas=(1,),
+        zero=(2,),
+        memory_bytes=70,
+        topology=NCCL,
+        optimizer=Optimizer(zero_2_bytes=30),
+    )
+    plan = solve("brute", problem).plan
+    assert plan is not None
+    assert plan.stages[0].devices == 1
+    certificate = certify(problem, plan)
+    verify(problem, certificate)
+    step = certificate["step_time_quanta"]
+    assert certificate["lower_bound_quanta"] == step
+    plain = ruled(problem, optimizer=Optimizer())
+    faster = solve("brute", plain).plan
+    assert faster is not None
+    assert score(plain, faster).step_quanta < step
+
+
 @pytest.mark.parametrize(("make", "before", "rules", "best"), RULES)
 def test_rules_about_whole_plans(
     make: Any, before: dict[str, Any], rules: dict[str, Any], best: int
@@ -303,6 +333,8 @@ def test_every_algorithm_takes_what_is_worked_by_hand(row: tuple[str, ...]) -> N
         lines, twice = [graph.line([graph.trees(*x) for x in groups])], False
     elif algorithm == "torus":
         lines = graph.torus(groups)
+    elif algorithm == "pxn":
+        lines, twice = [graph.line([graph.relayed(*x) for x in groups])], False
     elif algorithm == "rotated-rings":
         lines = [graph.line([graph.rotated(*x) for x in groups])]
     elif algorithm == "hierarchical":

@@ -60,6 +60,9 @@ def test_every_rule_has_a_source():
         rules = target(name).rules
         assert rules is not None
         for field in rules.__struct_fields__:
+            if getattr(rules, field) is None:
+                assert field == "zero_with_bf16"  # the one that may be absent
+                continue
             assert getattr(rules, field).source.startswith(
                 ("tested", "read in", "not checked", "fewer ranks")
             ), (name, field)
@@ -163,7 +166,9 @@ def test_rules_become_fields_of_the_job():
     assert job.uniform == ("dp", "tp", "cp", "ep", "zero", "recompute")
     deepspeed = for_target(four_layers(), "deepspeed").job
     assert deepspeed.context_parallel == (1,)
-    assert deepspeed.zero_with == {"pp": (0, 1), "r": (0,)}
+    assert deepspeed.zero_with == {"pp": (1,), "r": (0,)}
+    half = for_target(four_layers(dtype="fp16"), "deepspeed").job
+    assert half.zero_with == {"pp": (0, 1), "r": (0,)}
     assert deepspeed.sharded_with == ()
     torchtitan = for_target(four_layers(), "torchtitan").job
     assert torchtitan.sharded_with == ("tp", "ep", "pp")
@@ -221,6 +226,25 @@ def test_heads_that_are_not_copied_limit_tensor_parallelism():
             four_layers(sequence_parallel=True, tensor_parallel=(2,)),
             *("torchtitan", None, ONE_HEAD),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "by_operator", "left"),
+    [
+        ("torchtitan", True, ("none", "selective", "full")),
+        ("torchtitan", False, ("none", "full")),
+        ("megatron", True, ("none", "full")),
+        ("megatron", False, ("none", "selective", "full")),
+        ("maxtext", True, ("none", "full")),
+    ],
+)
+def test_selective_recomputation_is_that_of_the_target(name, by_operator, left):
+    """Of torchtitan by operator, of Megatron-LM that of attention alone."""
+    problem = four_layers(selective_operators=by_operator, sequence_parallel=True)
+    assert for_target(problem, name).job.recompute == left
+    plan = make_plan(("in b0 b1 b2 b3 out", Strategy(recompute="selective")))
+    known = f"stage 1: recompute=selective | recompute {' or '.join(left)}"
+    assert (known in texts(name, problem, plan)) is ("selective" not in left)
 
 
 def test_data_ranks_alone_are_left():
@@ -477,6 +501,25 @@ def test_sharding_that_is_asked_for_is_listed():
     )
 
 
+@pytest.mark.parametrize(
+    ("dp", "replicas", "distributed", "sharded"),
+    [(1, 1, False, True), (2, 1, False, False), (1, 2, False, False),
+     (1, 2, True, True)],
+)  # fmt: skip
+def test_deepspeed_shards_all_pipelines_in_bf16(dp, replicas, distributed, sharded):
+    """Stage 0 is the same over one rank, or with an optimizer sharded over all."""
+    split = Strategy(dp=dp)
+    plan = replace(
+        make_plan(
+            ("in b0 b1", split), ("b2 b3 out", split), replicas=replicas, micro_batch=2
+        ),
+        distributed_optimizer=distributed,
+    )
+    allowed = {"distributed_optimizer": True}
+    assert (texts("deepspeed", four_layers(**allowed), plan) == []) == sharded
+    assert texts("deepspeed", four_layers(dtype="fp16", **allowed), plan) == []
+
+
 def test_zero_with_stages_and_replicas_is_listed():
     plan = make_plan(
         ("in b0 b1", Strategy(dp=2, zero=2)),
@@ -484,10 +527,12 @@ def test_zero_with_stages_and_replicas_is_listed():
         replicas=2,
         micro_batch=2,
     )
-    assert texts("deepspeed", four_layers(), plan) == [
-        "stage 1: zero=2 | zero to be one of [0, 1] with several stages",
-        "stage 2: zero=2 | zero to be one of [0, 1] with several stages",
-    ]
+    half = four_layers(dtype="fp16")
+    for problem, stages in ((half, "[0, 1]"), (four_layers(), "[1]")):
+        assert texts("deepspeed", problem, plan) == [
+            f"stage {n}: zero=2 | zero to be one of {stages} with several stages"
+            for n in (1, 2)
+        ]
     one = make_plan(
         ("in b0 b1 b2 b3 out", Strategy(dp=2, zero=2)), replicas=2, micro_batch=2
     )

@@ -193,6 +193,7 @@ def test_a_plan_that_does_not_fit_is_an_error():
         engine.solve(problem, SolveOptions())
 
 
+@pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize(
     ("status", "bound", "expected"),
     [

@@ -466,6 +466,7 @@ def test_a_program_that_overstays_is_killed(tmp_path):
         os.kill(int(log.read_text()), 0)
 
 
+@pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize("name", ["cpsat", "milp"])
 def test_what_was_found_survives_the_end_of_time(name, monkeypatch):
     """Time ends while the second model is built.

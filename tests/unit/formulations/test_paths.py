@@ -346,6 +346,7 @@ def test_what_is_too_large_is_solved_in_layers(name, room, limit, most, monkeypa
 LIMITED = SolveOptions(time_limit_s=600)
 
 
+@pytest.mark.usefixtures("unstarted")
 @pytest.mark.parametrize(
     ("status", "bound", "expected"),
     [
@@ -367,6 +368,7 @@ def test_cpsat_is_believed_no_more_than_it_says(monkeypatch, status, bound, expe
     assert (output.status, output.claimed_quanta, output.lower_bound_quanta) == expected
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_a_bound_of_floats_is_none(monkeypatch):
     """The network's bound is proven, whatever an engine that stops says."""
 
@@ -459,6 +461,7 @@ def test_whole_numbers_contradict_an_engine_that_finds_a_slower_plan():
         replace_part(part, bound=100).solve(None)
 
 
+@pytest.mark.usefixtures("unstarted")
 def test_what_time_did_not_suffice_to_confirm_is_open(monkeypatch):
     def late(*_):
         raise OutOfTimeError

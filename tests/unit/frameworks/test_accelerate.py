@@ -127,6 +127,47 @@ def test_what_the_trainer_fills_in():
 
 
 @pytest.mark.parametrize(
+    ("strategy", "zero", "replicas"),
+    [
+        ("fsdp_sharding_strategy: FULL_SHARD", 3, 1),
+        ("fsdp_sharding_strategy: 1", 3, 1),
+        ("fsdp_sharding_strategy: '2'", 2, 1),
+        ("fsdp_reshard_after_forward: FULL_SHARD", 3, 1),
+        ("fsdp_sharding_strategy: HYBRID_SHARD", 3, 2),
+        ("fsdp_reshard_after_forward: HYBRID_SHARD_ZERO2", 2, 2),
+        ("fsdp_sharding_strategy: 5", 2, 2),
+    ],
+)
+def test_names_and_numbers_of_strategies_are_read(strategy, zero, replicas):
+    """Hybrid ones have a replica on each machine."""
+    text = FSDP1.replace("fsdp_sharding_strategy: SHARD_GRAD_OP", strategy)
+    launch, _ = read(f"{text.replace('bf16', 'BF16')}num_machines: 2\n")
+    assert (launch.zero, launch.replicas, launch.dp) == (zero, replicas, 8 // replicas)
+    if replicas == 2:
+        assert read(text)[0].replicas == 1
+
+
+def test_precisions_of_deepspeed():
+    """It computes in fp16, too; "auto" is what the trainer says."""
+    assert read(ZERO.replace("bf16", "fp16"))[0].dtype == "fp16"
+    with pytest.raises(InvalidPlanError, match="precision: expected bf16 or fp16, got"):
+        read(ZERO.replace("mixed_precision: bf16", "debug: false"))
+    text = f"{ZERO}  deepspeed_config_file: ds.json\n".replace("bf16", "no")
+    document = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    files = {"ds.json": json.dumps({**document, "made_up": {}})}
+    message = "bf16: expected the precision that ds.json leaves to it, got none; pass"
+    with pytest.raises(InvalidPlanError, match=message):
+        read(text, files=files)
+    said = (*SAID, ("bf16", "true"))
+    with pytest.raises(InvalidPlanError, match="or pass --ignore made_up if it"):
+        read(text, said, files)
+    launch, _ = read(text, said, files, ignore=["made_up"])
+    assert launch.dtype == "bf16"
+    with pytest.raises(InvalidPlanError, match="--ignore: expected keys of run"):
+        read(ZERO, ignore=["made_up"])
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (FSDP1.replace("bf16", "fp16"), "mixed_precision: expected bf16, got 'fp16'"),

@@ -27,6 +27,7 @@ from nest.frameworks.export import (
     target_of,
     write_folder,
 )
+from nest.frameworks.hosts import node_size
 from nest.frameworks.importing import Site, build
 from nest.frameworks.launch import Settings, launch_of
 from nest.frameworks.layers import Chunk, placement_of
@@ -422,11 +423,11 @@ BROKEN = [
     ("titan", "job.toml", "global_batch_size = 64", "global_batch_size = 128",
      "training.global_batch_size: expected local_batch_size .* with a pipe"),
     ("titan", "job.toml", 'mode = "none"', 'mode = "selective"',
-     "activation_checkpoint.mode: expected one of none, full"),
+     "activation_checkpoint.selective_ac_option: expected 'op', got '2'"),
     ("titan", "job.toml", '"always"', '"never"',
      "export: zero: expected 3, got 2"),
     ("titan", "job.toml", 'dtype = "float32"', 'dtype = "bfloat16"',
-     "training.dtype: expected one of float32"),
+     "mixed_precision_reduce: expected bfloat16 as training.dtype"),
     ("titan", "job.toml", "shard_degree = 2", "shard_degree = 0",
      "data_parallel_shard_degree: expected degrees whose product"),
     # * experts over ranks that they do not divide
@@ -802,12 +803,40 @@ def test_what_megatron_cannot_run_is_refused(degrees, overlap, experts, job, mes
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gb200x144", 4), ("gb300x8", 4), ("gb200x256", 4), ("tpu-v5px64", 4),
+     ("h100x64", 8)],
+)  # fmt: skip
+def test_racks_and_pods_have_hosts_of_four(name, expected):
+    """Their links join more devices than one host has, which starts the ranks."""
+    device, _, count = name.rpartition("x")
+    assert node_size(machine(device).cluster(int(count))) == expected
+
+
+@pytest.mark.parametrize(
+    ("degrees", "counts", "stage"),
+    [({"dp": 2}, (8,), None), ({"dp": 2, "zero": 1}, (8,), 1), ({}, (4, 4), 1)],
+)
+def test_deepspeed_has_gradients_in_fp32_with_a_stage_alone(degrees, counts, stage):
+    """Over one rank stage 1 is the same as 0."""
+    job = {"optimizer": Optimizer(gradient_bytes=4, state_bytes=12)}
+    strategy = Strategy(**degrees)
+    if stage is None:
+        with pytest.raises(InvalidPlanError, match=r"^zero: expected a ZeRO stage"):
+            exported("deepspeed", strategy, counts, job=job)
+        return
+    files = exported("deepspeed", strategy, counts, job=job)
+    assert f'"stage": {stage}' in files["ds.json"]
+    assert f"--zero-stage {stage}\n" in files["megatron-args.sh"]
+
+
+@pytest.mark.parametrize(
     ("target", "degrees", "split", "file", "said", "not_said"),
     [
         ("megatron", {}, True, "args.sh", "--sequence-parallel\n", None),
         ("megatron", {}, False, "args.sh", "tensor-model-", "--sequence"),
         ("torchtitan", {"zero": 2}, True, None, None, None),
-        ("deepspeed", {}, False, None, None, None),
+        ("deepspeed", {"zero": 1}, False, None, None, None),
         ("maxtext", {"zero": 3}, True, None, "tensor_sequence", None),
     ],
 )
@@ -893,13 +922,53 @@ def test_models_of_other_flops_are_refused():
         exported("megatron", Strategy(dp=4), job=job)
 
 
-def test_torchtitan_asks_what_it_calls_the_model():
+def test_torchtitan_checkpoints_by_operator():
+    """Where the costs of the problem are those; else no plan can say it."""
+    strategy = Strategy(dp=4, zero=3, recompute="selective")
+    whole = problem_for("torchtitan", selective_operators=True)
+    files = export(whole, small_plan(whole, strategy), "torchtitan", settings())
+    assert 'mode = "selective"\nselective_ac_option = "op"\n' in files["job.toml"]
+    problem = small_problem()
+    with pytest.raises(InvalidPlanError, match="expected recompute none or full, got"):
+        export(problem, small_plan(problem, strategy), "torchtitan", settings())
+
+
+def test_torchtitan_gets_shapes_that_it_has_not():
+    """A module registers the model, and is read back with the job file."""
     problem = problem_for("torchtitan")
     plan = small_plan(problem, Strategy(dp=4, zero=3))
-    with pytest.raises(
-        InvalidOptionError, match=r"--flavor: expected torch.* add it to nest export$"
+    own = Settings(model=small_model())
+    files = export(problem, plan, "torchtitan", own)
+    assert 'name = "nest"\nflavor = "small"' in files["job.toml"]
+    assert 'custom_import = "nest_model"' in files["job.toml"]
+    there, _ = as_run_by(problem, "torchtitan")
+    launch = launch_of(there, plan, placement_of(there.graph))
+    module = target_of("torchtitan")
+    for name, old, new, message in (
+        ("nest_model.py", "dim=256", "dim=512", "nest_model.py: expected the shape of"),
+        ("nest_model.py", "multiple_of=512", "multiple_of=513", "the shape of small"),
+        ("job.toml", 'name = "nest"', 'name = "llama3"', "model.name: expected 'nest'"),
+        ("job.toml", '"small"', '"large"', "with a flavor 'large', got another one"),
     ):
-        export(problem, plan, "torchtitan", Settings(model=small_model()))
+        assert old in files[name]
+        broken = files | {name: files[name].replace(old, new)}
+        with pytest.raises(InvalidPlanError, match=message):
+            check(there, plan, launch, small_model(), module, broken)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "message"),
+    [
+        ("8B", "name and flavor of small, such as llama3/8B, got '8B'; correct it"),
+        ("qwen3/8B", "that torchtitan runs on several stages, got qwen3/8B; leave"),
+        ("deepseek_v3/16B", "runs with context parallelism, got deepseek_v3/16B"),
+    ],
+)
+def test_flavors_that_cannot_run_are_refused(flavor, message):
+    problem = problem_for("torchtitan")
+    plan = small_plan(problem, Strategy(dp=2, cp=2, zero=3), (4, 4))
+    with pytest.raises(InvalidOptionError, match=f"--flavor: expected .*{message}"):
+        export(problem, plan, "torchtitan", Settings(small_model(), flavor=flavor))
 
 
 def test_branches_and_foreign_names_are_refused():

@@ -245,6 +245,53 @@ def test_options_that_an_argument_of_the_script_decides_on_are_asked_for():
         assert launch.sequence_parallel == split
 
 
+def test_what_a_condition_decides_on_is_not_asked_for_too():
+    """The data type is one of the options that the argument decides on."""
+    text = (
+        "if [ $1 = bf16 ]; then\n P=--bf16\nelif [ $1 = fp16 ]; then\n P=--fp16\nfi\n"
+    )
+    text += f"{RUN} {SHAPE.replace('--bf16', '$P')} --lr $2"
+    assert "say it with --set 1=VALUE" in str(faults_alone(text))
+    assert launched(text, world=8, variables={"1": "fp16"}).reading.launch.dtype == (
+        "fp16"
+    )
+
+
+def faults_alone(text, **given):
+    with pytest.raises(InvalidPlanError) as caught:
+        launched(text, world=8, **given)
+    assert not isinstance(caught.value, FaultsError)
+    return caught.value
+
+
+def test_a_value_is_said_once_and_takes_the_place_of_the_script():
+    text = f"{RUN} {SHAPE} --normalization Middle --swiglu --swiglu"
+    fault = faults_alone(text)
+    assert fault.answers == ("--say", "normalization=<VALUE>")
+    launched(text, world=8, overrides=[("normalization", "RMSNorm")])
+    twice = faults_alone(f"{RUN} {SHAPE} --num-layers 4")
+    assert twice.answers == ("--say", "num-layers=<VALUE>")
+    launch = launched(f"{RUN} {SHAPE}", world=8, overrides=[("num-layers", "4")])
+    assert launch.reading.model.layers == 4
+
+
+def test_other_models_are_never_left_out():
+    """A plan without their experts is one of another model."""
+    experts = "--moe-expert-parallel-size 8 --topk 1 --create-moe-param-group"
+    with pytest.raises(FaultsError) as caught:
+        speed(f"{DS} --num-experts 128 {experts}")
+    assert [fault.answers for fault in caught.value.faults] == [()] * 4
+    assert speed(f"{DS} --num-experts 1")[0] == speed(DS)[0]
+    fault = faults_alone(f"{RUN} {SHAPE} --spec a b")
+    assert fault.answers == ()
+    one = f"{RUN} {SHAPE} --use-torch-fsdp2"
+    answers = faults_alone(one).answers
+    pairs = [*zip(answers[::2], answers[1::2], strict=True)]
+    said = [tuple(x.split("=")) for name, x in pairs if name == "--say"]
+    launch = launched(one, world=8, ignored=["use-torch-fsdp2"], overrides=said)
+    assert launch.reading.launch.zero == 3
+
+
 def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
     text = f"{RUN} {SHAPE}".replace("--hidden-size 1024", "--hiden-size a")
     with pytest.raises(InvalidPlanError) as caught:
@@ -294,6 +341,26 @@ def test_a_job_file_of_torchtitan_names_all_faults():
     assert (launch.tp, launch.dp, launch.recompute) == (4, 2, "full")
 
 
+def test_weights_that_are_gathered_in_fp8_are_priced_as_others():
+    """Once the user says so, which a note tells."""
+    key = "quantize.linear.float8.enable_fsdp_float8_all_gather"
+    text = JOB.replace("enable_cpu_offload = true\n[metrics]\nmade_up = 1", "")
+    text = text.replace('"half"', '"full"').replace('"4"', "4")
+    converter = "quantize.linear.float8"
+    text = text.replace("[training]", f'converters = ["{converter}"]\n[training]')
+    more = "[quantize.linear.float8]\nenable_fsdp_float8_all_gather = true\n"
+    with pytest.raises(
+        InvalidPlanError, match="plans gather weights in bf16"
+    ) as caught:
+        torchtitan.read_foreign(text + more, "job.toml", 8)
+    assert caught.value.answers == ("--say", f"{key}=false")
+    said = [(key, "false")]
+    _, _, notes, *_ = torchtitan.read_foreign(text + more, "job.toml", 8, said)
+    assert f"{key} (plans gather weights in bf16" in str(notes)
+    fault = faults_alone(f"{RUN} {SHAPE} --fp8-format hybrid --fp8-param-gather")
+    assert fault.answers == ("--ignore", "fp8-param-gather")
+
+
 def test_keys_of_torchtitan_under_two_names_are_one_of_the_faults():
     text = JOB.replace("seq_len", "batch_size = 4\nseq_len")
     assert subjects(torchtitan.read_foreign, text, "job.toml", 8)[:2] == [
@@ -325,7 +392,8 @@ def test_a_configuration_of_maxtext_names_all_faults():
         "model_name: llama3-8b\nper_device_batch_size: 2\nmax_target_length: four\n"
         "made_up: 1\nremat_policy: half\n"
     )
-    assert subjects(maxtext.read_foreign, text, "run.yml", 16) == [
+    found = maxtext.configuration_of(text, "run.yml")
+    assert subjects(maxtext.read_foreign, found, "run.yml", 16) == [
         "made_up",
         "max_target_length",
         "remat_policy",

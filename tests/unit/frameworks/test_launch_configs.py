@@ -189,6 +189,110 @@ VARIABLES = {"SEQ": "1024"}
 OVERRIDES = {"nemo": [("vocab-size", "1024"), ("model.ffn_hidden_size", "512")]}
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("nemo", "fp8: False", "fp8: True\n  fp8_params: True"),
+        ("bridge", "ddp:\n", "ddp:\n  fp8_param_gather: true\n"),
+    ],
+)
+def test_weights_that_are_gathered_in_fp8_are_left_out_when_asked(name, old, new):
+    text = TEXTS[name].replace(old, new)
+    with pytest.raises(InvalidPlanError, match="plans gather weights in two bytes"):
+        read(name, text)
+    launched = read(name, text, ignored=["fp8-param-gather"])
+    assert "(plans gather weights in two bytes" in str(launched.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("nemo", "  num_layers: 8", "  make_vocab_size_divisible_by: 32\n"
+         "  tokenizer:\n    library: megatron\n    type: GPT2BPETokenizer\n"
+         "  num_layers: 8"),
+        ("bridge", "  vocab_size: 1024", "  make_vocab_size_divisible_by: 32\n"
+         "tokenizer:\n  tokenizer_type: HuggingFaceTokenizer\n"
+         "  tokenizer_model: gpt2"),
+    ],
+)  # fmt: skip
+def test_tokenizers_of_configurations_say_the_vocabulary(name, old, new):
+    """And by what its rows are padded."""
+    overrides = [pair for pair in OVERRIDES.get(name, []) if pair[0] != "vocab-size"]
+    model = read(name, TEXTS[name].replace(old, new), overrides).reading.model
+    assert model.head.outputs == 50257
+    assert model.head.row_multiple == 32
+
+
+def test_the_shape_of_another_model_says_no_vocabulary():
+    """GPT-2 has no gates, and no pieces of sentences."""
+    old = "num_layers: 8\n  hidden_size: 256\n  ffn_hidden_size: ${multiply:2, "
+    text = NEMO.replace(f"{old}${{.hidden_size}}}}\n  num_attention_heads: 8",
+                        "num_layers: 12\n  hidden_size: 768\n  ffn_hidden_size: 3072\n"
+                        "  num_attention_heads: 12")  # fmt: skip
+    text = text.replace("num_query_groups: 4", "num_query_groups: null")
+    assert "hidden_size: 768" in text
+    with pytest.raises(InvalidPlanError, match="expected the size of the vocabulary"):
+        read("nemo", text, [])
+    plain = text.replace("fast-swiglu", "gelu")
+    assert read("nemo", plain, []).reading.model.head.outputs == 50257
+    library = "  tokenizer:\n    library: sentencepiece\n  num_layers: 12"
+    with pytest.raises(InvalidPlanError, match="GPTSentencePieceTokenizer does not"):
+        read("nemo", plain.replace("  num_layers: 12", library), [])
+
+
+def test_dumps_of_bridge_say_chunks_twice():
+    """Their layout and its number of chunks, and two sizes of vocabularies."""
+    more = "pipeline_model_parallel_layout: Et*2|t*2|t*2|t*2L\n"
+    more += "  virtual_pipeline_model_parallel_size: 2\n"
+    more += "  original_max_position_embeddings: 4096"
+    text = BRIDGE.replace(
+        "recompute_granularity", f"{more}\n  recompute_granularity", 1
+    )
+    text += "tokenizer:\n  tokenizer_type: NullTokenizer\n  vocab_size: 32000\n"
+    reading = read("bridge", text).reading
+    assert reading.launch.virtual_stages == 2
+    assert reading.model.head.outputs == 1024
+    with pytest.raises(
+        InvalidPlanError,
+        match="virtual_pipeline_model_parallel_size: expected 2, as many as the layout",
+    ):
+        read(
+            "bridge",
+            text.replace("parallel_size: 2\n  orig", "parallel_size: 4\n  orig"),
+        )
+
+
+def test_latent_attention_has_no_groups_of_queries():
+    latent = "multi_latent_attention: true\n  kv_lora_rank: 64\n  kv_channels: 32"
+    text = BRIDGE.replace("num_query_groups: 4", latent)
+    model = read("bridge", text).reading.model
+    assert model.towers[0].last.attention.key_value_rank == 64
+
+
+def test_configurations_say_what_exports_need():
+    """Rotary positions, norms and router: no cost has them, but the model does."""
+    names = {
+        "nemo": "layernorm_epsilon: 1e-6\n  rotary_base: 500000\n"
+        "  rotary_percentage: 0.5\n  num_moe_experts: 4\n  moe_ffn_hidden_size: 512",
+        "bridge": "layernorm_epsilon: 1.0e-06\n  rotary_base: 500000.0\n"
+        "  rotary_percent: 0.5\n  num_moe_experts: 4\n  moe_ffn_hidden_size: 512",
+    }
+    for name, stated in names.items():
+        more = f"{stated}\n  moe_router_score_function: sigmoid\n"
+        more += "  moe_router_pre_softmax: true\n  moe_router_topk: 2\n"
+        text = TEXTS[name].replace("num_layers: 8", f"{more}  num_layers: 8")
+        details = read(name, text).reading.model.details
+        assert details.norm_epsilon == 1e-6
+        assert (details.rotary.base, details.rotary.fraction) == (500000, 0.5)
+        assert (details.router.scores, details.router.normalized) == ("sigmoid", False)
+    long = "position_embedding_type: yarn\n  yarn_rotary_scaling_factor: 4.0\n"
+    long += "  yarn_original_max_position_embeddings: 512\n  yarn_beta_slow: 2"
+    text = BRIDGE.replace("position_embedding_type: rope", long)
+    rotary = read("bridge", text).reading.model.details.rotary
+    assert (rotary.scaling, rotary.factor, rotary.beta_slow) == ("yarn", 4, 2)
+    assert rotary.original_length == 512
+
+
 def read(name, text=None, overrides=None, world=16, **more):
     text = TEXTS[name] if text is None else text
     more.setdefault("variables", VARIABLES if "${SEQ}" in text else {})

@@ -23,6 +23,7 @@ from nest.hardware import machine
 from nest.hardware.calibration import stored_calibration
 from nest.ir import Strategy
 from nest.models.zoo import architecture
+from tests.builders import with_job
 from tests.exports import (
     cut_plan,
     small_model,
@@ -504,13 +505,11 @@ def test_remedies_for_what_is_unknown_work(value, remedy):
 
 
 def test_what_is_said_beside_the_script_has_no_line():
-    said = [("tensor-model-parallel-size", "8")]
-    with pytest.raises(
-        InvalidPlanError,
-        match=r"^run.sh: --say tensor-model-parallel-size: expected it once, "
-        r"got 8 here and 2 in line 14; remove one$",
-    ):
-        launched(overrides=said)
+    """It takes the place of what the script says, as a note tells."""
+    launch = launched(overrides=[("tensor-model-parallel-size", "8")])
+    assert launch.reading.launch.tp == 8
+    note = "run.sh:14: --tensor-model-parallel-size 2: --say gives another"
+    assert note in launch.notes
     with pytest.raises(InvalidPlanError, match=r"got 2 here and 1 in --say; "):
         launched(overrides=[("new", "1"), ("new", "2")])
     text = SCRIPT.replace("--tensor-model-parallel-size $TP", "")
@@ -857,9 +856,10 @@ def test_megatron_there_and_back_scores_the_same(experts, etp, overlap):
 )
 def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
     """An export says what of FSDP's own overlap the plan was priced with."""
-    problem = for_target(small_problem(experts, etp=etp), "torchtitan")
+    whole = with_job(small_problem(experts, etp=etp), selective_operators=True)
+    problem = for_target(whole, "torchtitan")
     settings = Settings(model=small_model(experts), flavor="llama3/8B")
-    done = 0
+    done, recomputed = 0, set()
     for plain in uniform_plans(problem, every=97):
         plan = replace(plain, overlap=overlap)
         try:
@@ -873,7 +873,9 @@ def test_torchtitan_there_and_back_scores_the_same(experts, etp, overlap):
         shares = problem.job.overlap
         read_back(problem, plan, launch, model, devices, overlap=shares)
         done += 1
+        recomputed.add(launch.recompute)
     assert done > 10
+    assert recomputed == {"none", "selective", "full"}
 
 
 def titan_file(flavor="llama3/8B", **job):
@@ -896,7 +898,7 @@ def test_torchtitan_computes_in_no_16_bit_floats_but_bf16():
 def test_torchtitan_refuses_what_is_no_flavor(flavor):
     with pytest.raises(
         InvalidOptionError,
-        match=re.escape(f"such as llama3/8B, got {flavor!r}; add it to nest"),
+        match=re.escape(f"such as llama3/8B, got {flavor!r}; correct it"),
     ):
         titan_file(flavor)
 

@@ -116,6 +116,8 @@ def test_scripts_with_a_configuration_say_what_to_import():
          "--exp-avg-dtype fp8 --exp-avg-sq-dtype bf16", 5, 4),
         ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
          "--grad-reduce-in-bf16", 12, 2),
+        # Gradients that are kept in bf16 are summed so.
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16", 12, 2),
     ],
 )  # fmt: skip
 def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
@@ -152,7 +154,8 @@ def test_what_the_optimiser_keeps_is_counted(more, state, gradient):
          "--use-precision-aware-optimizer and Adam, got bf16"),
         ("--use-precision-aware-optimizer --exp-avg-dtype fp64",
          "--exp-avg-dtype: expected one of fp32, fp16, bf16, fp8, got 'fp64'"),
-        ("--use-precision-aware-optimizer --main-grads-dtype bf16",
+        ("--use-precision-aware-optimizer --main-grads-dtype bf16 "
+         "--accumulate-allreduce-grads-in-fp32",
          "--main-grads-dtype: expected fp32 with gradients that are reduced"),
         ("--optimizer-cpu-offload", "run.sh:17: --optimizer-cpu-offload: "
          "expected no such argument, got it; plans know no offloading"),
@@ -201,10 +204,19 @@ NODES = SCRIPT.replace("#SBATCH --gpus-per-node=8\n", "").replace(
 
 
 def test_nodes_that_the_script_does_not_say_are_those_of_slurm():
-    assert (
-        "run.sh:15: --nnodes: $SLURM_NNODES, which the script does not set; "
-        "counted is run.sh:2: --nodes 2" in launched(NODES).notes
+    """And so are devices, as the directives say."""
+    assert launched(NODES).reading.launch.dp == 4
+    devices = NODES.replace(
+        "--nproc_per_node 8", "--nproc_per_node $SLURM_GPUS_ON_NODE"
     )
+    devices = devices.replace("#SBATCH --nodes=2", "#SBATCH -N 2 --gres=gpu:h100:8")
+    assert launched(devices).reading.launch.dp == 4
+    split = NODES.replace("TP=${TP:-2}", "TP=$SLURM_GPUS_ON_NODE")
+    split = split.replace("#SBATCH --nodes=2", "#SBATCH -N 2\n#SBATCH --gres=gpu:2")
+    assert launched(split).reading.launch.tp == 2
+    set_too = NODES.replace("TP=", "SLURM_NNODES=4\nTP=", 1)
+    with pytest.raises(InvalidPlanError, match="expected the 16 devices of"):
+        launched(set_too.replace("#SBATCH --nodes=2", ""))
 
 
 @pytest.mark.parametrize(
@@ -462,13 +474,12 @@ def test_compilation_had_another_name():
 @pytest.mark.parametrize(
     ("lines", "recompute", "note"),
     [
-        ("mode = 'selective'\nselective_ac_option = 'op'", "selective",
-         "is the nearest choice of plans: it keeps"),
-        ("mode = 'selective'", "selective", "every second layer whole, in place of"),
+        ("mode = 'selective'\nselective_ac_option = 'op'", "selective", ""),
+        ("mode = 'selective'", "selective", "every second layer whole; the nearest"),
         ("mode = 'selective'\nselective_ac_option = '1'", "full", ""),
     ],
 )  # fmt: skip
-def test_selective_checkpointing_is_the_nearest_choice(lines, recompute, note):
+def test_of_every_second_layer_the_nearest_choice_is_read(lines, recompute, note):
     text = OLD.replace('mode = "full"', lines)
     launch, _, notes, _ = torchtitan.read_foreign(text, "job.toml", 8)
     assert launch.recompute == recompute

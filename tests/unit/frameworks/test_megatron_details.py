@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import isclose, log
 from typing import Any
 
 import pytest
@@ -67,6 +68,14 @@ YARN = {
 }
 
 
+#: Of Qwen's models for long sequences.
+LONG = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LONG_WORDS = (
+    "--position-embedding-type yarn --rotary-scaling-factor 4.0 --mscale 1.0 "
+    "--mscale-all-dim 0.0 --yarn-original-max-position-embeddings 32768"
+)
+
+
 def words(config: dict[str, Any], tp: int = 1) -> str:
     """Return the arguments of a configuration that its shape does not need."""
     flags = model_flags(from_hf(config), 64, tp)
@@ -88,6 +97,20 @@ def words(config: dict[str, Any], tp: int = 1) -> str:
         (
             {**LLAMA, "rope_scaling": {"type": "linear", "factor": 4.0}},
             "--rotary-seq-len-interpolation-factor 4",
+        ),
+        ({**LLAMA, "rope_scaling": LONG}, LONG_WORDS),
+        (
+            {
+                **LLAMA,
+                "rope_scaling": {
+                    **LONG,
+                    "beta_fast": 16,
+                    "beta_slow": 2,
+                    "truncate": False,
+                },
+            },
+            f"{LONG_WORDS} --yarn-beta-fast 16.0 --yarn-beta-slow 2.0 "
+            "--no-yarn-correction-range-round-to-int",
         ),
         (
             {**LLAMA, "model_type": "glm", "partial_rotary_factor": 0.5},
@@ -120,8 +143,12 @@ def test_arguments_of_what_shapes_do_not_say(
     ("config", "message"),
     [
         (
-            {**LLAMA, "rope_scaling": {"type": "yarn", "factor": 4.0}},
-            "rotary scaling: expected none or linear or llama3, got yarn",
+            {**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 4.0}},
+            "rotary scaling: expected none or linear or llama3 or yarn, got dynamic",
+        ),
+        (
+            {**LLAMA, "model_type": "glm", "rope_scaling": LONG},
+            "rotary scaling: expected halves of heads with yarn, got interleaved",
         ),
         (
             {**LLAMA, "rope_scaling": {**LLAMA3, "low_freq_factor": 2.0}},
@@ -177,6 +204,30 @@ def read_back(config: dict[str, Any]) -> tuple[Any, Any]:
     written, _ = read_model(arguments, "read")
     arguments.check_all_used()
     return model, written
+
+
+def test_scaled_positions_are_read_back() -> None:
+    """Of grouped-query attention by YaRN; lengths and factors as transformers do."""
+    for stated in (LONG, {**LONG, "attention_factor": 1.25, "beta_slow": 2}):
+        model, written = read_back({**LLAMA, "rope_scaling": stated})
+        assert model.details is not None
+        assert written.details is not None
+        assert written.details.rotary == model.details.rotary
+        # 1.25 is 1 + 0.1 mscale ln(4).
+        mscale = 0.25 / (0.1 * log(4)) if "attention_factor" in stated else 1.0
+        assert isclose(written.details.rotary.mscale, mscale)
+    unstated = {"rope_type": "yarn", "factor": 2.0}
+    config = {**LLAMA, "max_position_embeddings": 128, "rope_scaling": unstated}
+    assert "--yarn-original-max-position-embeddings 128" in words(config)
+
+
+def test_endless_numbers_count_as_none() -> None:
+    model = from_hf({**LLAMA, "rope_scaling": LONG})
+    text = array("none", model_flags(model, LENGTH)).replace("32768", "inf")
+    written, _ = read_model(read_array(text, "args.sh"), "read")
+    assert written.details is not None
+    assert written.details.rotary is not None
+    assert written.details.rotary.original_length == 4096
 
 
 def shape_flags(model: Architecture) -> list[Any]:

@@ -62,7 +62,8 @@ def test_other_commands_of_swift_start_no_training():
 
 def test_what_swift_trains_otherwise_is_refused():
     text = SWIFT.replace("train_type full", "train_type lora")
-    text = text.replace("--packing true", "--optimizer_cpu_offload true")
+    more = "--optimizer_cpu_offload true --lora_rank 8 --target_modules all-linear"
+    text = text.replace("--packing true", more)
     with pytest.raises(FaultsError) as caught:
         launched(text, world=8)
     assert str(caught.value).splitlines() == [
@@ -70,6 +71,7 @@ def test_what_swift_trains_otherwise_is_refused():
         "run.sh:5: --optimizer-cpu-offload: expected no such argument, got it; plans "
         "know no offloading",
     ]
+    assert caught.value.faults[0].answers == ()  # a plan without it is of other steps
     ignored = ["train_type", "optimizer-cpu-offload"]
     assert launched(text, world=8, ignored=ignored).reading.launch.tp == 2
 

@@ -62,7 +62,27 @@ UNNEEDED = {
 }
 
 
-def test_a_small_question_loads_little_and_starts_no_process() -> None:
+#: A problem in a file: it comes with its costs.
+STORED = ROOT.parent / "tests" / "data" / "regression" / "nest-artifact-memory.json"
+#: What only the problem of a model needs.
+OF_MODELS = {
+    *(
+        "nest.models.choices",
+        "nest.models.zoo",
+        "nest.validation",
+        "nest.requests.networks",
+    ),
+    *("nest.profiles", "nest.instances"),
+}
+
+
+@pytest.mark.parametrize(
+    ("question", "unneeded"),
+    [("llama2-7b-8", UNNEEDED), (str(STORED), UNNEEDED | OF_MODELS)],
+)
+def test_a_small_question_loads_little_and_starts_no_process(
+    question: str, unneeded: set[str]
+) -> None:
     code = (
         "import sys\n"
         "def refuse(event, arguments):\n"
@@ -70,7 +90,7 @@ def test_a_small_question_loads_little_and_starts_no_process() -> None:
         "        os._exit(3)\n"
         "import os\n"
         "sys.addaudithook(refuse)\n"
-        "sys.argv[1:] = ['solve', 'llama2-7b-8']\n"
+        f"sys.argv[1:] = ['solve', {question!r}]\n"
         "from nest.__main__ import main\n"
         "try: main()\n"
         "except SystemExit as error: assert not error.code\n"
@@ -79,7 +99,9 @@ def test_a_small_question_loads_little_and_starts_no_process() -> None:
     done = python("-c", code)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\nproof      optimal among " in done.stdout
-    assert not UNNEEDED & {*done.stdout.splitlines()[-1].split()}
+    modules = done.stdout.splitlines()[-1].split()
+    assert unneeded.isdisjoint(modules), sorted(unneeded.intersection(modules))
+    assert len(modules) < 550
 
 
 def test_public_names_exist() -> None:

@@ -371,3 +371,19 @@ def test_a_network_without_the_nodes_of_a_machine_is_told() -> None:
     told = "no NVLink or other links in nodes of 8"
     assert told in assumed("leaf-spine:leaves=1,hosts=16")
     assert told not in assumed("dgx:nodes=2")
+
+
+@pytest.mark.parametrize(
+    ("software", "told"),
+    [
+        ("Megtron-LM", "software not known (--software 'Megtron-LM': did you mean"),
+        ("Megatron-LM", ""),
+        (None, ""),
+    ],
+)
+def test_a_misspelt_software_is_told(software: str | None, told: str) -> None:
+    """Beside what is assumed; the problem has the entry of unknown software."""
+    request = SolveRequest(model="llama2-7b", cluster="h100x8", software=software)
+    notes = request.default_notes(request.restricted())
+    assert told in notes
+    assert ("software" in notes) == bool(told)

@@ -130,6 +130,11 @@ def test_few_stages_of_a_chain_are_quick(monkeypatch: pytest.MonkeyPatch) -> Non
         assert is_quick(chain) == quick
     job = replace_job(chain, overlap={"gradients": 0.5})
     assert not is_quick(job)
+    # Of plans with a strategy per layer both layers count.
+    monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", 23)
+    assert not is_quick(replace_job(chain, granularity="layer"))
+    monkeypatch.setattr("nest.search.solver.MAX_QUICK_PLACEMENTS", 24)
+    assert is_quick(replace_job(chain, granularity="layer"))
     monkeypatch.undo()
     assert is_quick(job)
 
@@ -149,11 +154,11 @@ def test_branches_are_not_quick() -> None:
     assert not is_quick(apart)
 
 
-def test_rules_with_a_search_of_their_own_are_not_quick() -> None:
+def test_rules_say_whether_their_own_search_is_quick() -> None:
     problem = tiny_problem()
-    for name in ("nest-artifact", "piper"):
+    for name, quick in (("nest-artifact", True), ("piper", False)):
         assert get_rules(name).search is not None
-        assert not is_quick(structs.replace(problem, preset=name))
+        assert is_quick(structs.replace(problem, preset=name)) == quick
 
 
 def test_by_default_no_search_is_quick() -> None:

@@ -160,7 +160,7 @@ def test_what_is_on_offer(name, kind):
         "torus": bool(topology.coordinates),
     }
     if kind == "all-to-all":
-        expected = {"direct": True}
+        expected = {"direct": True, "pxn": bool(topology.units)}
     assert offered == [name for name in NAMES if expected.get(name)]
 
 
@@ -172,6 +172,52 @@ def test_groups_that_cannot_all_run_an_algorithm_do_without():
     assert "halving-doubling" not in together
     corner = torus.offered_ns("all-gather", [[0, 1, 4]], 100)
     assert "torus" not in corner
+
+
+def spined() -> GraphTopology:
+    """Return 2 nodes of 2 devices: 0.1 ns per byte inside, rails with a thin spine.
+
+    Each device has 1 ns per byte on its rail, each rail 4 ns per byte to the spine.
+    """
+    return make_graph(
+        FOUR,
+        [
+            *((x, NODES[0][x], 5, 1e10) for x in FOUR),
+            *((x, f"rail{int(x) % 2}", 5, 1e9) for x in FOUR),
+            *((f"rail{x}", "spine", 5, 2.5e8) for x in range(2)),
+        ],
+        units=NODES,
+    )
+
+
+def test_through_the_own_node_an_all_to_all_stays_on_its_rails():
+    """Of 800 bytes each rank sends 200 to every other one.
+
+    Direct, a rail sends 2 of them over the spine, 400 bytes at 4 ns, after 10 + 10 + 20
+    ns. Through the node a rank sends 2 inside and 2 on its rail: 10 + 10 + 400 ns.
+    """
+    times = GraphNetwork(spined()).offered_ns("all-to-all", [[0, 1, 2, 3]], 800)
+    assert times == {"direct": 40 + 1600, "pxn": 20 + 400}
+
+
+def test_ranks_of_a_large_node_use_the_rails_of_a_small_one():
+    """Rank 0 is alone in its node, and 2 is on its rail.
+
+    Of 300 bytes 2 passes on 100 to 3 and 100 from 3: 0 and 2 exchange 200. Direct,
+    100 bytes take 400 ns on the spine.
+    """
+    times = GraphNetwork(spined()).offered_ns("all-to-all", [[0, 2, 3]], 300)
+    assert times == pytest.approx({"direct": 30 + 400, "pxn": 20 + 200})
+
+
+def test_large_groups_send_directly():
+    """513 ranks on one node do not pass anything on."""
+    names = [str(i) for i in range(513)]
+    links = [(name, "s", 5, 1e9) for name in names]
+    node = (dict.fromkeys(names, "node"),)
+    network = GraphNetwork(make_graph(names, links, units=node))
+    for size, offered in ((512, ["direct", "pxn"]), (513, ["direct"])):
+        assert [*network.offered_ns("all-to-all", [range(size)], 100)] == offered
 
 
 def test_groups_of_different_shapes_go_through_their_levels_together():

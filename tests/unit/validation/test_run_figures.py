@@ -196,7 +196,21 @@ def test_a_misspelt_software_is_asked_for():
         "framework of 1 row not understood, so as the device and the software "
         "have it: 'Megtron-LM' (line 2), did you mean 'Megatron-LM'?"
     ]
-    assert meant_software("torchax") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("DeepSped release 0.9.3", "did you mean 'DeepSpeed'?"),
+        ("torchtitn", "did you mean 'torchtitan'?"),
+        ("torchax", ""),
+        ("DeepSpeed release 0.9.3", ""),
+        ("our own", ""),
+        ("", ""),
+    ],
+)
+def test_only_names_near_to_a_known_one_are_asked_for(name, question):
+    assert meant_software(name) == question
 
 
 @pytest.mark.parametrize(
