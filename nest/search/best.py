@@ -4,7 +4,8 @@ A subproblem of :mod:`nest.search.algorithm` is a split ``(R, B)``, and one
 plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
 stages that a plan better than the incumbent may have. No step drops such a plan:
 
-1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range.
+1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range:
+   first without gradient sync, then with the least that a stage takes anywhere.
 2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
    offset, from both ends of the pipeline.
 3. Copies of a stage for each size of its neighbors
@@ -340,6 +341,9 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         ``None`` if the paths prove that there is no plan below the goal.
         """
         bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+        if bounds.intervals and item.options.bounds_sync:
+            joint = item.options.joint(bounds.useful(goal()))
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
         if not bounds.intervals:
             return None
         upper = goal()

@@ -149,6 +149,11 @@ class LayerStages(StageOptions):
         max_shards = {size: max(shards) for size, shards in self._shards.items()}
         return np.array([max_shards[x] for x in options.size.tolist()], np.int64)
 
+    @property
+    def bounds_sync(self) -> bool:
+        """Relaxed options have no strategy whose sync is known."""
+        return False
+
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
         index = bisect_right(self._starts, chosen) - 1

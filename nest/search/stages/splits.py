@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -221,6 +222,15 @@ class PathBounds:
     paths: Paths
     intervals: list[Interval]
     bound: int
+
+    def useful(self, upper: int) -> LooseOptions:
+        """Return the options of strategies that plans below ``upper`` may have."""
+        whole = replace(
+            min(self.intervals, key=attrgetter("least")),
+            up_to=max(interval.up_to for interval in self.intervals),
+        )
+        pairs, loose = self.paths.survivors(whole, upper, 0), self.paths.loose
+        return loose.take(np.isin(loose.strategy, pairs.strategy))
 
     def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
         """Return the options of plans below ``upper``, by interval."""
