@@ -453,9 +453,9 @@ class Deadline:
 
     def shortened(self, limit_s: float | None) -> Deadline:
         """Return the clock of a part, which expires with this one."""
-        part = Deadline(limit_s, self._clock)
-        self._parts.append(part)
-        return part
+        share = Deadline(limit_s, self._clock)
+        self._parts.append(share)
+        return share
 
     def expire(self) -> None:
         """Use up the limit, whatever it was."""

@@ -365,12 +365,12 @@ class BatchBound:
 
         The layers differ; the blocks have no more devices than ``max_width``.
         """
-        least: list[float] = []
+        shortest: list[float] = []
         for kind, count in enumerate(self.counts.tolist()):
             here = (self.choices.kind == kind) & (self.choices.devices <= max_width)
             if here.any():
-                least += [float(times[here].min())] * count
-        sums: Floats = np.cumsum([0.0, *sorted(least)]) * (1 - ROUNDING)
+                shortest += [float(times[here].min())] * count
+        sums: Floats = np.cumsum([0.0, *sorted(shortest)]) * (1 - ROUNDING)
         return sums
 
     def rules_out(
@@ -762,24 +762,24 @@ class _Program:
         most_violated, best = VIOLATED, None
         for last in np.flatnonzero(blocks > ROUNDING).tolist():
             waits = self.bound.queued[case][last] / self.step
-            place = min(int(blocks[: last + 1].sum() + ROUNDING), len(waits) - 1)
-            rooms, parts = np.zeros(self.num_widths), np.zeros(len(self.load))
-            fixed = np.zeros(place)
+            position = min(int(blocks[: last + 1].sum() + ROUNDING), len(waits) - 1)
+            rooms, shares = np.zeros(self.num_widths), np.zeros(len(self.load))
+            fixed = np.zeros(position)
             for width in np.flatnonzero(blocks[: last + 1] > ROUNDING).tolist():
                 rows = self.bound.of_width[width]
                 counted, whole = self._queue_parts(
-                    *(case, width, waits[: place + 1], blocks[width], layers[rows])
+                    *(case, width, waits[: position + 1], blocks[width], layers[rows])
                 )
                 if not whole[0]:
                     continue
                 scale = self.bound.widths[width] / whole[0]
-                parts[rows], rooms[width] = scale * counted, scale * whole[place]
-                spared = scale * (whole[:place] - whole[place])
+                shares[rows], rooms[width] = scale * counted, scale * whole[position]
+                spared = scale * (whole[:position] - whole[position])
                 fixed = np.maximum(fixed, spared)
-            violated = float(parts @ layers - rooms @ blocks - fixed.sum())
+            violated = float(shares @ layers - rooms @ blocks - fixed.sum())
             violated /= self.bound.num_devices
             if violated > most_violated:
-                most_violated, best = violated, (rooms, -parts, -float(fixed.sum()))
+                most_violated, best = violated, (rooms, -shares, -float(fixed.sum()))
         if best is not None:
             self._add(*best)
 
@@ -802,7 +802,7 @@ class _Program:
             sizes = (self.load - is_early * self.weights)[rows][None]
             rooms = np.ones(1)
         fits, used = self.fits[rows], layers_here > VIOLATED
-        best, parts = -np.inf, (np.zeros(len(rows)), np.zeros(len(waits)))
+        best, shares = -np.inf, (np.zeros(len(rows)), np.zeros(len(waits)))
         for room, row in zip(rooms.tolist(), sizes, strict=True):
             if room <= 0.0 or 2 * float(row @ layers_here) <= room * blocks:
                 continue
@@ -815,8 +815,8 @@ class _Program:
                 violated = float(counted @ layers_here) - whole[-1] * blocks - spared
                 violated /= max(whole[0], 1.0)
                 if violated > best:
-                    best, parts = violated, (counted, whole)
-        return parts
+                    best, shares = violated, (counted, whole)
+        return shares
 
 
 def queue_parts(sizes: Floats, size: float, rooms: Floats) -> tuple[Floats, Floats]:
@@ -824,9 +824,9 @@ def queue_parts(sizes: Floats, size: float, rooms: Floats) -> tuple[Floats, Floa
 
     Sums of the first are at most the second where the sizes fit in the room.
     """
-    part = size * (1 - 2 * ROUNDING)
-    whole = np.floor(np.maximum(rooms + ROUNDING, 0.0) / part)
-    return np.floor(sizes * (1 - ROUNDING) / part), whole
+    unit = size * (1 - 2 * ROUNDING)
+    whole = np.floor(np.maximum(rooms + ROUNDING, 0.0) / unit)
+    return np.floor(sizes * (1 - ROUNDING) / unit), whole
 
 
 def whole_parts(
