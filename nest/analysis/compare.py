@@ -227,9 +227,9 @@ class Comparison(Tabular):
         rows = []
         for result in self.results:
             step = result.step_quanta
-            longer = (
-                (step - best_quanta) / best_quanta if step and best_quanta else None
-            )
+            longer = None
+            if step and best_quanta:
+                longer = (step - best_quanta) / best_quanta
             rows.append({**result.to_row(), "longer_than_best": longer})
         return rows
 
