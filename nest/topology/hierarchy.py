@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from nest.ir.cluster import Hierarchy
 from nest.ir.graph import CollectiveKind, check_collective
 from nest.topology.alphabeta import NS_PER_S, Line, femtoseconds, sums
@@ -203,6 +201,8 @@ class HierarchyNetwork:
 
     def shape(self, devices: Sequence[int]) -> GroupShape:
         """Return the shape of a group of ascending device numbers."""
+        import numpy as np
+
         level = self.level(devices[0], devices[-1])
         spreads = []
         members, ranks = np.array(devices), np.ones(len(devices), dtype=np.int64)
