@@ -92,26 +92,18 @@ class Config(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A stage by the planner's own count.
+    """A stage by the planner's own count."""
 
-    Attributes
-    ----------
-    strategies
-        Of its layers, recomputation chosen.
-    passes, recomputed
-        Quanta of a micro-batch: both passes without, and what is computed again.
-    front, back
-        Quanta of receiving activations and gradients: inside a node, and
-        from another one.
-    memory_bytes
-        Per device.
-    """
-
+    #: Of its layers, recomputation chosen.
     strategies: tuple[Strategy, ...]
+    #: Quanta of a micro-batch: both passes without, and what is computed again.
     passes: int
     recomputed: int
+    #: Quanta of receiving activations and gradients: inside a node, and from another
+    #: one.
     front: tuple[int, int]
     back: tuple[int, int]
+    #: Per device.
     memory_bytes: int
 
     @property

@@ -73,25 +73,19 @@ class Sums(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A way to run a stage.
+    """A way to run a stage."""
 
-    Attributes
-    ----------
-    clusters
-        Its clusters ``[start, stop)``.
-    time
-        Quanta of one micro-batch, forward and backward, with the collectives
-        and the changes of layout inside the stage; without gradient sync,
-        and without what passes between stages.
-    behind
-        ``max_n_succ``: how many stages there may be behind it, -1 if it has
-        no room at all.
-    """
-
+    #: Its clusters ``[start, stop)``, and number of devices.
     clusters: Span
     size: int
+    #: Quanta of one micro-batch, forward and backward, with the collectives and the
+    #: changes of layout inside the stage; without gradient sync, and without what
+    #: passes between stages.
     time: int
+    #: ``max_n_succ``: how many stages there may be behind it, -1 if it has no room at
+    #: all.
     behind: int
+    #: Of its clusters.
     strategies: tuple[Strategy, ...]
 
 

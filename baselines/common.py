@@ -190,28 +190,22 @@ def decided(problem: Problem) -> Problem:
 
 @dataclasses.dataclass
 class Search:
-    """A planner at work on one problem: its clock, options and best plan.
-
-    Attributes
-    ----------
-    by_replicas
-        Whether data ranks are replicas of the pipeline alone: all stages
-        have the one strategy of this problem, see :func:`alone`.
-    least_ns
-        The least value of a plan of another search, by the planner's own objective.
-    plan, own_ns
-        The best plan so far, and its value by the planner's own objective in
-        ns where it has one.
-    """
+    """A planner at work on one problem: its clock, options and best plan."""
 
     planner: str
     problem: Problem
     options: SolveOptions
     report: Report
+    #: Whether data ranks are replicas of the pipeline alone: all stages have the one
+    #: strategy of this problem, see :func:`alone`.
     by_replicas: bool = False
+    #: The least value of a plan of another search, by the planner's own objective.
     least_ns: float = math.inf
+    #: The best plan so far, and its value by the planner's own objective in ns where it
+    #: has one.
     plan: Plan | None = None
     own_ns: float | None = None
+    #: Whether the time limit ended the search, and what the answer says of it.
     stopped: bool = False
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -288,23 +282,17 @@ class Search:
 
 
 class Planner(ABC):
-    """A solver without proofs.
-
-    Attributes
-    ----------
-    refusals
-        Each returns why a problem cannot be searched, or ``None``.
-    shared_strategy
-        How a problem is searched under a preset whose stages share one
-        strategy: ``alone``, one strategy after the other, and the best plan
-        by the planner's own objective is the answer; ``together``, by
-        planners whose stages are alike anyway; both in the terms of the
-        preset ``standard``. ``as it is`` by planners that know such presets.
-    """
+    """A solver without proofs."""
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    #: Each returns why a problem cannot be searched, or ``None``.
     refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
+    #: How a problem is searched under a preset whose stages share one strategy:
+    #: ``alone``, one strategy after the other, and the best plan by the planner's own
+    #: objective is the answer; ``together``, by planners whose stages are alike anyway;
+    #: both in the terms of the preset ``standard``. ``as it is`` by planners that know
+    #: such presets.
     shared_strategy: ClassVar[Literal["alone", "together", "as it is"]] = "alone"
 
     def unsupported(self, problem: Problem) -> str | None:

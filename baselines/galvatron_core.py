@@ -68,31 +68,22 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything one task knows.
+    """Everything one task knows."""
 
-    Attributes
-    ----------
-    num_chunks
-        Micro-batches per step.
-    layer_sync_s, layer_no_sync_s
-        ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
-        infinite where a layer cannot use a strategy, but no layer can use none.
-    memory_units
-        ``(P, L, S)``: memory of a layer if it is on that stage.
-    transition_s
-        ``(L, S, S)``: time from the strategy of the layer before to the one
-        of this layer. Not paid by the first layer of a stage.
-    others
-        Strategies for embedding and head; for :func:`solve_coarse` one per
-        strategy of the layers.
-    """
-
+    #: Micro-batches per step, and the layers of every stage, ``[start, stop)``.
     num_chunks: int
     stages: tuple[tuple[int, int], ...]
+    #: ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
+    #: infinite where a layer cannot use a strategy, but no layer can use none.
     layer_sync_s: Floats
     layer_no_sync_s: Floats
+    #: ``(P, L, S)``: memory of a layer if it is on that stage.
     memory_units: Integers
+    #: ``(L, S, S)``: time from the strategy of the layer before to the one of this
+    #: layer. Not paid by the first layer of a stage.
     transition_s: Floats
+    #: Strategies for embedding and head; for :func:`solve_coarse` one per strategy of
+    #: the layers.
     others: tuple[Other, ...]
 
 

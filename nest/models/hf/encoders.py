@@ -15,39 +15,27 @@ from nest.models.hf.layouts import LAYER_TYPES
 
 
 class Encoder(NamedTuple):
-    """A family like BERT, with its masked language model.
+    """A family like BERT, with its masked language model."""
 
-    Attributes
-    ----------
-    layers, hidden, heads, mlp
-        Names of fields.
-    spare_bias
-        Whether an output layer that is not tied leaves a bias without use.
-    token_types
-        Default of the rows of the table of token types, ``None`` without.
-    positions
-        Whether it has a table of positions; else it is rotary.
-    embedding_norm, final_norm
-        As in :class:`nest.models.blocks.Tower`.
-    plain
-        Whether MLPs have a gate and linear layers of blocks no biases.
-    buckets
-        Default of the rows of a table of relative positions, ``None`` without.
-    dropout
-        Name and default of the dropout rate.
-    """
-
+    #: Names of fields.
     layers: tuple[str, ...] = ("num_hidden_layers",)
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     mlp: tuple[str, ...] = ("intermediate_size",)
+    #: Default of the rows of the table of token types, ``None`` without.
     token_types: int | None = 2
+    #: Whether it has a table of positions; else it is rotary.
     positions: bool = True
+    #: As in :class:`nest.models.blocks.Tower`.
     embedding_norm: bool = True
     final_norm: bool = False
+    #: Whether MLPs have a gate and linear layers of blocks no biases.
     plain: bool = False
+    #: Default of the rows of a table of relative positions, ``None`` without.
     buckets: int | None = None
+    #: Whether an output layer that is not tied leaves a bias without use.
     spare_bias: bool = True
+    #: Name and default of the dropout rate.
     dropout: tuple[str, float] = ("hidden_dropout_prob", 0.1)
 
 

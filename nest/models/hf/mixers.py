@@ -67,32 +67,23 @@ def selective_scan(config: Config) -> Mixer:
 
 
 class StateSpace(NamedTuple):
-    """Sizes of a mixer of Mamba-2.
+    """Sizes of a mixer of Mamba-2."""
 
-    Attributes
-    ----------
-    heads, head_size
-        Heads and channels of each.
-    groups, state
-        Groups that share what reads and writes a state; width of a state.
-    kernel, chunk
-        Tokens of the convolution, and of a chunk of the scan.
-    biases, convolution_bias, output_bias
-        Whether the layers before the scan, the convolution and the layer
-        after it have biases.
-    norm
-        Whether the output is normalized.
-    """
-
+    #: Heads and channels of each.
     heads: int
     head_size: int
+    #: Groups that share what reads and writes a state; width of a state.
     groups: int
     state: int
+    #: Tokens of the convolution, and of a chunk of the scan.
     kernel: int
     chunk: int
+    #: Whether the layers before the scan, the convolution and the layer after it have
+    #: biases.
     biases: bool = False
     convolution_bias: bool = True
     output_bias: bool = False
+    #: Whether the output is normalized.
     norm: bool = True
 
 
