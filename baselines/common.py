@@ -216,10 +216,7 @@ class Search:
     def count(self, key: str, default: int) -> int:
         """Return an option that is a whole number above 0.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it is something else.
+        Raises ``InvalidOptionError`` if it is something else.
         """
         text = self.options.extra.get(key, str(default))
         value = whole_number(text)
@@ -230,10 +227,7 @@ class Search:
     def choice(self, key: str, choices: Mapping[str, T], default: str) -> T:
         """Return what an option chooses, of values by their texts.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it is no text of ``choices``.
+        Raises ``InvalidOptionError`` if it is no text of ``choices``.
         """
         text = self.options.extra.get(key, default)
         if text not in choices:
@@ -306,10 +300,7 @@ class Planner(ABC):
     ) -> SolverOutput:
         """Return the plan that the planner chooses.
 
-        Raises
-        ------
-        InvalidOptionError
-            If an option is not what :attr:`capabilities` say.
+        Raises ``InvalidOptionError`` if an option is not what :attr:`capabilities` say.
         """
         rules = get_rules(problem.preset)
         if rules.one_strategy and self.shared_strategy != "as it is":
@@ -408,12 +399,8 @@ def check_num_stages(num_layers: int, num_stages: int) -> None:
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     """Return ranges of a chain whose lengths differ by at most one.
 
-    The longer ones come first.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages.
+    The longer ones come first. Raises ``ValueError`` if there are fewer layers than
+    stages.
     """
     check_num_stages(num_layers, num_stages)
     length, longer = divmod(num_layers, num_stages)

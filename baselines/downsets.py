@@ -146,10 +146,7 @@ def weight_bytes(
 def read_stages(search: Search) -> Stages:
     """Return all stages under the limit of the options; notes where it binds.
 
-    Raises
-    ------
-    InvalidOptionError
-        If ``max_closed_sets`` is no whole number above 0.
+    Raises ``InvalidOptionError`` if ``max_closed_sets`` is no whole number above 0.
     """
     limit = search.count("max_closed_sets", MAX_CLOSED_SETS)
     stages = Stages(search.problem, limit)

@@ -197,10 +197,7 @@ def bias_s(before: tuple[bool, bool], after: tuple[bool, bool]) -> float:
 def divide_even(num_layers: int, num_stages: int) -> list[int]:
     """Return layers per stage, what is left over on the last one.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages.
+    Raises ``ValueError`` if there are fewer layers than stages.
     """
     check_num_stages(num_layers, num_stages)
     length = num_layers // num_stages

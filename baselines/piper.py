@@ -373,10 +373,7 @@ def make_ways(
 ) -> list[Way]:
     """Return every ``(t, d)`` with the loads of all stages.
 
-    Raises
-    ------
-    OutOfTimeError
-        If time runs out.
+    Raises ``OutOfTimeError`` if time runs out.
     """
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}

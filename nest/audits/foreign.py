@@ -58,10 +58,7 @@ def import_file(
 def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
     """Check that a number is in a range, ends included.
 
-    Raises
-    ------
-    ValueError
-        If it is not, or not a number.
+    Raises ``ValueError`` if it is not, or not a number.
     """
     if not minimum <= value <= maximum:
         raise ValueError(
@@ -75,13 +72,9 @@ def check_ids(
 ) -> None:
     """Check the ids of the nodes of a graph, and the ends of its edges.
 
-    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``.
-
-    Raises
-    ------
-    ValueError
-        If two nodes have one id, an edge ends at no node, or two edges have
-        the same ends.
+    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``. Raises
+    ``ValueError`` if two nodes have one id, an edge ends at no node, or two edges have
+    the same ends.
     """
     distinct: set[int] = set()
     for node in ids:
@@ -152,10 +145,7 @@ def listed(ids: Iterable[int]) -> str:
 def tree_of(problem: Problem) -> Hierarchy:
     """Return the network of a problem whose rules know trees only.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is another kind of network.
+    Raises ``InvalidProblemError`` if it is another kind of network.
     """
     topology = problem.cluster.topology
     if topology.kind != "hierarchy":

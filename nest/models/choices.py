@@ -285,12 +285,8 @@ def _expert_tensor(
     """Return what ``etp`` of keys may be at a ``tp``: 0, and 1 for whole experts.
 
     The request lists numbers of tensor ranks that an expert is cut over, by default
-    ``tp`` and what is named.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the model has no experts, or whole ones would need sequence parallelism.
+    ``tp`` and what is named. Raises ``InvalidOptionError`` if the model has no experts,
+    or whole ones would need sequence parallelism.
     """
     has_experts = any(block.mlp.experts for block in blocks(model, once=True))
     if requested and not has_experts:

@@ -129,10 +129,7 @@ def problem_of(
 ) -> Problem:
     """Return the problem of training a model, whose graph is known.
 
-    Raises
-    ------
-    ValueError
-        If the model is so large that a figure is out of range.
+    Raises ``ValueError`` if the model is so large that a figure is out of range.
     """
     # Modules share one token table, so plans must not part them.
     several = any(tower.modules > 1 for tower in model.towers)

@@ -57,10 +57,7 @@ class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
 def named_plans(file: ArtifactFile, where: str) -> dict[str, NamedPlan]:
     """Return the plans of baselines that an input names.
 
-    Raises
-    ------
-    InvalidProblemError
-        If they are something else.
+    Raises ``InvalidProblemError`` if they are something else.
     """
     try:
         return msgspec.convert(file.baselines or {}, dict[str, NamedPlan])

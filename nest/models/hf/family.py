@@ -576,12 +576,8 @@ MODULES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"
 def with_predictions(config: Config, model: Parts) -> Parts:
     """Return a decoder with its modules for multi-token prediction.
 
-    See :class:`~nest.models.blocks.Module`.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the configuration has no such modules.
+    See :class:`~nest.models.blocks.Module`. Raises ``InvalidProblemError`` if the
+    configuration has no such modules.
     """
     modules = config.integer(*MODULES, default=0, minimum=0)
     if not modules:
