@@ -241,11 +241,8 @@ def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     set (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa has room
     for one micro-batch more than are in flight.
 
-    Parameters
-    ----------
-    capacity, static, kept, working
-        Bytes per device: all there is; weights, gradients, buffers and optimizer state;
-        what one micro-batch keeps; the largest working set of a layer.
+    All are bytes per device: ``static`` of weights, gradients, buffers and optimizer
+    state, ``kept`` by one micro-batch, ``working`` of the layer that needs most.
     """
     room = capacity - static - kept - working
     return min(max(room // max(kept, 1) - 1, -1), MOST_BEHIND)

@@ -207,14 +207,8 @@ def greedy(
 ) -> Chosen:
     """Choose alternatives layer by layer, as Piper does.
 
-    Parameters
-    ----------
-    counts
-        ``(stages, kinds)``: layers of every kind in every stage.
-    inflight
-        ``y``: micro-batches in flight.
-    capacity
-        Bytes per device.
+    ``counts`` ``(stages, kinds)`` are layers of every kind in every stage, ``inflight``
+    the micro-batches ``y`` in flight, and ``capacity`` bytes per device.
     """
     pairs = [
         extremes(options or (Option(0, 0, 0, "none"),), inflight) for options in kinds

@@ -192,13 +192,8 @@ def choose(
 
     Degrees that the request chooses must divide the model. ``named`` are values that
     plans are named by, by the settings of ``--pin``: where the request leaves a list
-    open, it gets those that the model allows.
-
-    Raises
-    ------
-    InvalidOptionError
-        If a choice is out of range or does not divide the model; the text
-        begins with the field's name.
+    open, it gets those that the model allows. Raises ``InvalidOptionError`` if a choice
+    is out of range or does not divide the model; the text begins with the field's name.
     """
     request = request or Request()
     values_of_settings = {
