@@ -131,14 +131,13 @@ def _more_types(model: Parts, rows: int) -> Parts:
     return model.with_tower(token_types=model.towers[0].token_types + rows)
 
 
+#: Why attention with projections of relative positions is refused.
+_NO_PROJECTIONS = "projections of relative positions are not supported"
+
+
 def deberta(config: Config) -> Parts:
     """Read DeBERTa, refused with relative positions; its keys have no bias."""
-    config.must_be(
-        "relative_attention",
-        False,
-        default=False,
-        why="projections of relative positions are not supported",
-    )
+    config.must_be("relative_attention", False, _NO_PROJECTIONS)
     return _deberta(config).with_attention(unbiased_keys=True)
 
 
@@ -159,12 +158,8 @@ def deberta_v2(config: Config) -> Parts:
     )
     rows = 2 if "layer_norm" in norms else 0
     if config.flag("relative_attention", False):
-        config.must_be(
-            "share_att_key",
-            True,
-            default=False,
-            why="projections of relative positions are not supported",
-        )
+        if not config.flag("share_att_key", False):
+            raise config.refuse("share_att_key", "true", "false", _NO_PROJECTIONS)
         rows += 2 * _reach(config)
     return _more_types(model, rows)
 

@@ -229,7 +229,7 @@ def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Pa
         **{k: v for k, v in family.sizes.items() if not config.has(k)}
     )
     for name, value in family.only.items():
-        config.must_be(name, value, value, "such models are not supported")
+        config.must_be(name, value)
     layers = config.integer(*family.layers)
     experts = family.experts
     sparse = [experts is not None] * layers

@@ -73,12 +73,7 @@ def beit(config: Config) -> Parts:
     Biases of relative positions are refused.
     """
     for name in ("use_relative_position_bias", "use_shared_relative_position_bias"):
-        config.must_be(
-            name,
-            False,
-            default=False,
-            why="biases of relative positions are not supported",
-        )
+        config.must_be(name, False, "biases of relative positions are not supported")
     model = _vision(
         config,
         vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
