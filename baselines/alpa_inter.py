@@ -70,8 +70,8 @@ def best_pipeline(
     ``times`` are quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1,
     i, k, m]`` is the least ``t(i, k, m, c)`` among the configurations that have room
     with ``s - 1`` stages behind; :data:`INFINITE` if there is none. It uses
-    ``num_devices``, no fewer. ``node`` has the devices of a node, if no stage may sit on
-    more nodes than it must. ``check_time`` is called before every program; what it
+    ``num_devices``, no fewer. ``node`` has the devices of a node, if no stage may sit
+    on more nodes than it must. ``check_time`` is called before every program; what it
     raises ends the search.
     """
     counts = [count for count in counts if count <= len(times)]
