@@ -34,17 +34,10 @@ def import_file(
 ) -> Problem:
     """Read a JSON file and make a problem of it.
 
-    Parameters
-    ----------
-    make_problem
-        Called with its contents and the problem's name, the stem of the
-        path; raises ``ValueError`` if the contents make no problem.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file cannot be read, does not hold such a struct, or makes no
-        problem; the text names the file and the place in it.
+    ``make_problem`` is called with its contents and the problem's name, the stem of the
+    path, and raises ``ValueError`` if they make no problem. Raises
+    ``InvalidProblemError`` then, and if the file cannot be read or does not hold such a
+    struct; the text names the file and the place in it.
     """
     path = Path(path)
     data = read_bytes(path, InvalidProblemError)
@@ -104,21 +97,9 @@ def make_graph(
 ) -> Graph:
     """Return the graph of layers under their ids.
 
-    Parameters
-    ----------
-    tables
-        The costs of every layer. Layers with equal ones are of one kind,
-        named after the first of them.
-
-    Returns
-    -------
-    Graph
-        Its layers in topological order, ties in the order of ``tables``.
-
-    Raises
-    ------
-    ValueError
-        If the edges form a cycle.
+    ``tables`` has the costs of every layer; layers with equal ones are of one kind,
+    named after the first of them. Layers are in topological order, ties in the order of
+    ``tables``. Raises ``ValueError`` if the edges form a cycle.
     """
     kinds: dict[tuple[LayerCost, ...], str] = {}
     layers = tuple(

@@ -151,11 +151,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         giving every rank one early and one late piece of the sequence. With
         ``sequence_parallel`` activations between layers are cut over ``tp`` too.
 
-        Returns
-        -------
-        str or None
-            ``tp: expected a divisor of the 40 attention heads of gpt3-13b,
-            got 16; choose 8``, or ``None`` where all divide.
+        Such as ``tp: expected a divisor of the 40 attention heads of gpt3-13b, got 16;
+        choose 8``, or ``None`` where all divide.
         """
         shapes = list(blocks(self, once=True))
 

@@ -77,11 +77,8 @@ class Degrees(NamedTuple):
 def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
     """Read texts such as ``gradients=0.9,tp=0.5``.
 
-    Raises
-    ------
-    ValueError
-        With the part that has an unknown name, one that came before, or no
-        fraction from 0 to 1.
+    Raises ``ValueError`` with the part that has an unknown name, one that came before,
+    or no fraction from 0 to 1.
     """
     fractions: dict[Overlap, float] = {}
     for item in (item for text in texts for item in text.split(",")):
