@@ -7,9 +7,8 @@ what planners lose that know less, by their own optimum scored on the true netwo
 - *contention-blind*: every group and every replica's message is priced alone;
 - *wrong network*: the optimum on each of the other networks.
 
-Writes ``bench/results/topologies.json``, docs/results/networks.md, and what
-costing all stages at once would change (docs/results/contention.md).
-Then NEST's own inputs, blind and not.
+Writes ``bench/results/topologies.json`` and docs/results/networks.md. Then NEST's own
+inputs, blind and not.
 
     python bench/topologies.py [--workers 2]
 """
@@ -25,7 +24,6 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 from unittest import mock
 
-from contention import together
 from msgspec.structs import replace
 from result_files import ROOT, fill, page_path, table, write_rows
 
@@ -71,8 +69,6 @@ MODELS = {
     ),
 }
 
-#: Ratios that differ by less are of equal times, but for the last digits.
-SAME = 1e-9
 
 DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
 
@@ -128,19 +124,13 @@ def blind_plan(model: str) -> Plan:
 # The study
 
 
-def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a row per model and network, and what runs together."""
+def study(workers: int) -> list[dict[str, Any]]:
+    """Return a row per model and network."""
     cells = list(itertools.product(MODELS, TOPOLOGIES))
     with ProcessPoolExecutor(workers) as pool:
         blind = dict(zip(MODELS, pool.map(blind_plan, MODELS), strict=True))
         plans = dict(zip(cells, pool.map(plans_of, cells), strict=True))
-    rows, shared = [], []
-    every = {
-        model: set(
-            itertools.chain([blind[model]], *(plans[model, x] for x in TOPOLOGIES))
-        )
-        for model in MODELS
-    }
+    rows = []
     for model, network in cells:
         problem = problem_of(model, network)
         best, unshared = plans[model, network]
@@ -169,13 +159,8 @@ def study(workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 },
             }
         )
-        shared += [
-            {"model": model, "network": network, **row}
-            for plan in every[model]
-            for row in together(problem, plan)
-        ]
         print(f"{model} on {network}: {rows[-1]}", file=sys.stderr)
-    return rows, shared
+    return rows
 
 
 def nest_inputs() -> list[dict[str, Any]]:
@@ -249,48 +234,6 @@ def losses_table(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how far the rules are from pricing all at once."""
-    ratios = sorted(row["ratio"] for row in rows)
-    return {
-        "plans": len(ratios),
-        "equal": sum(abs(ratio - 1) < SAME for ratio in ratios),
-        "median": ratios[len(ratios) // 2],
-        "least": ratios[0],
-        "largest": ratios[-1],
-    }
-
-
-def spreads(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
-    """Return a spread for each of the values of some keys."""
-    parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        parts.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return [
-        {**dict(zip(keys, values, strict=True)), **spread(part)}
-        for values, part in parts.items()
-    ]
-
-
-def together_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the spread for each purpose of communication that has one."""
-    parts = spreads(rows, "what")
-    same = [part for part in parts if part["equal"] == part["plans"]]
-    text = table(
-        "what | plans | equal | median | least | largest",
-        (
-            (
-                *(row[key] for key in ("what", "plans", "equal")),
-                *(f"{row[x]:.2f}" for x in ("median", "least", "largest")),
-            )
-            for row in parts
-            if row not in same
-        ),
-    )
-    names = ", ".join(f"{part['what']} ({part['plans']})" for part in same)
-    return f"{text}\n\nEqual in all plans (number of plans): {names}."
-
-
 def inputs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return what blind planning loses on NEST's inputs."""
     lines = []
@@ -312,25 +255,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--workers", type=int, default=2)
     workers = parser.parse_args().workers
-    rows, shared = study(workers)
+    rows = study(workers)
     inputs = nest_inputs() if DATA.is_dir() else []
     write_rows(
         "topologies",
         [
             *({"study": "networks"} | row for row in rows),
-            *(
-                {"study": "together"} | row
-                for row in spreads(shared, "what", "network")
-            ),
             *({"study": "nest-inputs"} | row for row in inputs),
         ],
     )
     text = losses_table(rows)
     print(text)
     fill(page_path("networks"), "topologies", text)
-    text = together_table(shared)
-    print(text)
-    fill(page_path("contention"), "together", text)
     text = inputs_table(inputs)
     print(text)
     if inputs:

@@ -31,7 +31,7 @@ from unittest import mock
 from nest.cost.terms import LayerPrices
 from nest.requests.solving import SolveRequest
 from nest.search.best import BestSearch
-from nest.search.layers.best import LayerSearch, LayerStages
+from nest.search.layers.best import LayerStages
 from nest.search.layers.growth import Growth
 from nest.search.solver import DpSolver
 from nest.search.stages.labels import Labels
@@ -131,7 +131,6 @@ def counted() -> Iterator[Counter[str]]:
             wrapped(Labels, "append", "labels", lambda _, columns: columns.shape[1]),
             wrapped(Growth, "_extended", "labels", lambda made, *_: len(made[0].sync)),
             wrapped(BestSearch, "_search_split", "splits", one),
-            wrapped(LayerSearch, "_search_split", "splits", one),
         ):
             stack.enter_context(patch)
         yield counts

@@ -17,15 +17,16 @@ from nest.cost.model import CostModel
 from nest.cost.score import score
 from nest.cost.space import undivided
 from nest.ir import Problem
-from nest.search.best import OpenSplit, PathBounds, bound_paths
 from nest.search.frontier import exact as frontier
 from nest.search.frontier import layer_least, levels
 from nest.search.frontier import layers as layer_frontier
 from nest.search.frontier.layers import LayerFrontierSearch
 from nest.search.frontier.levels import FrontierSearch
+from nest.search.frontier.orders import ordered
 from nest.search.frontier.staircase import Gap, Point
 from nest.search.stages import dominance, paths
 from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.splits import OpenSplit, PathBounds, bound_paths
 from nest.solvers.base import Deadline
 
 #: (memory in bytes, step time in quanta), by ascending memory.
@@ -97,7 +98,8 @@ def search(
 ) -> tuple[list[Point], list[Gap]]:
     """Return the points and gaps that the search finds."""
     with settings(setting):
-        return frontier.search(
+        trace = ordered if problem.job.plans_order_passes else frontier.search
+        return trace(
             CostModel(problem),
             closed_sets(problem.graph, together=undivided(problem)),
             deadline or Deadline(None),
@@ -121,8 +123,8 @@ def merged(
             deadline or Deadline(None),
             workers=workers,
         )
-        found.run()
-    return found.staircase.points, found.gaps
+        gaps = found.run()
+    return found.staircase.points, gaps
 
 
 def pairs(points: Iterable[Point]) -> Pairs:

@@ -223,11 +223,13 @@ class Comparison(Tabular):
     def to_rows(self) -> list[Row]:
         """Return a row per solver; how much longer, as a fraction."""
         best = self.best
-        least = 0 if best is None else best.step_quanta
+        best_quanta = 0 if best is None else best.step_quanta
         rows = []
         for result in self.results:
             step = result.step_quanta
-            longer = (step - least) / least if step and least else None
+            longer = None
+            if step and best_quanta:
+                longer = (step - best_quanta) / best_quanta
             rows.append({**result.to_row(), "longer_than_best": longer})
         return rows
 

@@ -6,9 +6,11 @@ bound on what the best such plan takes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -29,9 +31,9 @@ WORTH_SAYING = 0.01
 #: Seconds that these scores may take, or this share of the search, if longer.
 LIMIT_S, SEARCH_SHARE = 1.0, 0.2
 
-#: Other orders have that share, too, but never more seconds; with fewer,
-#: there is no time to look at any.
-MAX_LOOK_S, MIN_LOOK_S = 5.0, 0.1
+#: A look at other orders has that share, too, but so many seconds of CPU at least and
+#: at most: with fewer it sees little, and after more it has seen most.
+MIN_LOOK_S, MAX_LOOK_S = 2.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -93,39 +95,38 @@ def other_orders(
 ) -> tuple[OtherOrder, ...]:
     """Return the best order that a target runs, and the best with a name.
 
-    Of plans near an answer whose search took so long. None if there is no
-    time for a look, or if passes have one order only.
+    Of plans near an answer whose search took so long. None if passes have one order
+    only.
     """
-    limit_s = min(SEARCH_SHARE * search_s, MAX_LOOK_S)
-    clock = Deadline(limit_s)
+    look_s = min(max(SEARCH_SHARE * search_s, MIN_LOOK_S), MAX_LOOK_S)
+    clock = Deadline(look_s, time.process_time)
     job, rules = problem.job, target.rules
     before = score(problem, plan).simulated_quanta
-    if (
-        limit_s < MIN_LOOK_S
-        or plan.num_blocks == 1
-        or before is None
-        or (rules is not None and not rules.interleaving.value)
-    ):
+    if before is None or (rules is not None and not rules.interleaving.value):
         return ()
     from nest.search.passes.orders import look_at_orders
 
+    runnable = stated_schedules(target, ANY_ORDER)
+    names: list[str] = [*named_schedules(runnable)]
+    if runnable == ANY_ORDER:
+        names.append(ANY_ORDER)
     chunks = {1, plan.virtual_stages, *CHUNKS_OF_ANY_ORDER}
     free = replace(job, schedule=ANY_ORDER, virtual_stages=tuple(sorted(chunks)))
+    # Rounded up: a plan that is worth showing is below it.
+    limit_quanta = ceil((1 - WORTH_SAYING) * before)
     try:
-        steps = look_at_orders(replace(problem, job=free), plan, clock)
+        steps = look_at_orders(
+            replace(problem, job=free), plan, clock, names, limit_quanta
+        )
     except UnsupportedProblemError:  # too many closed sets
         return ()
-    runnable = stated_schedules(target, ANY_ORDER)
     best: dict[bool, OtherOrder] = {}
     for (name, virtual), quanta in sorted(steps.items(), key=lambda x: x[1]):
         option = f"--schedule {name}"
         if name == "1f1b":
             option = f"--virtual-stages {virtual}"
-        if (
-            quanta < (1 - WORTH_SAYING) * before
-            and (name != job.schedule or virtual not in job.virtual_stages)
-            and (runnable == ANY_ORDER or name in named_schedules(runnable))
-        ):
+        is_allowed = name == job.schedule and virtual in job.virtual_stages
+        if quanta < limit_quanta and not is_allowed:
             order = OtherOrder(option, quanta / before)
             best.setdefault(name == ANY_ORDER, order)
     return tuple(best.values())

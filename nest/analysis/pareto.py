@@ -20,7 +20,6 @@ import nest.errors
 from nest.analysis.fit import with_devices
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.schedules import paced
 from nest.cost.score import Score, score
 from nest.errors import InvalidOptionError, SolverError, UnknownNameError
 from nest.ir.base import check_real
@@ -248,8 +247,7 @@ def frontier(
     InvalidProblemError
         If the cost model cannot price the problem.
     UnsupportedProblemError
-        If the job's schedule is timed pass by pass, or the graph has too
-        many predecessor-closed sets.
+        If the graph has too many predecessor-closed sets.
     SolverError
         If the shared score contradicts the search, or a process failed.
     Interrupted
@@ -262,7 +260,6 @@ def frontier(
         devices = _halves(problem, chosen)
     sizes = _check_devices(problem, devices)
     check_limits("workers", workers, time_limit_s)
-    paced(problem.job.schedule)
     CostModel(problem)
     problems = [with_devices(problem, size) for size in sizes]
     alone = workers == 1 or len(sizes) == 1

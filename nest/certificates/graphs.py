@@ -147,9 +147,9 @@ class Graph:
         for x in ranks:
             units[self.units[0][x]].append(x)
         for x, y in product(ranks, ranks):
-            own, there = (units[self.units[0][z]] for z in (x, y))
-            via = (y if own is there else own[there.index(y)]
-                   if len(own) >= len(there) else there[own.index(x)])
+            home, there = (units[self.units[0][z]] for z in (x, y))
+            via = (y if home is there else home[there.index(y)]
+                   if len(home) >= len(there) else there[home.index(x)])
             for ends in (x, via), (via, y):
                 if ends[0] != ends[1]:
                     flows[ends] += fraction / len(ranks)

@@ -140,6 +140,10 @@ def frontier_table(
             rank=rank,
         )
 
+    def order(point: FrontierPoint) -> str:
+        order = point.plan.order
+        return order if isinstance(order, str) else "list"
+
     def recompute(point: FrontierPoint) -> str:
         first, *_, last = point.plan.recomputations * 2
         return first if first == last else f"{first}–{last}"
@@ -163,6 +167,8 @@ def frontier_table(
             columns.append(usd("$/run", steps))
     if not frontier.proven:
         columns.append(Column("proven", form=lambda x: "yes" if x else "no"))
+    if frontier.problem.job.plans_order_passes:
+        columns.append(Column("order", value=order))
     columns += [degree("PP", 1), degree("TP", 2), degree("DP", 3)]
     columns += [degree("CP", 6), degree("ZeRO", 5)]
     columns.append(Column("recompute", value=recompute, rank=4))

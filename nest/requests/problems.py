@@ -174,7 +174,9 @@ class JobRequest(Request, group="Model, cluster and job"):
     schedule: str | tuple[str, ...] | None = setting(
         "--schedule NAME,…",
         f"Pipeline schedule, of {', '.join(SCHEDULES)}; several for plans to "
-        f"choose from, or 'any' for any order of passes.  [default: 1f1b]",
+        f"choose from, or 'any' for any order of passes.  [default: 1f1b; after it, "
+        f"'nest solve --model' looks at others for at most 2 s of CPU, or a "
+        f"fifth of the search's time up to 5 s]",
         Reader(_schedules, bool, "", "", (*SCHEDULES, ANY_ORDER)),
     )
     overlap: Mapping[str, float] | str | None = setting(

@@ -7,8 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from nest.cost.space import has_plain, is_single, virtual_stages
-from nest.search import best
-from nest.search.stages import uniform
+from nest.search import best, uniform
 from nest.search.task import SearchTask, without_bounds
 from nest.solvers.base import Deadline, SolverOutput, Status
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from nest.errors import KilledError
-from nest.solvers.base import OutOfTimeError
+from nest.solvers.base import Deadline, OutOfTimeError
 from nest.util.interrupts import end_in_order, end_with_parent
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+Task = TypeVar("Task")
 
 
 class Link:
@@ -38,7 +41,7 @@ class Link:
         return findings
 
 
-class _Alone(Link):
+class Alone(Link):
     """The link of tasks that run in this process, one after the other."""
 
     def __init__(self, take: Callable[[object], object]) -> None:
@@ -51,6 +54,51 @@ class _Alone(Link):
     def heard(self) -> list[object]:
         """Return nothing: what was found here is known."""
         return []
+
+
+class Exchange(ABC):
+    """A search whose tasks, perhaps in several processes, exchange findings."""
+
+    def __init__(self, deadline: Deadline, workers: int) -> None:
+        self.deadline, self.workers = deadline, workers
+        self._link: Link = Alone(self._take)
+
+    @abstractmethod
+    def _keep(self, finding: object) -> bool:
+        """Keep a finding if it is better; return whether it is."""
+
+    def _take(self, finding: object) -> None:
+        """Receive a finding of some task in the first process."""
+        self._keep(finding)
+
+    def _publish(self, finding: object) -> None:
+        """Keep a finding, and tell the other processes if it is better."""
+        if self._keep(finding):
+            self._link.tell(finding)
+
+    def _listen(self) -> None:
+        """Keep what other processes found, if there is time left."""
+        self.deadline.check()
+        for finding in self._link.heard():
+            self._keep(finding)
+
+    def _share(
+        self,
+        tasks: Sequence[Task],
+        run: Callable[[Task], object],
+        done: Callable[[Task, object], object],
+        begin: Callable[[int], object] = lambda index: None,
+    ) -> None:
+        """Run all tasks, see :func:`share`, each with a link to the others."""
+
+        def run_task(index: int, link: Link) -> object:
+            self._link = link
+            return run(tasks[index])
+
+        def end_task(index: int, result: object) -> None:
+            done(tasks[index], result)
+
+        share(len(tasks), self.workers, run_task, self._take, end_task, begin)
 
 
 def share(
@@ -88,7 +136,7 @@ def share(
     if min(workers, num_tasks) > 1:
         _share(num_tasks, workers, run, take, done, begin)
         return
-    link = _Alone(take)
+    link = Alone(take)
     for index in range(num_tasks):
         begin(index)
         try:

@@ -9,7 +9,8 @@ from nest.cost.space import undivided
 from nest.ir.io import plan_to_json
 from nest.ir.problem import Problem
 from nest.search.frontier.exact import search
-from nest.search.frontier.levels import Say, ignore
+from nest.search.frontier.least import Say, ignore
+from nest.search.frontier.orders import ordered
 from nest.search.frontier.staircase import Gap, Point
 from nest.search.stages.closed_sets import closed_sets
 from nest.solvers.base import (
@@ -56,7 +57,8 @@ def trace(
     """
     model = CostModel(problem)
     sets = closed_sets(problem.graph, together=undivided(problem))
-    return search(model, sets, deadline, say, workers)
+    trace_all = ordered if problem.job.plans_order_passes else search
+    return trace_all(model, sets, deadline, say, workers)
 
 
 class FrontierTracer:

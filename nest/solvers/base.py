@@ -390,6 +390,10 @@ class OutOfTimeError(Exception):
     """The deadline of a search passed; never leaves the solver."""
 
 
+class EnoughError(Exception):
+    """A plan and a bound are within the requested gap; never leaves the search."""
+
+
 def exact_output(
     plan: Plan | None,
     step_quanta: int,
@@ -431,10 +435,17 @@ def wrong_proof(
 
 
 class Deadline:
-    """The one clock of a solve: when it started and when it must end."""
+    """The one clock of a solve: when it started and when it must end.
 
-    def __init__(self, limit_s: float | None) -> None:
-        self.start = time.monotonic()
+    The ``clock`` returns seconds: by default of the wall, or
+    :func:`time.process_time` for CPU seconds of this process.
+    """
+
+    def __init__(
+        self, limit_s: float | None, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._clock = clock or time.monotonic
+        self.start = self._clock()
         self.limit_s = limit_s
         self._parts: list[Deadline] = []
         #: Called when it expires before its time.
@@ -442,9 +453,9 @@ class Deadline:
 
     def shortened(self, limit_s: float | None) -> Deadline:
         """Return the clock of a part, which expires with this one."""
-        part = Deadline(limit_s)
-        self._parts.append(part)
-        return part
+        share = Deadline(limit_s, self._clock)
+        self._parts.append(share)
+        return share
 
     def expire(self) -> None:
         """Use up the limit, whatever it was."""
@@ -456,7 +467,7 @@ class Deadline:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the clock was made."""
-        return time.monotonic() - self.start
+        return self._clock() - self.start
 
     @property
     def remaining_s(self) -> float | None:

@@ -65,8 +65,8 @@ def _apply(
         return _if_smaller(problem, changed, found)
     if is_uniform(problem):
         stages = tuple(_changed(stage, changed) for stage in plan.stages)
-        alike = msgspec.structs.replace(plan, stages=stages)
-        return _if_smaller(problem, alike, found)
+        uniform = msgspec.structs.replace(plan, stages=stages)
+        return _if_smaller(problem, uniform, found)
     capacity = problem.cluster.memory_bytes()
     gained = False
     for number in range(len(plan.stages)):

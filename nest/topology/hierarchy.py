@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -174,8 +173,10 @@ class HierarchyNetwork:
         Shifting a group by whole subtrees just below the top level changes nothing.
         """
         if groups not in self._known:
-            different = {x[0] % self.period: x for x in groups.groups()}
-            self._known[groups] = frozenset(map(self.shape, different.values()))
+            different = {x % self.period: x for x in groups.first_devices()}
+            self._known[groups] = frozenset(
+                self.shape(groups.group_from(x)) for x in different.values()
+            )
         shapes: Shapes = self._known[groups]
         return shapes
 
@@ -187,7 +188,11 @@ class HierarchyNetwork:
         key = ("different", block)
         if key not in self._known:
             different = set()
+            offsets: set[int] = set()
             for start, end in block.ranges():
+                if start % self.period in offsets:
+                    break  # The places of replicas repeat below the top level.
+                offsets.add(start % self.period)
                 capacity = self.capacities[self.level(start, end - 1)]
                 different.add(Block(1, 0, start % capacity, block.devices))
             self._known[key] = frozenset(different)
@@ -196,23 +201,24 @@ class HierarchyNetwork:
 
     def shape(self, devices: Sequence[int]) -> GroupShape:
         """Return the shape of a group of ascending device numbers."""
+        import numpy as np
+
         level = self.level(devices[0], devices[-1])
         spreads = []
-        ranks = dict.fromkeys(devices, 1)
+        members, ranks = np.array(devices), np.ones(len(devices), dtype=np.int64)
         for fan_out in (x.fan_out for x in self.levels[: level + 1]):
-            above: Counter[int] = Counter()
-            for member, count in ranks.items():
-                above[member // fan_out] += count
-            meeting = Counter(member // fan_out for member in ranks).values()
+            parents = members // fan_out
+            first = np.flatnonzero(np.diff(parents, prepend=-1))
+            meeting = np.diff(first, append=len(members)).tolist()
             spreads.append(
                 Spread(
-                    members=len(ranks),
-                    fewest=min(ranks.values()),
-                    most=max(ranks.values()),
+                    members=len(members),
+                    fewest=int(ranks.min()),
+                    most=int(ranks.max()),
                     meeting=min((m for m in meeting if m > 1), default=1),
                 )
             )
-            ranks = above
+            members, ranks = parents[first], np.add.reduceat(ranks, first)
         return GroupShape(len(devices), tuple(spreads))
 
     def collective_ns(

@@ -59,17 +59,26 @@ class ParallelGroups(NamedTuple):
 
     def groups(self) -> Iterator[list[int]]:
         """Yield the devices of every group, ascending."""
+        return map(self.group_from, self.first_devices())
+
+    def first_devices(self) -> Iterator[int]:
+        """Yield the first device of every group."""
         tile = self.size * self.stride
         for block in self.every_block():
-            starts = [start for start, _ in block.ranges()]
+            replicas = 1 if self.joined else block.replicas
+            starts = [start for start, _ in block._replace(replicas=replicas).ranges()]
             for first in range(0, block.devices, tile):
-                for shift in range(self.stride):
-                    inside = [first + shift + self.stride * i for i in range(self.size)]
-                    if self.joined:
-                        yield [place + i for place in starts for i in inside]
-                        continue
-                    for place in starts:
-                        yield [place + i for i in inside]
+                for shift in range(first, first + self.stride):
+                    for start in starts:
+                        yield start + shift
+
+    def group_from(self, first: int) -> list[int]:
+        """Return the devices of the group whose first device is given."""
+        end = first + self.size * self.stride
+        inside = range(first, end, self.stride)
+        replicas = self.block.replicas if self.joined else 1
+        block = self.block._replace(offset=0, replicas=replicas)
+        return [start + device for start, _ in block.ranges() for device in inside]
 
     def every_block(self) -> Iterator[Block]:
         """Yield the blocks that have such groups, that of the stage or all."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bench.work import QUESTIONS, STORED, grown, work
-from nest.search import best
+from nest.search import algorithm
 
 COUNTS: dict[str, dict[str, int]] = json.loads(STORED.read_text())
 QUICK = "llama2-7b, 8 devices"
@@ -24,7 +24,7 @@ def test_no_search_does_more_work(name: str) -> None:
 
 def test_a_search_without_early_plans_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of paths are not scored: labels and stages grow."""
-    monkeypatch.setattr(best, "promising", lambda *_: False)
+    monkeypatch.setattr(algorithm, "promising", lambda *_: False)
     counts = work(QUESTIONS[QUICK])
     texts = grown(COUNTS[QUICK], counts)
     assert f"stages: {COUNTS[QUICK]['stages']} stored, {counts['stages']} now" in texts

@@ -8,8 +8,10 @@ much memory on its fullest device. :func:`search` chooses the method:
   (:mod:`nest.search.frontier.layers`).
 - Published cost models with a search of their own: one solve per point
   (:func:`descend`).
-- Interleaved plans: one solve per point, after all others
-  (:func:`interleaved`).
+- Interleaved plans and schedules timed pass by pass: one solve per point, after all
+  others (:func:`interleaved`).
+
+Plans that choose their order of passes have :mod:`nest.search.frontier.orders`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nest.cost.model import CostModel
-from nest.cost.space import is_single, virtual_stages
+from nest.cost.space import has_plain, is_single, virtual_stages
 from nest.search import exact
 from nest.search.frontier.layers import LayerFrontierSearch
-from nest.search.frontier.levels import FrontierSearch, Say, ignore
+from nest.search.frontier.least import Say, ignore
+from nest.search.frontier.levels import FrontierSearch
 from nest.search.frontier.staircase import (
     Gap,
     Point,
@@ -44,10 +47,6 @@ def search(
 ) -> tuple[list[Point], list[Gap]]:
     """Return the frontier of a problem, and what of it is not proven.
 
-    Stages with one strategy each are searched level by level. For a strategy
-    per layer see :mod:`nest.search.frontier.layers`, for presets with programs
-    of their own :func:`descend`, for interleaved plans :func:`interleaved`.
-
     Parameters
     ----------
     model, sets
@@ -67,28 +66,19 @@ def search(
     staircase = Staircase()
     gaps: list[Gap] = []
     job = model.problem.job
-    if 1 in job.virtual_stages:
+    if has_plain(model.problem):
         if model.rules.search is None:
             levels = FrontierSearch(model, sets, deadline, say, workers)
-            levels.run()
-            staircase, gaps = levels.staircase, levels.gaps
+            gaps, staircase = levels.run(), levels.staircase
             if job.granularity == "layer" and not is_single(model.problem):
-                gaps = _merge_layers(levels)
+                layers = LayerFrontierSearch(model, sets, deadline, say, workers)
+                layers.staircase = staircase
+                gaps = layers.run()
         else:
             gaps = descend(model, sets, deadline, staircase, say)
     if virtual_stages(model.problem):
         gaps += interleaved(model, sets, deadline, staircase, say)
     return staircase.points, merge_gaps(gaps)
-
-
-def _merge_layers(levels: FrontierSearch) -> list[Gap]:
-    """Add plans with a strategy per layer; return what is left."""
-    search = LayerFrontierSearch(
-        *(levels.model, levels.sets, levels.deadline), *(levels.say, levels.workers)
-    )
-    search.staircase = levels.staircase
-    search.run()
-    return search.gaps
 
 
 def descend(
@@ -143,10 +133,11 @@ def interleaved(
     deadline: Deadline,
     staircase: Staircase,
     say: Say = ignore,
+    share: float = 1.0,
 ) -> list[Gap]:
-    """Add interleaved plans to a frontier; return what may be missing.
+    """Add plans timed pass by pass to a frontier; return what may be missing.
 
-    As :func:`descend`, one solve per point: of interleaved plans alone, within
+    As :func:`descend`, one solve per point: of such plans alone, within
     the memory of that point, from the plan known. What
     :func:`~nest.search.passes.interleaved.interleave` cannot prove is a gap above its
     bound; a curve that is not proven yet stays so.
@@ -158,9 +149,11 @@ def interleaved(
     deadline
         When to give up.
     staircase
-        The plans that are not interleaved; gets those that are found.
+        The plans that are known; gets those that are found.
     say
         Told now and then what goes on.
+    share
+        The part of the time that is left for one point.
     """
     cluster = model.problem.cluster
     cap, gaps = cluster.memory_bytes(), list[Gap]()
@@ -175,7 +168,10 @@ def interleaved(
                 claimed_quanta=quanta,
                 lower_bound_quanta=quanta,
             )
-        task = SearchTask(model.within(cap), sets, deadline)
+        remaining_s, clock = deadline.remaining_s, deadline
+        if remaining_s is not None:
+            clock = deadline.shortened(share * remaining_s)
+        task = SearchTask(model.within(cap), sets, clock)
         output = interleave(task, best)
         late, bound = deadline.passed, output.lower_bound_quanta or 0
         floor = nothing_below(model)

@@ -14,17 +14,16 @@ stages that are left get frontiers of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from nest.cost.space import BatchSplit, Family, leading_runtimes
-from nest.search.best import PathBounds, bound_paths, make_plan, open_splits
+from nest.cost.space import BatchSplit, Family
 from nest.search.frontier.layer_least import LeastCosts, Merged, Stairs, least_costs
-from nest.search.frontier.levels import FrontierSearch, FrontierSplit, OpenRanges
+from nest.search.frontier.levels import FrontierSearch, OpenRanges
 from nest.search.frontier.stages import Allowance, Cost, TooManyWaysError, grow_frontier
 from nest.search.frontier.staircase import (
     Gap,
@@ -36,7 +35,6 @@ from nest.search.frontier.staircase import (
 from nest.search.layers.best import LayerStages
 from nest.search.layers.growth import Demand, StageWays
 from nest.search.layers.options import LayerOptions
-from nest.search.parallel import Link, share
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import LabelSearch
 from nest.search.stages.neighbor_sizes import split_by_neighbor_size
@@ -49,8 +47,10 @@ from nest.search.stages.options import (
     PairOptions,
     PlacedOptions,
     StageFilter,
+    StageOptions,
 )
-from nest.solvers.base import Deadline, OutOfTimeError
+from nest.search.stages.splits import OpenSplit, make_plan
+from nest.solvers.base import Deadline
 
 #: Levels that are left with so few relaxed options get frontiers of stages.
 ENOUGH = 1000
@@ -457,29 +457,23 @@ class StageDemands(NamedTuple):
         return Allowance(starts, values)
 
 
-@dataclass(eq=False)
-class _OneStagePlans:
-    """Plans of one stage with so many devices; whether all are searched."""
-
-    part: OpenRanges
-    devices: int
-    done: bool = False
-
-
 class LayerFrontierSearch(FrontierSearch):
     """The frontier of a problem with a strategy per layer.
 
     Starts from what the staircase has.
     """
 
+    stage_options: ClassVar[type[StageOptions]] = Pipelines
+    paths_are_plans: ClassVar[bool] = False
+    #: Plans of one stage with so many devices, until they are searched.
+    one_stage: Sequence[tuple[OpenRanges, int]] = ()
+
     @property
     def _batch_size(self) -> int:
         """So many relaxed options are searched together."""
         return BATCH
 
-    def _wide(
-        self, split: FrontierSplit, num_options: int, floor: int, cap: int
-    ) -> bool:
+    def _wide(self, split: OpenSplit, num_options: int, floor: int, cap: int) -> bool:
         """Whether a level with so many options left is worth a cut.
 
         Not where neither ``U`` nor any relaxed option has a step.
@@ -492,7 +486,7 @@ class LayerFrontierSearch(FrontierSearch):
         return below or bool(len(_steps(split, floor, cap)))
 
     def _cut(
-        self, floor: int, cap: int, split: FrontierSplit | None = None
+        self, floor: int, cap: int, split: OpenSplit | None = None
     ) -> list[tuple[int, int]]:
         """Cut where ``U`` has steps, or else where relaxed options have."""
         staircase = self.staircase
@@ -503,40 +497,36 @@ class LayerFrontierSearch(FrontierSearch):
                 return [(floor, middle), (middle, cap)]
         return super()._cut(floor, cap)
 
-    def run(self) -> None:
-        """Search until all is proven or the time is up."""
-        splits: list[FrontierSplit] = []
-        whole: list[_OneStagePlans] = []
-        ranges: list[OpenRanges] = []
-        everything = nothing_below(self.model), self.capacity
-        try:
-            items = open_splits(
-                *(self.model, self.sets, self.deadline, Pipelines),
-                leading_runtimes(self.model.problem),
-            )
-            splits = [
-                FrontierSplit(item, 0)
-                for item in sorted(items, key=lambda item: item.bound)
-            ]
-            one = [s for s in splits if 1 in s.item.options.stage_counts]
-            several = [s for s in splits if s.item.options.stage_counts[-1] > 1]
-            whole = [
-                _OneStagePlans(open_ranges, size)
-                for open_ranges in self._open_ranges(one, [everything])
-                for size in reversed(open_ranges.split.item.options.sizes)
-            ]
-            ranges = self._open_ranges(several, [everything])
-            self._merge(whole)
-            ranges = self._open_ranges(several, self._levels())
-            ranges.sort(key=self._unlikely)
-            self._settle(ranges)
-        except OutOfTimeError:
-            if not splits:
-                return
-        ranges += [task.part for task in whole if not task.done]
-        self.gaps = merge_gaps(
-            gap for open_ranges in ranges for gap in open_ranges.unsettled
+    def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+        """Find the frontiers of plans of one stage."""
+        splits = sorted(splits, key=lambda split: split.bound)
+        everything = self.least_bytes, self.capacity
+        self.splits = [s for s in splits if s.options.stage_counts[-1] > 1]
+        self.one_stage = [
+            (OpenRanges(split, [Gap(*everything, split.bound)]), size)
+            for split in splits
+            if 1 in split.options.stage_counts
+            for size in reversed(split.options.sizes)
+        ]
+        self.say("merging plans of one stage")
+        self._share(
+            self.one_stage,
+            self._merge_one_stage,
+            lambda task, _: self._settle(task[0], []),
         )
+        return self.splits
+
+    def _subproblems(self, splits: list[OpenSplit]) -> list[OpenRanges]:
+        """Return the splits with several stages, the likely levels first."""
+        self.ranges = self._open_ranges(splits, self._levels())
+        self.ranges.sort(key=self._unlikely)
+        return self.ranges
+
+    def _answer(self, stop: Exception | None) -> list[Gap]:
+        gaps = super()._answer(stop)
+        for open_ranges, _ in self.one_stage:
+            gaps += open_ranges.unsettled
+        return merge_gaps(gaps)
 
     def _levels(self) -> list[tuple[int, int]]:
         """Return levels between points that are known."""
@@ -547,7 +537,7 @@ class LayerFrontierSearch(FrontierSearch):
 
     def _unlikely(self, ranges: OpenRanges) -> bool:
         """Whether no known plan of the part's memory is of its split."""
-        split = ranges.split.item.options.split
+        split = ranges.split.options.split
         (gap,) = ranges.unsettled
         return not any(
             (p.plan.replicas, p.plan.micro_batch) == split[:2]
@@ -558,23 +548,11 @@ class LayerFrontierSearch(FrontierSearch):
 
     # One stage
 
-    def _merge(self, whole: Sequence[_OneStagePlans]) -> None:
-        """Find the frontiers of plans of one stage."""
-
-        def run(index: int, link: Link) -> None:
-            self._listen(link)
-            self._tell = link.tell
-            self._merge_whole(whole[index])
-
-        def done(index: int, result: object) -> None:
-            whole[index].done = True
-
-        self.say("merging plans of one stage")
-        share(len(whole), self.workers, run, self._take, done)
-
-    def _merge_whole(self, whole: _OneStagePlans) -> None:
+    def _merge_one_stage(self, task: tuple[OpenRanges, int]) -> None:
         """Find the frontier of one number of devices."""
-        options, size = whole.part.split.item.options, whole.devices
+        self._listen()
+        ranges, size = task
+        options = ranges.split.options
         assert isinstance(options, Pipelines)
         step, memory = options.alone(size, self.staircase, self.deadline)
         last = options.shapes.sets.count - 1
@@ -582,29 +560,18 @@ class LayerFrontierSearch(FrontierSearch):
             quanta, held = int(step[row]), int(memory[row])
             if quanta < self.staircase.least_time(held):
                 plan = make_plan(options, [(0, last, row, size)])
-                point = Point(quanta, held, plan)
-                self.staircase.add(point)
-                self._tell(point)
+                self._publish(Point(quanta, held, plan))
 
     # Several stages
 
-    def _bound(
-        self, split: FrontierSplit, floor: int, cap: int, guess: int
-    ) -> PathBounds:
-        def upper() -> int:
-            self._check_time()
-            return min(guess, self.staircase.least_time(floor))
-
-        return bound_paths(split.item, cap, upper, lambda *_: None)
-
     def _label(
-        self, split: FrontierSplit, batch: list[tuple[Gap, list[PairOptions]]]
+        self, split: OpenSplit, batch: list[tuple[Gap, list[PairOptions]]]
     ) -> list[tuple[int, int]]:
         """Search levels that are left with few options; return what is left.
 
         Where stages have too many labels the levels are cut.
         """
-        options = split.item.options
+        options = split.options
         assert isinstance(options, Pipelines)
         graph = self._placed(split, batch)
         if (graph.bounds() >= INFINITE).all():
@@ -627,16 +594,16 @@ class LayerFrontierSearch(FrontierSearch):
         grown = PlacementGraph(options, placed, graph.target, self.deadline)
         if len(placed) and (grown.bounds() < INFINITE).any():
             for pipeline in LabelSearch(grown).pipelines(None):
-                self._add(options, pipeline.stages)
+                self._offer(split, make_plan(options, pipeline.stages))
         return []
 
 
-def _steps(split: FrontierSplit, floor: int, cap: int) -> Ints:
+def _steps(split: OpenSplit, floor: int, cap: int) -> Ints:
     """Return memory from which on relaxed options take less, in a level.
 
     All of it is more than a byte above the floor: the level can end below.
     """
-    options = split.item.options
+    options = split.options
     assert isinstance(options, Pipelines)
     steps = options.steps
     first, last = np.searchsorted(steps, [floor + 1, cap], "right")

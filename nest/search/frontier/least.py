@@ -8,23 +8,34 @@ is none.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nest.cost.model import CostModel
 from nest.cost.rules import get_rules
-from nest.cost.space import is_single, leading_runtimes, undivided, virtual_stages
+from nest.cost.space import is_single, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.best import make_plan, open_splits
-from nest.search.frontier.levels import NEAR, FrontierSplit, Say, ignore, least_bytes
-from nest.search.frontier.staircase import make_point, nothing_below
+from nest.search.frontier.staircase import Point, make_point, nothing_below
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import INFINITE, StageOptions
 from nest.search.stages.paths import Paths
+from nest.search.stages.splits import OpenSplit, make_plan, open_splits
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, OutOfTimeError
+
+#: At first the least memory is found to this fraction of it: few splits are left then.
+#: A level narrower than that is not cut.
+NEAR = 64
+
+Say = Callable[[str], None]
+
+
+def ignore(text: str) -> None:
+    """Ignore a message."""
 
 
 class MemoryBounds(NamedTuple):
@@ -89,14 +100,18 @@ def least_memory(
     floor = nothing_below(model)
     try:
         sets = closed_sets(problem.graph, together=undivided(problem))
-        items = open_splits(model, sets, deadline, runtimes=leading_runtimes(problem))
+        splits = open_splits(model, sets, deadline)
     except OutOfTimeError:
         return MemoryBounds(floor)
-    splits = [FrontierSplit(item, least_bytes(item.options)) for item in items]
-    # One runtime of those whose plans hold the same.
-    first = {split.memory_key: split for split in reversed(splits)}
-    search = _Search(model, deadline, say, floor)
-    search.run(list(first.values()), enough_bytes)
+    capacity = problem.cluster.memory_bytes()
+
+    def offer(split: OpenSplit, plan: Plan) -> Point:
+        return make_point(model, plan)
+
+    search = LeastMemory(capacity, splits, deadline, say, offer, floor)
+    with suppress(OutOfTimeError):
+        for divisor in (NEAR, None):
+            search.close(divisor, -1 if enough_bytes is None else enough_bytes)
     return search.memory_bounds()
 
 
@@ -115,82 +130,82 @@ def leanest_plan(task: SearchTask) -> Plan | None:
     """
     model, deadline = task.model, task.deadline
     capacity = model.problem.cluster.memory_bytes()
-    runtimes = leading_runtimes(model.problem)
-    items = open_splits(model, task.sets, deadline, _LeanOptions, runtimes)
-    splits = [FrontierSplit(item, 0) for item in items]
+    splits = open_splits(model, task.sets, deadline, _LeanOptions)
     for split in {x.memory_key: x for x in reversed(splits)}.values():
-        if deadline.passed:
-            raise OutOfTimeError
-        options, limit = split.item.options, split.item.limit(int(INFINITE))
+        deadline.check()
+        options, limit = split.options, split.limit(int(INFINITE))
         path = Paths(options, split.loose_options, limit, capacity).smallest()
         if path is not None:
             return make_plan(options, path.stages)
     return None
 
 
-class _Search:
-    """An interval for every split, and the leanest plan known."""
+class LeastMemory:
+    """The interval of the least memory of every split, and the leanest plan known.
+
+    Parameters
+    ----------
+    capacity, splits, deadline, say
+        Memory of the devices, open splits, the clock, and where messages go.
+    offer
+        Returns the point of a plan of a split.
+    floor
+        Every plan needs more memory.
+    """
 
     def __init__(
-        self, model: CostModel, deadline: Deadline, say: Say, floor: int
+        self,
+        capacity: int,
+        splits: Sequence[OpenSplit],
+        deadline: Deadline,
+        say: Say,
+        offer: Callable[[OpenSplit, Plan], Point],
+        floor: int = -1,
     ) -> None:
-        self.model, self.deadline, self.say = model, deadline, say
-        self.floor = floor
-        self.capacity = model.problem.cluster.memory_bytes()
+        self.capacity, self.deadline = capacity, deadline
+        self.say, self.offer = say, offer
+        # One runtime of those whose plans need equal memory.
+        first = {split.memory_key: split for split in reversed(splits)}
+        self.splits = sorted(first.values(), key=lambda split: split.least_bytes)
+        self.lows = [max(floor, split.least_bytes - 1) for split in self.splits]
         self.plan: Plan | None = None
-        self.least: int | None = None
-        self.lows: dict[int, int] = {}
+        self.min_bytes: int | None = None
 
-    def run(self, splits: list[FrontierSplit], enough_bytes: int | None) -> None:
-        """Close the intervals of all splits while there is time.
+    def close(self, divisor: int | None, enough_bytes: int = -1) -> None:
+        """Close all intervals, to a fraction of the memory or to the byte."""
+        for index, split in enumerate(self.splits):
+            if self.min_bytes is not None and self.min_bytes <= enough_bytes:
+                return
+            self._close(index, split, divisor)
 
-        At first to a fraction: few splits are left for the rest then.
-        """
-        splits.sort(key=lambda split: split.least_bytes)
-        self.lows = {
-            index: max(self.floor, split.least_bytes - 1)
-            for index, split in enumerate(splits)
-        }
-        try:
-            for divisor in (NEAR, None):
-                for index, split in enumerate(splits):
-                    if enough_bytes is not None and (
-                        self.least is not None and self.least <= enough_bytes
-                    ):
-                        return
-                    self._close(index, split, divisor)
-        except OutOfTimeError:
-            return
-
-    def _high(self, divisor: int | None) -> int:
+    def high(self, divisor: int | None) -> int:
         """Return the most memory that is worth a question."""
-        if self.least is None:
+        if self.min_bytes is None:
             return self.capacity
-        return self.least - 1 - (self.least // divisor if divisor else 0)
+        return self.min_bytes - 1 - (self.min_bytes // divisor if divisor else 0)
 
-    def _close(self, index: int, split: FrontierSplit, divisor: int | None) -> None:
+    def _close(self, index: int, split: OpenSplit, divisor: int | None) -> None:
         """Find the least memory of a split, if it is below what is known."""
-        high = cap = self._high(divisor)
-        options = split.item.options
-        limit = split.item.limit(int(INFINITE))
+        # Few splits need less than the least known memory: test it first.
+        high = cap = self.high(divisor)
+        options = split.options
+        limit = split.limit(int(INFINITE))
         while self.lows[index] < high:
-            if self.deadline.passed:
-                raise OutOfTimeError
+            self.deadline.check()
             path = Paths(options, split.loose_options, limit, cap).smallest()
             if path is None:
                 self.lows[index] = cap
             else:
-                plan = make_plan(options, path.stages)
-                point = make_point(self.model, plan)
-                assert point.memory_bytes <= cap
-                self.plan, self.least = plan, point.memory_bytes
-                high = self._high(divisor)
-                self.say(f"least memory at most {self.least} bytes")
+                self.plan = make_plan(options, path.stages)
+                self.min_bytes = self.offer(split, self.plan).memory_bytes
+                assert self.min_bytes <= cap
+                high = self.high(divisor)
+                self.say(f"least memory at most {self.min_bytes} bytes")
             cap = (self.lows[index] + high + 1) // 2
 
     def memory_bounds(self) -> MemoryBounds:
         """Return what is known."""
-        low = min(self.lows.values(), default=self.capacity)
-        if self.least is None:
+        low = min(self.lows, default=self.capacity)
+        if self.min_bytes is None:
             return MemoryBounds(low, impossible=low >= self.capacity)
-        return MemoryBounds(min(low, self.least - 1), self.plan, self.least)
+        return MemoryBounds(min(low, self.min_bytes - 1), self.plan, self.min_bytes)

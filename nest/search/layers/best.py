@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import product
 from typing import ClassVar, NamedTuple
@@ -20,12 +20,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from nest.cost.space import BatchSplit, Family
-from nest.ir.plan import Plan, Strategy
-from nest.search.best import BestSearch, OpenSplit, make_plan
+from nest.ir.plan import Strategy
+from nest.search.best import BestSearch
 from nest.search.layers.growth import Demand, StageLayers, StageWays, grow
 from nest.search.layers.options import LayerOptions, StageBounds, least
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
-from nest.search.stages.labels import LabelSearch
+from nest.search.stages.labels import LabelSearch, Pipeline
 from nest.search.stages.neighbor_sizes import neighbor_sizes, split_by_neighbor_size
 from nest.search.stages.options import (
     INFINITE,
@@ -40,7 +40,6 @@ from nest.search.stages.options import (
     StageOptions,
     no_options,
 )
-from nest.search.stages.paths import Path
 from nest.search.stages.zones import Site
 from nest.search.task import SearchTask
 from nest.solvers.base import Deadline, SolverOutput
@@ -149,6 +148,11 @@ class LayerStages(StageOptions):
         """Return the largest number of ranks over which options shard."""
         max_shards = {size: max(shards) for size, shards in self._shards.items()}
         return np.array([max_shards[x] for x in options.size.tolist()], np.int64)
+
+    @property
+    def bounds_sync(self) -> bool:
+        """Relaxed options have no strategy whose sync is known."""
+        return False
 
     def layer_strategies(self, chosen: int) -> tuple[Strategy, ...]:
         """Return the strategies of a grown option, in topological order."""
@@ -662,23 +666,17 @@ class LayerSearch(BestSearch):
     """The best plan of a problem with a strategy per layer."""
 
     stage_options: ClassVar[type[StageOptions]] = LayerStages
+    paths_are_plans: ClassVar[bool] = False
 
-    def _offer_path(self, item: OpenSplit, path: Path) -> None:
-        """Ignore the path: its stages are relaxed, so it is not a plan."""
-
-    def _search_split(self, item: OpenSplit) -> tuple[int, Plan | None]:
-        """Return the best plan of a split that is below the goal, if any."""
-        options, plan, step_quanta = item.options, None, int(INFINITE)
+    def _pipelines(
+        self, graph: PlacementGraph, goal: Callable[[], int]
+    ) -> Iterator[Pipeline]:
+        """Yield pipelines of a split; at the end, none below the goal is left."""
+        options = graph.options
         assert isinstance(options, LayerStages)
-
-        def goal() -> int:
-            self._check_time()
-            return self._goal(item.rank, step_quanta)
-
-        relaxed = self._placement_graph(item, goal)
-        if relaxed is None or relaxed.bounds()[0] >= INFINITE:
-            return step_quanta, plan
-        relaxed = split_by_neighbor_size(relaxed)
+        if graph.bounds()[0] >= INFINITE:
+            return
+        relaxed = split_by_neighbor_size(graph)
         for beam in (BEAM, None):
             target = relaxed.target = IncumbentCurve.below(goal())
             if not len(relaxed.edges) or relaxed.bounds()[0] >= INFINITE:
@@ -687,10 +685,7 @@ class LayerSearch(BestSearch):
             grown = PlacementGraph(options, placed, target, self.deadline)
             if not len(placed) or grown.bounds()[0] >= INFINITE:
                 continue
-            for pipeline in LabelSearch(grown).pipelines(None if beam is None else 1):
-                plan = make_plan(options, pipeline.stages)
-                step_quanta = self._offer(item, plan)
-        return step_quanta, plan
+            yield from LabelSearch(grown).pipelines(None if beam is None else 1)
 
 
 def search(task: SearchTask) -> SolverOutput:

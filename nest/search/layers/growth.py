@@ -30,7 +30,7 @@ from nest.search.layers.options import (
     unbeaten,
 )
 from nest.search.stages.options import Bools, Ints
-from nest.solvers.base import Deadline, OutOfTimeError
+from nest.solvers.base import Deadline
 
 T = TypeVar("T", np.int64, np.float64)
 
@@ -309,8 +309,7 @@ class Growth:
         labels = LayerLabels(zero, no_amounts, *[zero] * 9)
         steps = []
         for position in range(len(self.stage.kinds)):
-            if deadline.passed:
-                raise OutOfTimeError
+            deadline.check()
             labels, layout = self._extended(labels, position)
             useful = np.flatnonzero(self._useful(labels, position + 1))
             if not len(useful):

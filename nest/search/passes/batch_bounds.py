@@ -12,6 +12,7 @@ Rules and proofs: docs/cost-model.md, *Orders of plans*.
 
 from __future__ import annotations
 
+import enum
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nest.cost.model import Block
 from nest.cost.space import BatchSplit
 from nest.ir.plan import Strategy
 from nest.search.layers.options import Floats
@@ -40,8 +42,8 @@ NUM_RANGES, NUM_PARTS = 4, 12
 #: Times that a linear program is solved with more rows, at most.
 MAX_ROUNDS = 20
 
-#: Most layers of a block whose number is rounded down.
-MAX_WHOLE = 64
+#: Most layers of a block whose number is rounded down; those of blocks in a queue.
+MAX_WHOLE, MAX_QUEUED = 64, 12
 
 #: Of rates of forward time per byte, the next lower one is below this part.
 RATE_STEP = 0.93
@@ -61,6 +63,17 @@ PENALTY = 1000.0
 
 #: Sets of layers that are packed into blocks, times blocks, at most.
 MAX_PACKED = 1_000_000
+
+
+class _Queue(enum.IntEnum):
+    """What blocks wait for, one by one.
+
+    Forward passes in front; these and gradients of inputs; those behind.
+    """
+
+    FRONT = 0
+    AROUND = 1
+    BEHIND = 2
 
 
 class LayerChoices(NamedTuple):
@@ -95,11 +108,48 @@ class LayerChoices(NamedTuple):
         return LayerChoices._make([column[rows] for column in self])
 
 
+def free_sync(terms: BatchTerms, strategies: Sequence[Strategy]) -> Ints:
+    """Return what of syncs cannot hide, without communication, by strategy and kind."""
+    rows = [terms.row_of[x] for x in strategies]
+    sync: Ints = terms.held.sync[rows] - terms.held.hideable_sync[rows]
+    return sync
+
+
+def least_sync(
+    terms: BatchTerms, split: BatchSplit, strategies: Sequence[Strategy]
+) -> Ints | None:
+    """Return what of syncs cannot hide, the least over all places, as such.
+
+    A block may begin at multiples of what divides all widths. ``None`` where places
+    are many, or dear to tell apart.
+    """
+    model = terms.model
+    if model.network.dear or len(model.problem.cluster.types) > 1:
+        return None
+    sync = free_sync(terms, strategies)
+    unit = math.gcd(*terms.devices.tolist())
+    period = math.lcm(model.network.period, unit)
+    for row, strategy in enumerate(strategies):
+        offsets = range(0, min(split.devices - strategy.devices + 1, period), unit)
+        blocks = {
+            model.alike(Block(split.replicas, split.devices, offset, strategy.devices))
+            for offset in offsets
+        }
+        every = [
+            [0 if x is None else x.sync - x.hideable_sync for x in placed]
+            for placed in (terms.terms(strategy, block) for block in blocks)
+        ]
+        if every:
+            sync[row] = np.min(every, axis=0)
+    return sync
+
+
 def layer_choices(
     terms: BatchTerms,
     split: BatchSplit,
     strategies: Sequence[Strategy],
     num_paired: int,
+    sync: Ints | None = None,
 ) -> LayerChoices:
     """Return what layers take and keep, without what others beat.
 
@@ -109,13 +159,16 @@ def layer_choices(
         Of a batch configuration; the strategies that plans may mix.
     num_paired
         How many passes may run in pairs.
+    sync
+        Of every strategy and kind, in quanta. Default: :func:`free_sync`.
     """
     rows = [terms.row_of[x] for x in strategies]
     count, held = split.num_micro_batches, terms.held
     passes = terms.least_passes[rows]
     inputs = count * passes[..., PassComponent.INPUTS]
     backward = count * passes[..., PassComponent.BACKWARD]
-    sync = held.sync[rows] - held.hideable_sync[rows]
+    if sync is None:
+        sync = free_sync(terms, strategies)
     capacity = float(terms.max_bytes - 1)
     num_kinds = passes.shape[1]
     shape = (len(rows), num_kinds)
@@ -131,6 +184,7 @@ def layer_choices(
         held.working_bytes[rows] / capacity,
     )
     fits = table.static + table.kept_share + table.working <= 1 + ROUNDING
+    fits &= table.devices <= split.devices
     chosen = np.flatnonzero(~held.missing[rows] & fits)
     flat = LayerChoices._make([x.reshape(-1)[chosen] for x in table])
     if len(rows) == 1:
@@ -282,6 +336,12 @@ class BatchBound:
         self.waits_ahead = self._pairs_of_blocks(forward, plain)
         self.waits_back = self._pairs_of_blocks(inputs, plain)
         self.waits_both = self._pairs_of_blocks(forward + inputs, plain)
+        #: What a block waits for in a queue, see :class:`_Queue`: its case, the
+        #: widest blocks of it.
+        self.queued = [
+            [self._waits_in_queue(x, width) for width in self.widths]
+            for x in (forward, forward + inputs, inputs)
+        ]
         bytes_kept = choices.devices * choices.kept_share
         trip = choices.forward + choices.inputs
         pairs = np.outer(bytes_kept, trip)
@@ -299,6 +359,19 @@ class BatchBound:
         ]
         pairs = np.outer(self.widths, least)
         return np.minimum(pairs, pairs.T)
+
+    def _waits_in_queue(self, times: Floats, max_width: float) -> Floats:
+        """Return the least time of a layer each of 0, 1, 2, … other blocks.
+
+        The layers differ; the blocks have no more devices than ``max_width``.
+        """
+        shortest: list[float] = []
+        for kind, count in enumerate(self.counts.tolist()):
+            here = (self.choices.kind == kind) & (self.choices.devices <= max_width)
+            if here.any():
+                shortest += [float(times[here].min())] * count
+        sums: Floats = np.cumsum([0.0, *sorted(shortest)]) * (1 - ROUNDING)
+        return sums
 
     def rules_out(
         self, step_quanta: int, stop: Callable[[], bool] = lambda: False
@@ -374,6 +447,14 @@ def _falling(rates: Floats) -> list[float]:
 class RisingBound:
     """A bound on the plans of a batch configuration, raised step by step.
 
+    Parameters
+    ----------
+    plans, bound
+        A program that rules out step times, and a bound that is known.
+    closer
+        Makes one that rules out more, which is asked from the first step time on
+        that the other one does not rule out. ``None``: there is none.
+
     Attributes
     ----------
     bound
@@ -382,14 +463,33 @@ class RisingBound:
         A step time that could not be ruled out.
     """
 
-    def __init__(self, plans: BatchBound, bound: int) -> None:
-        self._plans = plans
+    def __init__(
+        self,
+        plans: BatchBound,
+        bound: int,
+        closer: Callable[[], BatchBound | None] = lambda: None,
+    ) -> None:
+        self._plans, self._closer = plans, closer
+        self._is_closest = False
         self.bound, self.failed = bound, int(INFINITE)
+
+    def _shown(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
+        """Whether a program shows that no plan takes so long or less."""
+        if self._plans.rules_out(step_quanta, stop):
+            return True
+        if self._is_closest or stop():
+            return False
+        self._is_closest = True
+        closer = self._closer()
+        if closer is None:
+            return False
+        self._plans = closer
+        return closer.rules_out(step_quanta, stop)
 
     def rules_out(self, step_quanta: int, stop: Callable[[], bool]) -> bool:
         """Whether no plan takes so long or less, as far as that is shown."""
         if self.bound <= step_quanta < self.failed:
-            if self._plans.rules_out(step_quanta, stop):
+            if self._shown(step_quanta, stop):
                 self.bound = step_quanta + 1
             else:
                 self.failed = step_quanta
@@ -558,6 +658,8 @@ class _Program:
         if self.bound.ordered:
             self._add_waits(blocks, layers)
             self._add_stays(blocks, layers)
+            for case in _Queue:
+                self._add_queue(case, blocks, layers)
         return len(self._program.rows) > before
 
     def _add_single(self, width: int, blocks: float, layers: Floats) -> None:
@@ -651,6 +753,80 @@ class _Program:
         weights = held + bound.own_stays / self.step + stays
         if room @ blocks + fixed < (weights @ layers - VIOLATED * bound.num_devices):
             self._add(room, -weights, -float(fixed))
+
+    def _add_queue(self, case: _Queue, blocks: Floats, layers: Floats) -> None:
+        """Add that blocks wait for each other one by one, if it is violated.
+
+        Of blocks up to some width, the row that is violated most.
+        """
+        most_violated, best = VIOLATED, None
+        for last in np.flatnonzero(blocks > ROUNDING).tolist():
+            waits = self.bound.queued[case][last] / self.step
+            position = min(int(blocks[: last + 1].sum() + ROUNDING), len(waits) - 1)
+            rooms, shares = np.zeros(self.num_widths), np.zeros(len(self.load))
+            fixed = np.zeros(position)
+            for width in np.flatnonzero(blocks[: last + 1] > ROUNDING).tolist():
+                rows = self.bound.of_width[width]
+                counted, whole = self._queue_parts(
+                    *(case, width, waits[: position + 1], blocks[width], layers[rows])
+                )
+                if not whole[0]:
+                    continue
+                scale = self.bound.widths[width] / whole[0]
+                shares[rows], rooms[width] = scale * counted, scale * whole[position]
+                spared = scale * (whole[:position] - whole[position])
+                fixed = np.maximum(fixed, spared)
+            violated = float(shares @ layers - rooms @ blocks - fixed.sum())
+            violated /= self.bound.num_devices
+            if violated > most_violated:
+                most_violated, best = violated, (rooms, -shares, -float(fixed.sum()))
+        if best is not None:
+            self._add(*best)
+
+    def _queue_parts(
+        self,
+        case: _Queue,
+        width: int,
+        waits: Floats,
+        blocks: float,
+        layers_here: Floats,
+    ) -> tuple[Floats, Floats]:
+        """Return whole parts of a room: of layers, and of blocks by their place.
+
+        Those of the room and part whose row for this width alone is violated most.
+        """
+        rows = self.bound.of_width[width]
+        sizes, rooms = self._ahead_of[width]
+        if case is not _Queue.BEHIND:
+            is_early = case is _Queue.AROUND
+            sizes = (self.load - is_early * self.weights)[rows][None]
+            rooms = np.ones(1)
+        fits, used = self.fits[rows], layers_here > VIOLATED
+        best, shares = -np.inf, (np.zeros(len(rows)), np.zeros(len(waits)))
+        for room, row in zip(rooms.tolist(), sizes, strict=True):
+            if room <= 0.0 or 2 * float(row @ layers_here) <= room * blocks:
+                continue
+            for size in {*row[used].tolist()}:
+                if MAX_QUEUED * size <= room or size > room:
+                    continue
+                counted, whole = queue_parts(row, size, room - waits)
+                counted = np.where(fits, counted, 0.0)
+                spared = float((whole - whole[-1]).sum())
+                violated = float(counted @ layers_here) - whole[-1] * blocks - spared
+                violated /= max(whole[0], 1.0)
+                if violated > best:
+                    best, shares = violated, (counted, whole)
+        return shares
+
+
+def queue_parts(sizes: Floats, size: float, rooms: Floats) -> tuple[Floats, Floats]:
+    """Return how many whole parts of a size layers count for, and rooms have.
+
+    Sums of the first are at most the second where the sizes fit in the room.
+    """
+    unit = size * (1 - 2 * ROUNDING)
+    whole = np.floor(np.maximum(rooms + ROUNDING, 0.0) / unit)
+    return np.floor(sizes * (1 - ROUNDING) / unit), whole
 
 
 def whole_parts(

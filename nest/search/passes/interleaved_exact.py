@@ -37,7 +37,12 @@ from nest.cost.space import (
 )
 from nest.ir.job import FIXED_CHUNKS, Job
 from nest.ir.plan import Plan, Stage, Strategy
-from nest.search.passes.batch_bounds import BatchBound, RisingBound, layer_choices
+from nest.search.passes.batch_bounds import (
+    BatchBound,
+    RisingBound,
+    layer_choices,
+    least_sync,
+)
 from nest.search.stages.closed_sets import ClosedSets
 from nest.search.stages.options import (
     INFINITE,
@@ -118,18 +123,26 @@ class BoundedCase:
         Of so many blocks at most, if that is known. Where passes run in pairs, no
         order of others says what they take.
         """
-        choices = layer_choices(
-            self.terms, self.split, self.family.strategies, self.num_paired
-        )
-        plans = BatchBound(
-            choices,
-            self.terms.shapes.kind_counts[-1],
-            self.split.devices,
-            self.split.num_micro_batches,
-            ordered=self.num_paired == 0,
-            max_blocks=max_blocks,
-        )
-        return RisingBound(plans, self.bound)
+        strategies = self.family.strategies
+
+        def bound(sync: Ints | None = None) -> BatchBound:
+            return BatchBound(
+                layer_choices(
+                    self.terms, self.split, strategies, self.num_paired, sync
+                ),
+                self.terms.shapes.kind_counts[-1],
+                self.split.devices,
+                self.split.num_micro_batches,
+                ordered=self.num_paired == 0,
+                max_blocks=max_blocks,
+            )
+
+        def closer() -> BatchBound | None:
+            """Return the bound with the communication of syncs."""
+            sync = least_sync(self.terms, self.split, strategies)
+            return None if sync is None else bound(sync)
+
+        return RisingBound(bound(), self.bound, closer)
 
 
 def cases(

@@ -165,6 +165,7 @@ def first_delays(scope: OrderScope) -> list[Delays]:
     num_chunks = len(scope.times)
     none = (0,) * num_chunks
     every = (scope.num_micro_batches,) * num_chunks
+    limits = dict.fromkeys((every, balanced(scope)))
     return [
         Delays(
             forward_first,
@@ -175,7 +176,7 @@ def first_delays(scope: OrderScope) -> list[Delays]:
             is_roomy,
         )
         for fraction in _FIRST_DELAYS
-        for max_in_flight in dict.fromkeys((every, balanced(scope)))
+        for max_in_flight in limits
         for is_roomy in (True, False)
         for forward_first in (True, False)
     ]
@@ -223,7 +224,11 @@ class OrderSearch:
         self._random = random.Random(seed)
         self._tie = count()
         self._good: list[tuple[int, int, Delays]] = []
-        self._first = first_delays(scope)[::-1]
+
+    @cached_property
+    def _first(self) -> list[Delays]:
+        """The delays that are tried first, the next one last."""
+        return first_delays(self.scope)[::-1]
 
     @property
     def done(self) -> bool:

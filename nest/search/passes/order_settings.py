@@ -15,12 +15,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.space import BatchSplit, Runtime, runtime_of
+from nest.cost.space import BatchSplit, Runtime, batch_splits, runtime_of
 from nest.ir.job import FIXED_CHUNKS
 from nest.ir.plan import Placement, Plan, Strategy
 from nest.search.passes.chunks import Uniform, prefix_shapes
 from nest.search.passes.interleaved import tried_runtimes
-from nest.search.stages.options import BatchTerms, batch_terms
+from nest.search.stages.options import BatchTerms
 
 #: Strategies of every batch to begin with where no plan is in hand.
 PLAINEST = 2
@@ -61,9 +61,9 @@ class Settings:
     def __init__(self, model: CostModel) -> None:
         self.model = model
         self._shapes = prefix_shapes(model)
-        self._batches: dict[
-            Runtime, dict[tuple[int, int], tuple[BatchSplit, BatchTerms]]
-        ] = {}
+        #: Every batch configuration by its ``(R, B)``.
+        self.splits = {split[:2]: split for split in batch_splits(model.problem)}
+        self._terms: dict[tuple[Runtime, int, int], BatchTerms] = {}
 
     @cached_property
     def _chunk_layouts(self) -> list[tuple[int, Placement]]:
@@ -74,23 +74,24 @@ class Settings:
             layouts.append((FIXED_CHUNKS["zb-v"], "v"))
         return layouts
 
-    def batches(
-        self, runtime: Runtime
-    ) -> dict[tuple[int, int], tuple[BatchSplit, BatchTerms]]:
-        """Return every ``(R, B)`` with its terms under a runtime."""
-        if runtime not in self._batches:
-            self._batches[runtime] = {
-                split[:2]: (split, terms)
-                for split, terms in batch_terms(self._shapes, runtime)
-            }
-        return self._batches[runtime]
+    def terms(self, runtime: Runtime, split: BatchSplit) -> BatchTerms:
+        """Return the terms of a batch configuration, which are priced once."""
+        replicas = split.replicas if runtime.distributed_optimizer else 1
+        key = runtime, split.micro_batch, replicas
+        if key not in self._terms:
+            self._terms[key] = BatchTerms(
+                self._shapes, split.micro_batch, runtime, replicas
+            )
+        return self._terms[key]
 
     def plan(self, setting: Setting) -> Plan | None:
         """Return the plan of a setting with even chunks; ``None`` if none."""
-        batch = self.batches(setting.runtime).get(setting[:2])
-        if batch is None or setting.strategy not in batch[1].row_of:
+        split = self.splits.get(setting[:2])
+        if split is None:
             return None
-        split, terms = batch
+        terms = self.terms(setting.runtime, split)
+        if setting.strategy not in terms.row_of:
+            return None
         uniform = Uniform(terms, terms.row_of[setting.strategy], split)
         if uniform.anywhere.missing.any():
             return None
@@ -161,8 +162,8 @@ class Settings:
     def plainest(self) -> Iterator[Setting]:
         """Yield settings to begin with, the first strategies of batches."""
         for runtime in tried_runtimes(self.model.problem):
-            for split, terms in self.batches(runtime).values():
-                for strategy in terms.strategies[:PLAINEST]:
+            for split in self.splits.values():
+                for strategy in self.terms(runtime, split).strategies[:PLAINEST]:
                     blocks = split.devices // strategy.devices
                     if blocks:
                         yield Setting(

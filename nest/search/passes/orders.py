@@ -17,7 +17,7 @@ import contextlib
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
@@ -25,7 +25,7 @@ from itertools import count
 from msgspec.structs import replace as with_fields
 
 from nest.cost.model import CostModel
-from nest.cost.orders import named_job
+from nest.cost.orders import named_job, why_not_order
 from nest.cost.schedules import AnyOrder
 from nest.cost.schedules.ordered import pass_text
 from nest.cost.score import assemble, locate, score
@@ -169,7 +169,7 @@ class _OrdersSearch:
         """The candidate that the best plan is, whatever its order."""
         if self.plan is None:
             return None
-        return self._candidates.get(_without_order(self.plan))
+        return self._candidates.get(without_order(self.plan))
 
     def _share(self, share: float) -> Deadline:
         """Return a deadline for a part of the time that is left."""
@@ -199,7 +199,7 @@ class _OrdersSearch:
         form is none. Where time is limited, plans of a list are tried under each of
         its schedules before any of them is bounded.
         """
-        problems = dict(_named(self.problem))
+        problems = dict(named_problems(self.problem))
         infeasible: set[str] = set()
         is_limited = self.task.deadline.remaining_s is not None
         share, leading_share = TRIED_SHARE, LISTED_LEADING_SHARE
@@ -231,7 +231,7 @@ class _OrdersSearch:
 
     def _search_first(self) -> None:
         """Search the first schedule for longer, as no plan of any was found in time."""
-        for name, problem in itertools.islice(_named(self.problem), 1):
+        for name, problem in itertools.islice(named_problems(self.problem), 1):
             self._search_one(name, problem, self._share(LATE_SHARE), False)
 
     def _search_leanest(self) -> int:
@@ -307,38 +307,72 @@ class _OrdersSearch:
 
     # Orders of their own
 
-    def look(self, plan: Plan) -> dict[tuple[str, int], int]:
-        """Return what :func:`look_at_orders` does."""
+    def look(self, plan: Plan, names: Collection[str]) -> dict[tuple[str, int], int]:
+        """Return what :func:`look_at_orders` does.
+
+        Named schedules cost a fraction of a search for an order, so they decide which
+        settings are gone on from, and which plans get orders of their own.
+        """
         steps: dict[tuple[str, int], int] = {}
-        candidate = self._candidate(plan)
-        if candidate is None:
-            return steps
-        self._order(candidate)
-        self._explore(self._share(EXPLORED_SHARE))
-        if self.plan is not None:
+        visited: list[tuple[int, int, OrderedPlan]] = []
+
+        def visit(candidate: OrderedPlan) -> int:
+            step_quanta = self._run_named(candidate.plan, names, steps)
+            if ANY_ORDER in names and all(step_quanta < x for x, _, _ in visited):
+                self._order(candidate)
+            visited.append((step_quanta, len(visited), candidate))
+            return min(step_quanta, candidate.step_quanta)
+
+        start = self._candidate(plan)
+        if start is not None:
+            visit(start)
+            self._explore(self._share(EXPLORED_SHARE), visit)
+        for _, _, candidate in sorted(visited) if ANY_ORDER in names else ():
+            if candidate.search.best is None and candidate.floor < self.best:
+                self._order(candidate)
+        if ANY_ORDER in names and self.plan is not None:
             steps[ANY_ORDER, self.plan.virtual_stages] = self.best
-        candidates = self._candidates.values()
-        for candidate in sorted(candidates, key=lambda x: x.step_quanta):
-            for name in self.problem.job.schedules:
-                if self.task.deadline.passed:
-                    return steps
-                named = with_fields(candidate.plan, order=name)
-                try:
-                    verdict = score(self.problem, named, self.model)
-                except InvalidPlanError:
-                    continue
-                key = name, named.virtual_stages
-                if verdict.feasible:
-                    step_quanta = steps.get(key, verdict.step_quanta)
-                    steps[key] = min(step_quanta, verdict.step_quanta)
         return steps
 
-    def _explore(self, deadline: Deadline) -> None:
-        """Order plans of settings, from those of the best plans in hand on.
+    def ordered(self, plan: Plan) -> Plan | None:
+        """Return what :func:`ordered_plan` does."""
+        candidate = self._candidate(plan)
+        if candidate is not None and candidate.floor < self.best:
+            self._order(candidate)
+        return self.plan
+
+    def _run_named(
+        self, plan: Plan, names: Collection[str], steps: dict[tuple[str, int], int]
+    ) -> int:
+        """Run the passes of a plan under named schedules; return the least step time.
+
+        Infinite if the plan fits under none.
+        """
+        min_quanta = int(INFINITE)
+        for name in self.problem.job.schedules:
+            named = with_fields(plan, order=name)
+            if name not in names or why_not_order(self.problem.job, named):
+                continue
+            try:
+                verdict = score(self.problem, named, self.model)
+            except InvalidPlanError:  # such as full recomputation
+                continue
+            if verdict.feasible:
+                step_quanta, key = verdict.step_quanta, (name, plan.virtual_stages)
+                min_quanta = min(min_quanta, step_quanta)
+                steps[key] = min(step_quanta, steps.get(key, step_quanta))
+                self._offer(step_quanta, named)
+        return min_quanta
+
+    def _explore(
+        self, deadline: Deadline, visit: Callable[[OrderedPlan], int] | None = None
+    ) -> None:
+        """Visit plans of settings, from those of the best plans in hand on.
 
         The neighbors of the best setting come first; of them, plans whose
-        floor is least.
+        floor is least. A visit returns a step time; by default it orders a plan.
         """
+        visit = visit or self._order
         settings = self._settings
         seen: set[Setting] = set()
         queue: list[tuple[int, int, Setting]] = []
@@ -365,9 +399,10 @@ class _OrdersSearch:
                 if new is not None:
                     ordered.append((new.floor, next(tie), new, neighbor))
             for floor, _, ready, neighbor in sorted(ordered):
+                step_quanta = int(INFINITE)
                 if floor < self.best and not deadline.passed:
-                    self._order(ready)
-                push(max(ready.step_quanta, floor), neighbor)
+                    step_quanta = visit(ready)
+                push(max(step_quanta, floor), neighbor)
 
     def _vary(self, deadline: Deadline) -> None:
         """Look for plans with differing chunks near the best plans of each shape.
@@ -400,7 +435,7 @@ class _OrdersSearch:
 
     def _candidate(self, plan: Plan) -> OrderedPlan | None:
         """Return a new candidate; ``None`` if it is none, or not new."""
-        plan = _without_order(plan)
+        plan = without_order(plan)
         if plan in self._candidates or self._is_long(plan):
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
@@ -414,12 +449,12 @@ class _OrdersSearch:
         split = make_split(self.problem, plan.replicas, plan.micro_batch)
         return 3 * len(plan.stages) * split.num_micro_batches > MOST_ORDERED
 
-    def _order(self, candidate: OrderedPlan) -> None:
-        """Give a candidate first orders."""
+    def _order(self, candidate: OrderedPlan) -> int:
+        """Give a candidate first orders; return its step time with the best one."""
         search, task = candidate.search, self.task
         search.run(lambda: task.deadline.passed, 1)
         if search.best is None:
-            return
+            return candidate.step_quanta
         ordered = with_order(candidate.plan, search.best)
         verdict = score(self.problem, ordered, self.model)
         candidate.extra = verdict.step_quanta - search.best.end
@@ -432,6 +467,7 @@ class _OrdersSearch:
             if candidate.floor < self.best and candidate.step_quanta < limit:
                 search.run(lambda: task.deadline.passed, num_orders)
                 self._take(candidate)
+        return candidate.step_quanta
 
     def _take(self, candidate: OrderedPlan) -> None:
         """Take a plan with its best order if that is better."""
@@ -490,7 +526,11 @@ class _OrdersSearch:
 
 
 def look_at_orders(
-    problem: Problem, plan: Plan, deadline: Deadline
+    problem: Problem,
+    plan: Plan,
+    deadline: Deadline,
+    names: Collection[str],
+    limit_quanta: int,
 ) -> dict[tuple[str, int], int]:
     """Return the step times of plans near one whose passes run otherwise.
 
@@ -500,6 +540,10 @@ def look_at_orders(
         A problem whose plans may have any order, and a plan without one.
     deadline
         When to stop.
+    names
+        The schedules to look at; with ``any``, plans get orders of their own, too.
+    limit_quanta
+        A step time, in quanta. Plans that cannot be faster are not looked at.
 
     Returns
     -------
@@ -508,11 +552,19 @@ def look_at_orders(
         of schedules with a name, each with its chunks per block.
     """
     sets = closed_sets(problem.graph, together=undivided(problem))
-    task = SearchTask(CostModel(problem), sets, deadline)
-    return _OrdersSearch(task).look(plan)
+    task = SearchTask(CostModel(problem), sets, deadline, upper=limit_quanta)
+    return _OrdersSearch(task).look(plan, names)
 
 
-def _without_order(plan: Plan) -> Plan:
+def ordered_plan(task: SearchTask, plan: Plan) -> Plan | None:
+    """Return a plan with an order of its own, by list scheduling.
+
+    ``None`` if it is not faster than the task's ``upper``, or does not fit.
+    """
+    return _OrdersSearch(task).ordered(plan)
+
+
+def without_order(plan: Plan) -> Plan:
     """Return a plan without its order and where it comes from."""
     return with_fields(plan, order=None, problem_hash=None, solver=None)
 
@@ -523,7 +575,7 @@ def with_order(plan: Plan, order: ListOrder) -> Plan:
     return with_fields(plan, order=lists)
 
 
-def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
+def named_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Yield a problem with each schedule that plans may name.
 
     Without the choices that the schedule cannot have.
@@ -535,7 +587,7 @@ def _named(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _task_of(task: SearchTask, problem: Problem, deadline: Deadline) -> SearchTask:
-    """Return the task of one of :func:`_named`."""
+    """Return the task of one of :func:`named_problems`."""
     model = CostModel(problem, task.model.network)
     return SearchTask(model, task.sets, deadline, options=task.options)
 

@@ -63,7 +63,8 @@ class PlanMoves:
         runtime = runtime_of(plan)._replace(virtual_stages=1)
         key = runtime, plan.replicas, plan.micro_batch
         if key not in self._choices:
-            split, terms = self.settings.batches(runtime)[key[1:]]
+            split = self.settings.splits[key[1:]]
+            terms = self.settings.terms(runtime, split)
             held, passes = terms.held, terms.least_passes
             counts = terms.shapes.kind_counts[-1]
             per_pass = (
@@ -86,8 +87,7 @@ class PlanMoves:
 
     def is_legal(self, plan: Plan) -> bool:
         """Whether the job allows the stages of a plan; moves keep its devices."""
-        runtime = runtime_of(plan)._replace(virtual_stages=1)
-        split, _ = self.settings.batches(runtime)[plan.replicas, plan.micro_batch]
+        split = self.settings.splits[plan.replicas, plan.micro_batch]
         allowed = self.problem.job.pipeline_parallel
         if allowed is not None and plan.num_blocks not in allowed:
             return False

@@ -27,7 +27,7 @@ from nest.search.stages.options import (
     StageOptions,
     unique,
 )
-from nest.solvers.base import Deadline, OutOfTimeError
+from nest.solvers.base import Deadline
 
 #: The bounds are computed again if they dropped this fraction of the edges.
 WORTH = 0.3
@@ -144,8 +144,7 @@ class PlacementGraph:
 
     def check_time(self) -> None:
         """Raise if the time is up."""
-        if self.deadline.passed:
-            raise OutOfTimeError
+        self.deadline.check()
 
     def _values(self, edges: PlacedOptions) -> Ints:
         """Return the values of edges for the fields of a bound."""

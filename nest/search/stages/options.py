@@ -481,9 +481,11 @@ class BatchTerms:
             self._check_time()
             spread = strategy.spread
             if spread not in fastest:
-                fastest[spread] = self._fastest(
-                    model, strategy, blocks[strategy.devices]
-                )
+                of_size = blocks[strategy.devices]
+                ranges = [block for block in of_size if block is not None]
+                fastest[spread] = [
+                    *(fastest_blocks(model, strategy, ranges) if ranges else of_size)
+                ]
             rows = [
                 [
                     none if passes is None else amounts(passes)
@@ -505,21 +507,19 @@ class BatchTerms:
         if self.shapes.deadline is not None:
             self.shapes.deadline.check()
 
-    def _fastest(
-        self, model: CostModel, strategy: Strategy, places: Sequence[Block | None]
-    ) -> list[Block | None]:
-        """Return blocks such that no layer is faster on any other block."""
-        of_types: dict[object, list[Block]] = {}
-        fastest: list[Block | None] = []
-        for block in places:
-            if block is None:
-                fastest.append(block)
-            else:
-                types = model.problem.cluster.types_in(block.ranges())
-                of_types.setdefault(types, []).append(block)
-        for same_types in of_types.values():
-            fastest += model.groups.fastest(strategy, same_types)
-        return fastest
+
+def fastest_blocks(
+    model: CostModel, strategy: Strategy, blocks: Sequence[Block]
+) -> list[Block]:
+    """Return blocks such that no layer is faster on any other block."""
+    of_types: dict[object, list[Block]] = {}
+    for block in blocks:
+        types = model.problem.cluster.types_in(block.ranges())
+        of_types.setdefault(types, []).append(block)
+    fastest: list[Block] = []
+    for same_types in of_types.values():
+        fastest += model.groups.fastest(strategy, same_types)
+    return fastest
 
 
 def batch_terms(
@@ -914,6 +914,58 @@ class StageOptions:
             fixed_bytes=fixed[fits],
             kept_bytes=kept_bytes[fits],
         )
+
+    def joint(self, options: LooseOptions) -> LooseOptions:
+        """Return options whose wait contains their gradient sync.
+
+        ``T = Σ o + max w + max Y >= Σ o + max (w + Y)``, so the least ``Y`` of a
+        stage may count as time that all other stages wait for it.
+        """
+        wait = options.wait + self.least_sync(options)
+        return replace(options, wait=wait, sync=np.zeros_like(options.sync))
+
+    @property
+    def bounds_sync(self) -> bool:
+        """Whether :meth:`joint` finds more than the update of the weights.
+
+        It does not where the backward pass overlaps sync, or where the groups of a
+        stage do not tell what sync takes, or take long to find.
+        """
+        model = self.model
+        if "gradients" in model.runtime.overlap or model.network.dear:
+            return False
+        return model.layers.rules.by_groups
+
+    def least_sync(self, options: LooseOptions) -> Ints:
+        """Return a lower bound on ``Y`` of each option, wherever it is.
+
+        A layer of each kind takes at least what it takes on its best device range, so
+        a stage takes at least the sum.
+        """
+        used, row = np.unique(options.strategy, return_inverse=True)
+        min_sync = np.full((len(used), len(self.shapes.representatives)), INFINITE)
+        spreads: dict[object, list[int]] = {}
+        for index, strategy in enumerate(used.tolist()):
+            spread = self.terms.strategies[strategy].spread
+            spreads.setdefault(spread, []).append(index)
+        blocks: dict[int, list[Block]] = {}
+        for rows in spreads.values():
+            first = self.terms.strategies[used[rows[0]]]
+            if first.devices not in blocks:
+                blocks[first.devices] = self._different_blocks(first.devices)
+            for block in fastest_blocks(self.model, first, blocks[first.devices]):
+                sync = self._table(block, used[rows]).sync
+                min_sync[rows] = np.minimum(min_sync[rows], sync)
+        of_shape: Ints = min_sync @ self.shapes.counts.T
+        stage_sync: Ints = of_shape[row, options.shape]
+        return stage_sync
+
+    def _different_blocks(self, size: int) -> list[Block]:
+        """Return blocks, one of which has the groups and types of any other."""
+        unit, end = math.gcd(*self.sizes), self.split.devices - size + 1
+        if len(self.model.problem.cluster.types) == 1:
+            end = min(end, math.lcm(self.model.network.period, unit))
+        return [self._block(offset, size) for offset in range(0, end, unit)]
 
     # At device ranges
 

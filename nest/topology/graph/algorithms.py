@@ -232,13 +232,13 @@ def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:
     """
     n, unit = batch.size, np.array(units[0])
     same = unit[:, None] == unit
-    place = np.tril(same, -1).sum(axis=1)
+    inside = np.tril(same, -1).sum(axis=1)
     size = same.sum(axis=1)
     # The rank at a place of the unit that a rank stands for.
     at = np.zeros((n, n), np.int64)
-    at[unit, place] = np.arange(n)
+    at[unit, inside] = np.arange(n)
     relay = np.where(
-        size[:, None] >= size, at[unit[:, None], place], at[unit, place[:, None]]
+        size[:, None] >= size, at[unit[:, None], inside], at[unit, inside[:, None]]
     )
     relay[same] = np.broadcast_to(np.arange(n), (n, n))[same]
     here, there = np.indices((n, n))

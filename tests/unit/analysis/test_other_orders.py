@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import nest
 from nest.analysis import others
@@ -13,7 +14,10 @@ from nest.analysis.others import OtherOrder, other_orders
 from nest.constraints.targets import target
 from nest.errors import UnsupportedProblemError
 from nest.ir import Problem
+from nest.ir.plan import Plan, Stage, Strategy
 from nest.present.screen import orders_text
+from nest.search.passes.orders import look_at_orders
+from nest.solvers.base import Deadline
 from tests.builders import make_cost, make_levels, make_problem
 
 
@@ -88,14 +92,50 @@ def test_what_the_job_allows_is_no_other_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "search_s"), [({}, 0.1), ({"pipeline_parallel": (1,)}, 1e6)]
+    ("search_s", "look_s"), [(0.1, 2.0), (15.0, 3.0), (1000.0, 5.0)]
 )
-def test_nothing_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], search_s: float
+def test_a_look_has_a_share_of_the_time_within_limits(
+    monkeypatch: pytest.MonkeyPatch, search_s: float, look_s: float
 ) -> None:
-    """Not after a short search, nor where one stage runs everything."""
-    monkeypatch.setattr("nest.search.passes.orders.look_at_orders", None)
-    assert looked(chain(**job), search_s=search_s) == {}
+    """Of CPU seconds: other processes shorten no look."""
+    limits, cpu_s = [], [0.0]
+
+    def look(_: Problem, __: Plan, deadline: Deadline, *___: Any) -> dict[Any, int]:
+        limits.append(deadline.limit_s)
+        part = deadline.shortened(1.0)
+        assert not part.passed
+        cpu_s.append(cpu_s.pop() + 1.0)
+        assert part.passed
+        return {}
+
+    monkeypatch.undo()
+    monkeypatch.setattr("time.process_time", lambda: cpu_s[0])
+    monkeypatch.setattr("nest.search.passes.orders.look_at_orders", look)
+    assert looked(chain(), search_s=search_s) == {}
+    assert limits == [look_s]
+
+
+def test_plans_near_one_with_a_single_stage_have_more() -> None:
+    """On one device two samples take 2 · 4 · 30 ns; 140 on two stages, see above."""
+    plan = Plan(
+        replicas=1, micro_batch=1, stages=(Stage.of(tuple("abcd"), [Strategy()] * 4),)
+    )
+    problem = chain(pipeline_parallel=None)
+    orders = other_orders(problem, plan, 1e6, target("any"))
+    gains = {x.option: x.fraction for x in orders}
+    assert gains["--schedule any"] <= 140 / 240
+
+    job = replace(problem.job, schedule="any")
+    free = replace(problem, job=job)
+    steps = look_at_orders(free, plan, Deadline(None), ["1f1b"], 240)
+    assert steps == {("1f1b", 1): 3 * 60}
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(4, False), (5, True)])
+def test_orders_fit_in_the_memory(memory_bytes: int, fits: bool) -> None:
+    """1F1B keeps two samples in two layers, interleaved plans five in one layer."""
+    gains = looked(chain(global_batch=8, memory_bytes=memory_bytes), "megatron")
+    assert set(gains) == ({"--virtual-stages 2"} if fits else set())
 
 
 def test_small_gains_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

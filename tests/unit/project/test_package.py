@@ -97,7 +97,7 @@ def test_a_small_question_loads_little_and_starts_no_process(
         "print(*sys.modules)\n"
     )
     done = python("-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     assert "\nproof      optimal among " in done.stdout
     modules = done.stdout.splitlines()[-1].split()
     assert unneeded.isdisjoint(modules), sorted(unneeded.intersection(modules))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from nest.cost.model import CostModel
-from nest.search import best
-from nest.search.best import merged
+from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import PairOptions, StageShapes, batch_terms
+from nest.search.stages.splits import merged
 from nest.solvers.base import OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
@@ -66,7 +66,7 @@ def test_the_plan_does_not_depend_on_which_task_is_done_first(monkeypatch, granu
         granularity=granularity,
     )
 
-    def last_first(num_tasks, workers, run, take, done):
+    def last_first(num_tasks, workers, run, take, done, begin):
         share(
             num_tasks,
             workers,
@@ -76,7 +76,7 @@ def test_the_plan_does_not_depend_on_which_task_is_done_first(monkeypatch, granu
         )
 
     for order in (share, last_first):
-        monkeypatch.setattr(best, "share", order)
+        monkeypatch.setattr(parallel, "share", order)
         output = get_solver("dp")().solve(problem, SolveOptions())
         assert output.claimed_quanta == 60
         assert output.plan.micro_batch == 1

@@ -21,9 +21,9 @@ from nest.analysis.pareto import Curve, _checked_curve, _Traced
 from nest.cost.model import CostModel
 from nest.errors import SolverError
 from nest.ir import Plan, Problem, decode_problem, problem_hash
-from nest.search.best import work_bound
 from nest.search.frontier.staircase import Gap, Point
 from nest.search.stages.options import StageOptions
+from nest.search.stages.splits import work_bound
 from nest.solvers import challenge, registry
 from nest.solvers.base import Capabilities, Deadline, SolveOptions, SolverOutput, Status
 from nest.solvers.challenge import challengers
@@ -165,7 +165,7 @@ def test_a_plan_below_the_bound_of_its_split_is_an_error(
             bound, least_total = work_bound(options)
             return bound + 1, least_total
 
-        monkeypatch.setattr("nest.search.best.work_bound", too_large)
+        monkeypatch.setattr("nest.search.stages.splits.work_bound", too_large)
     else:
 
         def too_much(instance: Instance, case: StageFamilyCase) -> int | None:

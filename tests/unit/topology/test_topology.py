@@ -502,7 +502,7 @@ def test_bounds_and_algorithms_refuse_a_kind_that_does_not_exist():
 
 @pytest.mark.parametrize("offset", range(5))
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (2, 2), (4, 1), (4, 2), (8, 1)])
-@pytest.mark.parametrize(("replicas", "joined"), [(1, False), (3, True)])
+@pytest.mark.parametrize(("replicas", "joined"), [(1, False), (3, False), (3, True)])
 def test_groups_of_a_tree_have_the_shapes_of_all_of_them(
     offset, size, stride, replicas, joined
 ):

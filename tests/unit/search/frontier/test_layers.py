@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nest.ir import Problem
-from nest.search import best
-from nest.search.frontier import layers as layer_frontier
+from nest.search.frontier import levels as memory_levels
+from nest.search.stages import splits
 from tests.builders import make_cost, make_problem
 from tests.frontiers import enumerated, merged, pairs
 
@@ -46,9 +46,9 @@ def test_memory_that_no_plan_uses_is_one_level(monkeypatch):
 
     def bound_paths(item, cap_bytes, *args):
         levels.append(cap_bytes)
-        return best.bound_paths(item, cap_bytes, *args)
+        return splits.bound_paths(item, cap_bytes, *args)
 
-    monkeypatch.setattr(layer_frontier, "bound_paths", bound_paths)
+    monkeypatch.setattr(memory_levels, "bound_paths", bound_paths)
     found = []
     for memory_bytes in (1000, 2**40):
         levels.clear()

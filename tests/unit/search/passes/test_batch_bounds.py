@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from nest.cost.model import Block, CostModel
 from nest.cost.schedules import Times
+from nest.cost.space import PLAIN, BatchSplit
+from nest.ir.problem import Problem
 from nest.search.linear_program import LinearProgram
 from nest.search.passes.batch_bounds import (
     PRECISION,
     BatchBound,
     LayerChoices,
     RisingBound,
+    free_sync,
+    layer_choices,
     least_bound,
     least_devices,
+    least_sync,
+    queue_parts,
     whole_parts,
 )
 from nest.search.passes.list_orders import OrderScope, OrderSearch
 from nest.search.passes.order_bounds import order_bound
+from nest.search.stages.closed_sets import closed_sets
+from nest.search.stages.options import BatchTerms, StageShapes, batch_terms
+from tests.builders import make_cost, make_levels, make_problem
 from tests.rows import named_rows
 
 # Linear programs
@@ -393,3 +404,113 @@ def test_no_order_is_ruled_out(start: int) -> None:
         bound, end = drawn(seed)
         assert not bound.rules_out(end), seed
         assert not bound.rules_out(end + end // 7 + 1), seed
+
+
+# Blocks that wait one by one, and syncs
+
+
+def test_a_room_has_as_many_parts_as_fit_behind_its_wait() -> None:
+    """Layers of 0.25, 0.3 and 0.5 in parts of 0.25; 0.1 more wait at every place."""
+    counted, whole = queue_parts(
+        np.array([0.25, 0.3, 0.5, 0.2]), 0.25, np.array([1.0, 0.9, 0.5, 0.2, -0.1])
+    )
+    assert counted.tolist() == [1.0, 1.0, 2.0, 0.0]
+    assert whole.tolist() == [4.0, 3.0, 2.0, 0.0, 0.0]
+
+
+def test_blocks_wait_for_the_shortest_layers_on_blocks_as_wide() -> None:
+    """Layers of 3, 3 and 7 on one device, of 2 on two; forward, around, behind."""
+    bound = BatchBound(
+        choices(
+            {"forward": 3.0, "inputs": 1.0},
+            {"forward": 7.0, "inputs": 9.0, "kind": 1},
+            {"forward": 2.0, "inputs": 5.0, "devices": 2.0},
+            count=4,
+        ),
+        np.array([2, 1]),
+        4,
+        4,
+    )
+    expected = [
+        [[0, 3, 6, 13], [0, 2, 4, 11]],
+        [[0, 4, 8, 24], [0, 4, 8, 24]],
+        [[0, 1, 2, 11], [0, 1, 2, 11]],
+    ]
+    for waits, sums in zip(bound.queued, expected, strict=True):
+        for found, times in zip(waits, sums, strict=True):
+            assert found.tolist() == pytest.approx(times)
+            assert (found <= times).all()
+
+
+def batches_of(problem: Problem) -> Iterator[tuple[BatchTerms, BatchSplit]]:
+    sets = closed_sets(problem.graph)
+    for split, terms in batch_terms(StageShapes(CostModel(problem), sets), PLAIN):
+        if terms.strategies:
+            yield terms, split
+
+
+def synced(**fields: Any) -> Problem:
+    """Build two layers on nodes of three devices, so that places differ."""
+    costs = {"a": make_cost(10, 20, weight_bytes=4e6), "b": make_cost(10, 20)}
+    return make_problem(
+        costs,
+        **{
+            "devices": 6,
+            "global_batch": 8,
+            "micro_batches": (1, 2, 4),
+            "topology": make_levels((3, 10.0, 1e11), (2, 1000.0, 1e10)),
+            **fields,
+        },
+    )
+
+
+def test_the_least_sync_is_that_of_the_best_place() -> None:
+    """Of every strategy; it is above what the layer takes without communication."""
+    longer = differing = 0
+    for terms, split in batches_of(synced()):
+        found = least_sync(terms, split, terms.strategies)
+        assert found is not None
+        for strategy, row in zip(terms.strategies, found.tolist(), strict=True):
+            unit = math.gcd(*terms.devices.tolist())
+            places = range(0, split.devices - strategy.devices + 1, unit)
+            every = [
+                terms.terms(
+                    strategy,
+                    Block(split.replicas, split.devices, offset, strategy.devices),
+                )
+                for offset in places
+            ]
+            for kind, sync in enumerate(row):
+                syncs = [x.sync for placed in every if (x := placed[kind]) is not None]
+                assert not syncs or sync == min(syncs)
+                differing += len({*syncs}) > 1
+        longer += int((found > free_sync(terms, terms.strategies)).sum())
+    assert longer
+    assert differing
+
+
+def test_a_second_program_is_asked_where_the_first_does_not_rule_out() -> None:
+    """Four layers on two devices: 8,000 without syncs, 12,000 with them."""
+    made: list[BatchBound] = []
+
+    def closer() -> BatchBound:
+        made.append(
+            BatchBound(choices({"weights": 1500.0}, count=4), np.array([4]), 2, 4)
+        )
+        return made[0]
+
+    plain = BatchBound(choices({"weights": 1000.0}, count=4), np.array([4]), 2, 4)
+    bound = RisingBound(plain, 10, closer)
+    assert bound.rules_out(7_000, lambda: False)
+    assert not made
+    assert bound.rules_out(11_000, lambda: False)
+    assert len(made) == 1
+    assert not bound.rules_out(12_500, lambda: False)
+    assert len(made) == 1
+    assert bound.bound == 11_001
+
+
+def test_strategies_wider_than_a_replica_are_in_no_plan() -> None:
+    for terms, split in batches_of(synced()):
+        table = layer_choices(terms, split, terms.strategies, 0)
+        assert table.devices.max(initial=0.0) <= split.devices

@@ -69,7 +69,7 @@ def test_each_name_has_a_problem_of_its_own(
     expected: dict[str, tuple[int, ...]],
 ) -> None:
     problem = chain(schedule=schedule, virtual_stages=virtual, recompute=recompute)
-    named = dict(orders._named(problem))
+    named = dict(orders.named_problems(problem))
     assert {name: one.job.virtual_stages for name, one in named.items()} == expected
     for name, one in named.items():
         assert one.job.schedule == name

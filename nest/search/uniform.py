@@ -9,14 +9,13 @@ cases have none there. Where no bound is below the best plan known, it is proven
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from nest.cost.model import CostModel
-from nest.cost.space import BatchSplit, Family, families, leading_runtimes
-from nest.search.best import BestSearch, OpenSplit, as_triples, work_bound
+from nest.cost.space import BatchSplit, Family, families
+from nest.search.best import BestSearch, as_triples
 from nest.search.stages.options import (
     INFINITE,
     BatchTerms,
@@ -25,9 +24,10 @@ from nest.search.stages.options import (
     StageShapes,
     batch_terms,
 )
+from nest.search.stages.splits import OpenSplit, work_bound
 from nest.search.stages.uniform_bounds import bound_families
 from nest.search.task import SearchTask
-from nest.solvers.base import Limit, OutOfTimeError, Progress, SolverOutput
+from nest.solvers.base import EnoughError, Progress, SolverOutput
 
 #: Plans are looked for first that are above their bound by such a part.
 NEAR = 16
@@ -68,43 +68,44 @@ class BatchCase:
         return self.family._replace(stage_counts=tuple(counts.tolist()))
 
 
-def cases(model: CostModel, shapes: StageShapes) -> Iterator[BatchCase]:
-    """Yield every case that may have a plan, under every runtime.
-
-    May be slow: the caller checks the time in between.
-    """
-    for runtime in leading_runtimes(model.problem):
-        for split, terms in batch_terms(shapes, runtime):
-            every = families(model.problem, split, terms.strategies, runtime)
-            for family, bounds in bound_families(terms, split, every):
-                yield BatchCase(terms, split, family, bounds)
-
-
 class UniformSearch(BestSearch):
     """The best plan of a problem whose stages share one strategy."""
 
-    def run(self) -> SolverOutput:
-        """Search every case whose bound is below the best plan."""
+    unit: ClassVar[str] = "cases"
+
+    def __init__(self, task: SearchTask) -> None:
+        super().__init__(task)
         self._heap: list[tuple[int, int, BatchCase]] = []
-        try:
-            shapes = StageShapes(self.model, self.sets, self.deadline)
-            for index, case in enumerate(cases(self.model, shapes)):
-                self._check_time()
-                heapq.heappush(self._heap, (case.bound, index, case))
-        except OutOfTimeError:
-            return self._output(0, Limit.TIME, "while bounding cases")
-        try:
-            while self._heap and self._heap[0][0] < self._enough():
-                bound, index, case = self._heap[0]
-                self._check_time()
-                self.report(Progress(lower_bound_quanta=bound))
-                self._settle_case(index, case)
-        except OutOfTimeError:
-            detail = f"{len(self._heap)} cases with one strategy not settled"
-            return self._output(self._proven(), Limit.TIME, detail)
-        if self._heap and self._heap[0][0] < self.best:
-            return self._output(self._proven())
-        return self._output(self.best)
+
+    def _open(self) -> list[OpenSplit]:
+        """Bound all cases; each becomes a split when it is searched."""
+        shapes = StageShapes(self.model, self.sets, self.deadline)
+        problem = self.model.problem
+        for runtime in self.runtimes:
+            for split, terms in batch_terms(shapes, runtime):
+                every = families(problem, split, terms.strategies, runtime)
+                for family, bounds in bound_families(terms, split, every):
+                    self.deadline.check()
+                    case = BatchCase(terms, split, family, bounds)
+                    heapq.heappush(self._heap, (case.bound, len(self._heap), case))
+        return []
+
+    def _find_plans(self, splits: list[OpenSplit]) -> list[OpenSplit]:
+        """Leave it to the proof, which searches the best cases first."""
+        return splits
+
+    def _prove(self, splits: list[OpenSplit]) -> None:
+        """Search the case of least bound until none is below the best plan."""
+        while self._heap and self._heap[0][0] < self._enough():
+            bound, index, case = self._heap[0]
+            self.deadline.check()
+            self.report(Progress(lower_bound_quanta=bound))
+            self._settle_case(index, case)
+        if self._proven() < self.best:
+            raise EnoughError
+
+    def _remaining(self) -> str:
+        return f"{len(self._heap)} cases with one strategy not settled"
 
     def _split_bounds(self) -> tuple[tuple[int, int, int], ...]:
         """Return what no plan of each batch split takes less than."""
@@ -120,7 +121,6 @@ class UniformSearch(BestSearch):
     def _settle_case(self, index: int, case: BatchCase) -> None:
         """Search the plans of the first case that are close to its bound."""
         limit = min(case.limit(), self._enough())
-        self._limit = limit
         options = StageOptions(case.terms, case.split, case.below(limit))
         bound, min_total = work_bound(options)
         step_quanta = int(INFINITE)

@@ -10,8 +10,8 @@ from nest.cost.space import Family, batch_splits
 from nest.ir import Activations, Problem
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import INFINITE, BatchTerms, StageShapes
-from nest.search.stages.uniform import BatchCase
 from nest.search.stages.uniform_bounds import bound_families, stage_bounds
+from nest.search.uniform import BatchCase
 from nest.solvers.base import SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests.builders import make_cost, make_levels, make_problem, with_cluster
