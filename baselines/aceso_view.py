@@ -99,8 +99,7 @@ class Load(NamedTuple):
     #: Quanta of a micro-batch: both passes without, and what is computed again.
     passes: int
     recomputed: int
-    #: Quanta of receiving activations and gradients: inside a node, and from another
-    #: one.
+    #: Quanta of receiving activations and gradients: in a node, and from another.
     front: tuple[int, int]
     back: tuple[int, int]
     #: Per device.

@@ -82,8 +82,7 @@ class Candidate(NamedTuple):
     #: changes of layout inside the stage; without gradient sync, and without what
     #: passes between stages.
     time: int
-    #: ``max_n_succ``: how many stages there may be behind it, -1 if it has no room at
-    #: all.
+    #: ``max_n_succ``: how many stages may be behind it, -1 if it has no room at all.
     behind: int
     #: Of its clusters.
     strategies: tuple[Strategy, ...]

@@ -201,8 +201,7 @@ class Search:
     by_replicas: bool = False
     #: The least value of a plan of another search, by the planner's own objective.
     least_ns: float = math.inf
-    #: The best plan so far, and its value by the planner's own objective in ns where it
-    #: has one.
+    #: The best plan so far, and its value in ns by the planner's own objective, if any.
     plan: Plan | None = None
     own_ns: float | None = None
     #: Whether the time limit ended the search, and what the answer says of it.

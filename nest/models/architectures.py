@@ -42,8 +42,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
     #: Its parts; a tower that reads another comes after it.
     towers: tuple[Tower, ...]
     head: Head
-    #: Longest sequence in training, in tokens, of the towers that have no length of
-    #: their own.
+    #: Longest training sequence, in tokens, of towers without a length of their own.
     max_sequence: int
     #: Number of weights as the source prints it, ``0`` where unknown, and the value of
     #: its last printed digit (1 where it prints all).

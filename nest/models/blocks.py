@@ -27,8 +27,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     head_size: int
     #: Width of a value head; ``0`` means ``head_size``.
     value_size: int = 0
-    #: Width of what queries, keys and values are made of; ``0`` means that of the
-    #: residual stream.
+    #: Width of the input of queries, keys and values; ``0``: as the residual stream.
     inputs: int = 0
     #: Whether a token sees only those before it.
     causal: bool = True
@@ -36,8 +35,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     window: int = 0
     #: Whether queries and keys are rotated by position (no weights).
     rotary: bool = False
-    #: Whether the query, key and value projections, and the output projection, have
-    #: biases.
+    #: Whether projections of queries, keys and values, and the output's, have biases.
     biases: bool = False
     output_bias: bool = False
     #: Whether every query and key head is normalized.
@@ -149,8 +147,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     #: Further experts that return their input. The router has a row for each, and
     #: transformers a gate and an inner matrix, which nothing uses.
     zero_experts: int = 0
-    #: Groups that the routed experts are in, and of how many of them the experts of a
-    #: token are.
+    #: Groups of routed experts, and of how many of them the experts of a token are.
     groups: int = 1
     token_groups: int = 1
     #: Inner width of the shared experts together, which all tokens visit.
@@ -165,8 +162,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
     inner_norm: bool = False
     #: Learned numbers of the activation function.
     activation_weights: int = 0
-    #: Width that routed experts work at, between two projections; ``0`` means that of
-    #: the residual stream.
+    #: Width of routed experts between two projections; ``0``: as the residual stream.
     latent: int = 0
 
 
@@ -186,8 +182,7 @@ class Block(Struct, frozen=True, kw_only=True):
     mlp: Mlp
     mixer: Mixer | None = None
     cross_attention: Attention | None = None
-    #: Normalizations of the residual stream (two; four where outputs are normalized
-    #: too).
+    #: Norms of the residual stream (two; four where outputs are normalized too).
     norms: int = 2
     #: LayerNorm (two vectors) instead of RMSNorm (one).
     layer_norm: bool = False
@@ -239,8 +234,7 @@ class Tower(Struct, frozen=True, kw_only=True):
 
     #: Prefix of its graph nodes; empty for the only tower of a model.
     name: str = ""
-    #: Its blocks, first to last, all of one width, and how often they follow each
-    #: other.
+    #: Its blocks of one width, first to last, and how often they follow each other.
     runs: tuple[RepeatedBlock, ...]
     repeat: int = 1
     #: Rows of the token embedding; ``0`` if the input is not tokens.
@@ -335,16 +329,14 @@ class Head(Struct, frozen=True, kw_only=True):
     #: nothing uses (BERT of transformers, not tied).
     bias: bool = False
     spare_bias: bool = False
-    #: Whether a square linear layer, an activation function and a norm come first
-    #: (BERT).
+    #: Whether a square linear layer, an activation function and a norm lead (BERT).
     transform: bool = False
     #: Width that this layer leads to, if another; the output layer is as wide.
     transform_size: int = 0
     #: Whether the layer has a bias, and the vectors of weights of the norm.
     transform_bias: bool = True
     transform_vectors: Literal[0, 1, 2] = 2
-    #: Whether only one vector per sample enters it (classifier, CLIP) instead of every
-    #: token.
+    #: Whether one vector per sample enters it (classifier, CLIP), not every token.
     pooled: bool = False
     #: As of :class:`Tower`.
     row_multiple: int = 128

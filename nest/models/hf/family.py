@@ -38,8 +38,7 @@ _VECTORS: dict[str, Literal[0, 1, 2]] = {"unbiased": 1, "bare": 0}
 class Experts(Struct, frozen=True, kw_only=True):
     """What the fields of routed experts are called."""
 
-    #: Names of fields: how many experts there are, how many a token visits, how wide
-    #: one is.
+    #: Names of fields: number of experts, how many a token visits, width of one.
     count: tuple[str, ...] = ("num_experts", "num_local_experts")
     visits: tuple[str, ...] = ("num_experts_per_tok",)
     width: tuple[str, ...] = ("moe_intermediate_size",)
@@ -82,8 +81,7 @@ class Family(Struct, frozen=True, kw_only=True):
     longest: int = 2048
     kv_default: int | None = None
     head_size: int | None = None
-    #: Width of the MLP by default, as a multiple of the residual stream's; ``0``: it
-    #: must be stated.
+    #: Default width of the MLP in widths of the stream; ``0``: it must be stated.
     mlp_factor: int = 0
     #: Whether the width of a head may be stated.
     head_dim: bool = True
@@ -91,8 +89,7 @@ class Family(Struct, frozen=True, kw_only=True):
     floors: bool = False
     #: Whether the MLP has a gate.
     gated: bool = True
-    #: RMSNorm, LayerNorm, LayerNorm without bias, or one without weights; how many a
-    #: block has.
+    #: RMSNorm, LayerNorm, one without bias, or without weights; how many a block has.
     norm: Literal["rms", "layer", "unbiased", "bare"] = "rms"
     norms: int = 2
     #: Whether the output of the last block is normalized.
@@ -137,8 +134,7 @@ class Family(Struct, frozen=True, kw_only=True):
     mixer: str | None = None
     #: ``None`` if the MLP is dense.
     experts: Experts | None = None
-    #: Rows of the table of learned positions beyond the longest sequence; ``None``
-    #: without a table.
+    #: Rows of learned positions beyond the longest sequence; ``None`` without a table.
     more_positions: int | None = None
     #: As in :mod:`nest.models.blocks`.
     embedding_norm: bool = False

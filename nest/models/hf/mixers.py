@@ -78,8 +78,7 @@ class StateSpace(NamedTuple):
     #: Tokens of the convolution, and of a chunk of the scan.
     kernel: int
     chunk: int
-    #: Whether the layers before the scan, the convolution and the layer after it have
-    #: biases.
+    #: Whether layers before the scan, the convolution and the layer after have biases.
     biases: bool = False
     convolution_bias: bool = True
     output_bias: bool = False

@@ -101,8 +101,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     #: Whether softmax and gradient of the loss are one kernel each instead of one for
     #: every step, as in Megatron-LM up to 2023.
     fused_loss: bool = True
-    #: Per logit: what is kept until the backward pass, and what else its loss takes
-    #: while it runs.
+    #: Per logit: what is kept for the backward pass, and what else its loss takes.
     logit_bytes: int = FP32
     loss_bytes: int = BF16
     #: Whether costs say what gradients of weights take.
@@ -187,13 +186,11 @@ class Operator(NamedTuple):
     low_precision: bool = False
     #: Whether fp8 needs casts apart from it.
     casts: bool = True
-    #: Whether it is a product with weights: then half of its backward pass yields their
-    #: gradients.
+    #: Whether it is a product with weights: half of its backward pass is for these.
     has_weights: bool = False
     #: Products that share the rows, of one expert each.
     groups: int = 1
-    #: Blocks of queries, over all heads and samples, that a fused attention kernel
-    #: computes apart.
+    #: Blocks of queries, of all heads and samples, that a fused kernel computes apart.
     blocks: float = 0.0
     #: Values of a head in such a kernel, the mean of keys and values.
     head_size: float = 0.0
@@ -209,8 +206,7 @@ class Operator(NamedTuple):
     #: first factor first; ``None`` for the one before it. Of several of a name the last
     #: one before it counts.
     after: tuple[str, ...] | None = None
-    #: Name of an operator listed before it that has the same inputs, which stands for
-    #: ``after``.
+    #: Name of an operator before it with the same inputs; it stands for ``after``.
     same_inputs_as: str = ""
 
 
@@ -224,8 +220,7 @@ class Node(Struct, frozen=True, kw_only=True):
     #: Number of dense weights and of expert weights.
     weights: int = 0
     expert_weights: int = 0
-    #: Activation bytes kept per micro-batch, by recompute choice (parts of a layer have
-    #: no ``full``).
+    #: Activation bytes kept per micro-batch, by recompute choice (parts: no ``full``).
     kept_bytes: dict[Recompute, int]
     #: Names of the operators that ``selective`` computes again.
     repeated: tuple[str, ...] = ()
