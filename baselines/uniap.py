@@ -411,12 +411,9 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
 def optimize(
     program: Program, cutoff: int | None, search: Search, effort: int
 ) -> tuple[Solution | None, bool]:
-    """Solve one program.
+    """Return the best solution of a program, and whether there is proof of that.
 
-    A solution has to be below ``cutoff``; ``effort`` is how much deterministic time
-    there is.
-
-    The best solution is returned, and whether there is proof of that.
+    It has to be below ``cutoff``; ``effort`` is how much deterministic time there is.
     """
     from ortools.sat.python import cp_model
 
