@@ -162,13 +162,7 @@ class _Study:
         self.objective = self._objective(self.models)
 
     def answers(self, extra: ExtraAnalyses) -> Answers:
-        """Return what is asked for; when it is stopped, raise what is known.
-
-        Raises
-        ------
-        Interrupted
-            On Ctrl-C.
-        """
+        """Return what is asked for; on Ctrl-C, raise ``Interrupted`` with it."""
         base = self._found(self._add(self.spec.objective.base))
         answers = Answers(self.spec, base, (), (), (), (), (), 0, 0)
         store = self.oracle.store
@@ -217,10 +211,7 @@ class _Study:
     def _best(self, models: tuple[int, ...], num_left: int) -> Best:
         """Find the best point in the share of one of the questions left.
 
-        Raises
-        ------
-        Interrupted
-            On Ctrl-C, with the best point that is known by then.
+        On Ctrl-C ``Interrupted`` has the best point that is known by then.
         """
         names = tuple(self.spec.models[model] for model in models)
         left_s = self.deadline.remaining_s

@@ -95,7 +95,10 @@ class PointOracle:
             task = self._task(question)
             solved_before = self.store.solved.get(task.key)
             question_of[task.key] = question
-            if solved_before is not None and _settles(solved_before, question):
+            if solved_before is not None and (
+                solved_before.exact
+                or solved_before.lower_quanta > question.target_quanta
+            ):
                 yield _answer(question, solved_before)
             else:
                 tasks.append(task)
@@ -224,10 +227,6 @@ class PointOracle:
         """Return the table of bounds on schedules."""
         workload = self.workload(point, model)
         return workload.entries(workload.least(self.architectures[point]))
-
-
-def _settles(solved: Solved, question: Question) -> bool:
-    return solved.exact or solved.lower_quanta > question.target_quanta
 
 
 def _answer(question: Question, solved: Solved) -> PlacementBound:

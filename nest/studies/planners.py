@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nest.constraints.pins import restrict
-from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
@@ -64,8 +63,9 @@ def compare(
     over_gb = over_bytes / GB
     if step is None or plan is None:
         return (belief, over_gb, None, None, None, note)
-    pinned = with_outer_choice(problem, plan)
-    inside = step_quanta(problem, prove(pinned, TIME_LIMIT_S))
+    # What planners loop over, with a search inside.
+    pins = {"r": (plan.replicas,), "b": (plan.micro_batch,), "pp": (plan.num_blocks,)}
+    inside = step_quanta(problem, prove(restrict(problem, pins), TIME_LIMIT_S))
     return (
         belief,
         over_gb,
@@ -74,16 +74,6 @@ def compare(
         None if inside is None else step / inside,
         note,
     )
-
-
-def with_outer_choice(problem: Problem, plan: Plan) -> Problem:
-    """Return a problem that allows only the outer choice of a plan.
-
-    That is replicas, micro-batch and the number of stages: what planners
-    loop over, with a search inside.
-    """
-    pins = {"r": (plan.replicas,), "b": (plan.micro_batch,), "pp": (plan.num_blocks,)}
-    return restrict(problem, pins)
 
 
 def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:
