@@ -180,15 +180,10 @@ class PointOracle:
         points, model, target = group
         members = [self.architectures[point] for point in points]
         times = [self._entries(point, model) for point in points]
+        rates = {rate: max(getattr(x, rate) for x in members) for rate in RATES}
         return Task(
             setting=self.setting(points[0], model),
-            architecture=msgspec.structs.replace(
-                members[0],
-                **{
-                    rate: max(getattr(member, rate) for member in members)
-                    for rate in RATES
-                },
-            ),
+            architecture=msgspec.structs.replace(members[0], **rates),
             entries=tuple(map(min, zip(*times, strict=True))),
             splits=self._left(points, model, target),
             target_quanta=target,

@@ -338,13 +338,8 @@ def _values(where: str, key: str, values: object) -> tuple[int, ...]:
         raise InvalidProblemError(
             f"{where}: expected at least one value, got none; list some"
         )
-    return _distinct(
-        where,
-        tuple(
-            _value(f"{where}[{index}]", key, value)
-            for index, value in enumerate(values)
-        ),
-    )
+    located = ((f"{where}[{index}]", value) for index, value in enumerate(values))
+    return _distinct(where, tuple(_value(name, key, value) for name, value in located))
 
 
 def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -246,23 +246,18 @@ def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for key, by_factor in groups.items():
         base = 1.0 if 1.0 in by_factor else min(by_factor)
         first = by_factor[base].step_quanta
-        grid.append(
+        bandwidths = [
             {
-                **dict(key),
-                "base": base,
-                "bandwidths": [
-                    {
-                        "factor": factor,
-                        "status": row.word,
-                        "step_time_ns": row.step_time_ns,
-                        "speed_up": first / row.step_quanta
-                        if first and row.step_quanta
-                        else None,
-                    }
-                    for factor, row in sorted(by_factor.items())
-                ],
+                "factor": factor,
+                "status": row.word,
+                "step_time_ns": row.step_time_ns,
+                "speed_up": first / row.step_quanta
+                if first and row.step_quanta
+                else None,
             }
-        )
+            for factor, row in sorted(by_factor.items())
+        ]
+        grid.append({**dict(key), "base": base, "bandwidths": bandwidths})
     return grid
 
 
@@ -342,22 +337,16 @@ def _gaps(
     first = 0.01
     ratio = max(run.time_limit_s / first, 1.0)
     moments = [first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)]
-    gaps = {}
-    for solver, rows in by_solver.items():
-        cells = _measured(run, rows, facts)
-        if cells:
-            gaps[solver] = [
-                [
-                    moment,
-                    math.fsum(
-                        statistics.primal_gap(_at(row, moment), best)
-                        for row, best in cells
-                    )
-                    / len(cells),
-                ]
-                for moment in moments
-            ]
-    return gaps
+
+    def mean_gap(cells: Sequence[tuple[Row, int]], moment: float) -> float:
+        gaps = (statistics.primal_gap(_at(row, moment), best) for row, best in cells)
+        return math.fsum(gaps) / len(cells)
+
+    return {
+        solver: [[moment, mean_gap(cells, moment)] for moment in moments]
+        for solver, rows in by_solver.items()
+        if (cells := _measured(run, rows, facts))
+    }
 
 
 def _at(row: Row, moment: float) -> int | None:

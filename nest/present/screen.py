@@ -223,9 +223,9 @@ def _exact_rows(
             f"{scale(verdict.step_time_ns)} by the cost model",
             f"50 %: {scale.interval(intervals.step_50_ns)}",
         ]
-        most = format_sizes(*intervals.memory_90_bytes, 1)
+        nine_of_ten = format_sizes(*intervals.memory_90_bytes, 1)
         half = format_sizes(*intervals.memory_50_bytes, 1)
-        rows.append(("fits", f"memory 90 %: {most}; 50 %: {half}"))
+        rows.append(("fits", f"memory 90 %: {nine_of_ten}; 50 %: {half}"))
     if verdict.simulated_step_time_ns is not None:
         steps.append(f"simulated {scale(verdict.simulated_step_time_ns)}")
     samples = verdict.throughput_samples_per_s

@@ -194,15 +194,9 @@ def _recorded(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
         greedy_same += same
         exact_same += proven
         above += bool(times.loss)
-        rows.append(
-            (
-                *(file, int(devices), int(micro_batches), memory / GIB),
-                piper,
-                "yes" if same else "no",
-                "yes" if proven else "no",
-                times.loss,
-            )
-        )
+        sizes = file, int(devices), int(micro_batches), memory / GIB
+        texts = ("yes" if repeated else "no" for repeated in (same, proven))
+        rows.append((*sizes, piper, *texts, times.loss))
     return TEXTS.table("recorded", rows), [
         f"On {len(rows)} recorded settings Piper's figure is repeated "
         f"{greedy_same} times and the recorded optimum {exact_same} times; "

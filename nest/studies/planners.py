@@ -10,7 +10,7 @@ from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.studies.blindness import INSTANCES
-from nest.studies.solving import geometric_mean, prove, step_quanta, usable
+from nest.studies.solving import geometric_mean, prove, ratio, step_quanta, usable
 from nest.studies.study import Findings, Plot, Series, Study, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.units import GB
@@ -66,14 +66,8 @@ def compare(
     # What planners loop over, with a search inside.
     pins = {"r": (plan.replicas,), "b": (plan.micro_batch,), "pp": (plan.num_blocks,)}
     inside = step_quanta(problem, prove(restrict(problem, pins), TIME_LIMIT_S))
-    return (
-        belief,
-        over_gb,
-        step / best,
-        None if inside is None else inside / best,
-        None if inside is None else step / inside,
-        note,
-    )
+    ratios = step / best, ratio(inside, best), ratio(step, inside)
+    return (belief, over_gb, *ratios, note)
 
 
 def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:

@@ -489,20 +489,13 @@ def memory(document: Document) -> Spec:
     components = [title for title in MEMORY_PARTS.values() if title in used]
     y, height = names("stage", order), _rows(len(order))
     tick = mark("tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"])
-    return chart(
-        values,
-        height=height,
-        layer=[
-            layer(
-                mark("bar"),
-                x=number_axis("size", "GiB per device", stack="zero"),
-                y=y,
-                color=colors("part", components),
-                order=quantity("order"),
-            ),
-            layer(tick, values=limits, x=quantity("limit"), y=y),
-        ],
-    )
+    x = number_axis("size", "GiB per device", stack="zero")
+    color = colors("part", components)
+    layers = [
+        layer(mark("bar"), x=x, y=y, color=color, order=quantity("order")),
+        layer(tick, values=limits, x=quantity("limit"), y=y),
+    ]
+    return chart(values, height=height, layer=layers)
 
 
 def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
@@ -528,17 +521,12 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
     inside = mark("text", align="right", dx=-5, color="#fff")
     beyond = mark("text", align="left", dx=5)
     text = text_of("text")
-    return chart(
-        values,
-        height=_rows(len(shown)),
-        layer=[
-            layer(mark("bar", color=COLORS[0]), x=x, y=y),
-            *(
-                layer(look, values=some_values, tip=False, x=x, y=y, text=text)
-                for look, some_values in ((inside, long), (beyond, short))
-            ),
-        ],
-    )
+    layers = [
+        layer(mark("bar", color=COLORS[0]), x=x, y=y),
+        layer(inside, values=long, tip=False, x=x, y=y, text=text),
+        layer(beyond, values=short, tip=False, x=x, y=y, text=text),
+    ]
+    return chart(values, height=_rows(len(shown)), layer=layers)
 
 
 def _share(fraction: float) -> str:
@@ -650,25 +638,15 @@ def scatter(runs: Sequence[Document]) -> Spec:
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
     diagonal: dict[str, Any] = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
-    return chart(
-        values,
-        height=520,
-        layer=[
-            layer(
-                mark("line", color=TEXT, strokeWidth=1),
-                values=[{"at": end} for end in ends],
-                tip=False,
-                **diagonal,
-            ),
-            layer(
-                mark("point", filled=True, opacity=0.8, size=50),
-                x=x,
-                y=y,
-                color=_marked(colors("family", families)),
-                shape=_marked(shapes("family", families)),
-            ),
-        ],
-    )
+    line, points = mark("line", color=TEXT, strokeWidth=1), [{"at": x} for x in ends]
+    dot = mark("point", filled=True, opacity=0.8, size=50)
+    color = _marked(colors("family", families))
+    shape = _marked(shapes("family", families))
+    layers = [
+        layer(line, values=points, tip=False, **diagonal),
+        layer(dot, x=x, y=y, color=color, shape=shape),
+    ]
+    return chart(values, height=520, layer=layers)
 
 
 def levels(network: Document) -> Spec:
