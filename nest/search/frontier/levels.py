@@ -169,11 +169,9 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     def _incumbent(self, memory_bytes: int) -> int:
         return self.staircase.least_time(memory_bytes)
 
-    def _offer(self, split: OpenSplit, plan: Plan) -> Point:
-        """Add the point of a plan."""
-        point = make_point(self.model, plan)
-        self._publish(point)
-        return point
+    def _offer(self, split: OpenSplit, plan: Plan) -> None:
+        """Add the point of a plan, if it fits."""
+        self._publish(make_point(self.model, plan))
 
     # The first plans
 
@@ -181,8 +179,8 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         """Find a close lower bound on the memory of any plan.
 
         Sets :attr:`least_bytes`, which is at most a fraction ``1 / NEAR``
-        below the least memory of any plan. Returns whether there is a plan.
-        Paths suffice, because a path within the budget is a plan.
+        below the least memory of any path. Returns whether there is a path.
+        Paths suffice, because every plan is one and holds no less.
         """
         shared = self.deadline, self.say, self._offer
         search = LeastMemory(self.capacity, splits, *shared)
