@@ -21,7 +21,7 @@ found which plan first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, cast
@@ -32,7 +32,7 @@ from nest.errors import SolverError
 from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
-from nest.search.stages.labels import improvements
+from nest.search.stages.labels import Pipeline, improvements
 from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
@@ -310,12 +310,18 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         graph = self._placement_graph(item, goal)
         if graph is None:
             return step_quanta, plan
-        for pipeline in improvements(graph, lambda: IncumbentCurve.below(goal())):
+        for pipeline in self._pipelines(graph, goal):
             candidate = make_plan(item.options, pipeline.stages)
             candidate_quanta = self._offer(item, candidate)
             if candidate_quanta < step_quanta:
                 plan, step_quanta = candidate, candidate_quanta
         return step_quanta, plan
+
+    def _pipelines(
+        self, graph: PlacementGraph, goal: Callable[[], int]
+    ) -> Iterator[Pipeline]:
+        """Yield pipelines of a split; at the end, none below the goal is left."""
+        return improvements(graph, lambda: IncumbentCurve.below(goal()))
 
     def _placement_graph(
         self, item: OpenSplit, goal: Callable[[], int]
