@@ -41,8 +41,7 @@ from nest.search.frontier.staircase import (
 )
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.closed_sets import ClosedSets
-from nest.search.stages.labels import LabelSearch
-from nest.search.stages.neighbor_sizes import split_by_neighbor_size
+from nest.search.stages.labels import improvements
 from nest.search.stages.options import INFINITE, PairOptions
 from nest.search.stages.splits import (
     OpenSplit,
@@ -62,7 +61,7 @@ NUM_PARTS = 4
 
 #: The label search starts when the collected levels have this many options.
 #: Small batches need little memory, and each batch bounds the next one.
-BATCH = 200_000
+BATCH = 50_000
 
 #: A level with more options is cut, and its intervals are bounded again.
 ENOUGH = 16_000
@@ -294,11 +293,13 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     ) -> list[tuple[int, int]]:
         """Search collected levels; return levels that need another search."""
         graph = self._placed(split, batch)
-        if (graph.bounds() < INFINITE).any():
-            graph = split_by_neighbor_size(graph)
-            if (graph.bounds() < INFINITE).any():
-                for pipeline in LabelSearch(graph).pipelines(None):
-                    self._offer(split, make_plan(split.options, pipeline.stages))
+        floors = graph.target.floors
+
+        def target() -> IncumbentCurve:
+            return IncumbentCurve(floors, *self.staircase.arrays())
+
+        for pipeline in improvements(graph, target):
+            self._offer(split, make_plan(split.options, pipeline.stages))
         return []
 
     def _placed(
