@@ -497,7 +497,7 @@ def test_flows_that_are_shifts_of_the_first(flows, amounts, speeds, count, monke
     assert found is not None
     sources, targets = np.array(flows).T
     sent = np.array(amounts)
-    first, _ = found._first_part((sources, targets), sent, 0)
+    first, _ = found._first_piece((sources, targets), sent, 0)
     assert first == count
     assert sorted(found.loads(sources, targets, sent) / found.bandwidths) == sorted(
         expected.loads(sources, targets, sent) / expected.bandwidths
