@@ -12,9 +12,11 @@ from typing import NamedTuple
 from nest.hardware import Machine, machine_for
 from nest.ir.job import FIXED_CHUNKS, Schedule
 from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
+from nest.validation.negation import says
 from nest.validation.rows import Row
 from nest.validation.software import (
     FIRST_FLASH,
+    ONCE,
     SECOND_FLASH_ON_HOPPER,
     Software,
     free_text,
@@ -183,10 +185,8 @@ def has_cuda_graphs(row: Row, software: Software) -> bool:
     if row.cuda_graphs is not None:
         return row.cuda_graphs
     # Graphs with a scope are of parts of a layer.
-    stated = re.search(
-        r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
-    )
-    return software.cuda_graphs or stated is not None
+    stated = says(r"(?<!scoped_)cuda ?graph", f"{row.notes}; {row.model}")
+    return software.cuda_graphs if stated is None else stated
 
 
 def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software) -> int:
@@ -195,10 +195,9 @@ def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software)
     0 where it is sent once for each of its experts: stated, or by software.
     """
     text = f"{free_text(row)}; {row.overlap}; {row.attention_impl}"
-    once = re.search(r"\b(Deep|Hybrid)[- ]?EP\b", text, re.IGNORECASE) or (
-        software.dispatch_once
-        and not re.search(r"\bAll-?to-?All dispatcher\b", text, re.IGNORECASE)
-    )
+    once = says(ONCE, text)
+    if once is None:
+        once = software.dispatch_once and not says(r"\bAll-?to-?All dispatcher\b", text)
     return site.shape(num_devices)[1] if once else 0
 
 

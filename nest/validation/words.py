@@ -12,9 +12,16 @@ import textwrap
 from collections.abc import Iterable
 
 from nest.hardware.describe import reads
+from nest.validation.negation import says
 from nest.validation.rows import Row
 from nest.validation.settings import FLASH, UNFUSED, schedule_of
-from nest.validation.software import meant_software, software_of
+from nest.validation.software import (
+    COMPILED,
+    dispatches_once,
+    free_text,
+    meant_software,
+    software_of,
+)
 
 #: Words that the rules for a column read, in any case; a text with none of
 #: them says nothing. An interconnect has rules of its own.
@@ -34,8 +41,14 @@ _NOTHING = r"\s*(not (stated|known)\b.*|unknown|n/a|-)?\s*"
 def not_understood(row: Row) -> dict[str, str]:
     """Return texts of a row that no rule reads, by column."""
     texts = {}
-    if row.framework and not software_of(row).is_known:
+    software = software_of(row)
+    if row.framework and not software.is_known:
         texts["framework"] = row.framework
+    if software.kind == "eager" and says(COMPILED, free_text(row)):
+        column = "framework" if says(COMPILED, row.framework or "") else "notes"
+        texts[column] = getattr(row, column) or ""
+    if row.dispatcher and dispatches_once(row.dispatcher) is None:
+        texts["dispatcher"] = row.dispatcher
     for column, pattern in _READ.items():
         text = getattr(row, column)
         if text and not re.search(pattern, text, re.IGNORECASE):
