@@ -61,7 +61,7 @@ from nest.validation.settings import (
     task_of,
     virtual_stages,
 )
-from nest.validation.software import Software, software_of
+from nest.validation.software import Software, software_of, splits_sequences
 
 #: Family whose parameters devices of Hopper take.
 HOPPER = "H100"
@@ -460,7 +460,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
     tp, dp, cp = stated.tp, stated.dp, row.cp or 1
     if tp * stated.pp * dp * cp != stated.num_devices:
         return Skip("tp·cp·pp·dp is not the number of devices")
-    sequence_parallel = software.sequence_parallel if row.sp is None else bool(row.sp)
+    sequence_parallel = splits_sequences(row, software)
     ep, expert_tp = expert_ranks(row, stated, software, sequence_parallel)
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")

@@ -20,7 +20,9 @@ from nest.validation.software import (
     SECOND_FLASH_ON_HOPPER,
     Software,
     free_text,
+    overlap_of_split_sequences,
     software_of,
+    splits_sequences,
 )
 
 #: Pattern of ``recompute`` that means torchtitan's checkpointing by operator.
@@ -205,6 +207,8 @@ def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
     """Return what is overlapped: what a row switches on or off, else by software."""
     columns = {name: getattr(row, f"{name}_overlap") for name in OVERLAP}
     names = _overlap_in_words(row, software)
+    if not splits_sequences(row, software):
+        names -= overlap_of_split_sequences(software)
     return tuple(
         name
         for name, is_on in columns.items()

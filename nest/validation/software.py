@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from nest.constraints.targets.records import target
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.job import Optimizer
 from nest.ir.plan import USUAL_RECOMPUTE, Overlap, Recompute
@@ -327,6 +328,41 @@ FIRST_FLASH = 0.5
 #: causal tokens on an H100 (docs/examples/attention/attention.ipynb of
 #: NVIDIA/TransformerEngine @0f60e599c0, section 1.3).
 SECOND_FLASH_ON_HOPPER = 0.63
+
+
+#: What the entries of the table begin with that run plans of a target, or are based on.
+_RUNNING = {
+    "megatron": r"Megatron|NeMo(?! AutoModel)|Vocabulary Parallelism|Zero Bubble",
+    "torchtitan": r"torchtitan",
+    "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
+    "maxtext": r"MaxText",
+    "accelerate": r"Hugging Face",
+}
+
+
+def runs(facts: Software, framework: str) -> bool:
+    """Return whether an entry, or one that it is based on, runs a target's plans."""
+    return any(re.match(_RUNNING[framework], name) for name in facts.lineage)
+
+
+def overlap_of_split_sequences(facts: Software) -> set[Overlap]:
+    """Return what overlaps only with sequence parallelism, as the target's rules say.
+
+    Those of each target whose plans an entry runs (``--tp-comm-overlap`` of
+    Megatron-LM needs ``--sequence-parallel``).
+    """
+    return {
+        name
+        for framework in _RUNNING
+        if runs(facts, framework) and (rules := target(framework).rules)
+        for name, needs in rules.overlap_needs.value.items()
+        if "sequence_parallel" in needs
+    }
+
+
+def splits_sequences(row: Row, facts: Software) -> bool:
+    """Return whether tensor parallelism splits all activations."""
+    return facts.sequence_parallel if row.sp is None else row.sp
 
 
 def software_of(row: Row) -> Software:

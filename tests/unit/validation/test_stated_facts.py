@@ -10,7 +10,7 @@ from nest.ir.plan import OVERLAP
 from nest.validation.reading import parse_rows
 from nest.validation.rows import Row
 from nest.validation.settings import is_fused, overlap_of
-from nest.validation.software import FACT_COLUMNS, software_of
+from nest.validation.software import FACT_COLUMNS, software_of, splits_sequences
 
 
 def overlapped(**cells: Any) -> tuple[str, ...]:
@@ -27,6 +27,22 @@ def test_each_overlap_is_switched_on_and_off() -> None:
     )
     assert overlapped(overlap="none") == ()
     assert overlapped(overlap="none", gradients_overlap=True) == ("gradients",)
+
+
+@pytest.mark.parametrize("name", ["Megatron-Core", "NeMo", "Megatron-Bridge"])
+def test_megatron_overlaps_tensor_ranks_with_split_sequences(name: str) -> None:
+    """Its target says so (``--tp-comm-overlap`` needs ``--sequence-parallel``).
+
+    Recipes split sequences where a row does not say it.
+    """
+    for sp, overlaps in ((None, True), (True, True), (False, False)):
+        row = Row(framework=name, tp=8, sp=sp)
+        software = software_of(row)
+        assert splits_sequences(row, software) == overlaps
+        assert ("tp" in overlap_of(row, software)) == overlaps
+        assert "gradients" in overlap_of(row, software)
+    stated = Row(framework=name, sp=False, tp_overlap=True)
+    assert "tp" in overlap_of(stated, software_of(stated))
 
 
 def test_what_is_stated_replaces_the_fact_of_the_software() -> None:
