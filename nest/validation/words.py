@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
 
+from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware.describe import reads
 from nest.validation.negation import says
 from nest.validation.rows import Row
-from nest.validation.settings import FLASH, UNFUSED, schedule_of
+from nest.validation.settings import FLASH, UNFUSED, machine_of, schedule_of
 from nest.validation.software import (
     COMPILED,
     dispatches_once,
@@ -55,7 +57,7 @@ def not_understood(row: Row) -> dict[str, str]:
             texts[column] = text
     if row.overlap and "overlap" not in texts and schedule_of(row) is None:
         texts["overlap"] = row.overlap
-    if row.interconnect and not reads(row.interconnect):
+    if row.interconnect and not reads(row.interconnect, row.hardware or ""):
         texts["interconnect"] = row.interconnect
     return {
         column: text
@@ -66,22 +68,28 @@ def not_understood(row: Row) -> dict[str, str]:
 
 def words_lines(rows: Iterable[Row]) -> list[str]:
     """Return what is not understood: a line per column, with an example."""
-    by_column: dict[str, list[tuple[int, str]]] = {}
+    by_column: dict[str, list[tuple[Row, str]]] = {}
     for row in rows:
         for column, text in not_understood(row).items():
-            by_column.setdefault(column, []).append((row.line, text))
+            by_column.setdefault(column, []).append((row, text))
     return [
         f"{column} of {len(texts)} row{'s' * (len(texts) > 1)} not "
         f"understood, so as the device and the software have it: "
-        f"{_beginning(texts[0][1])!r} (line {texts[0][0]})"
-        + _question(column, texts[0][1])
+        f"{_beginning(texts[0][1])!r} (line {texts[0][0].line})"
+        + _question(column, *texts[0])
         for column, texts in sorted(by_column.items())
     ]
 
 
-def _question(column: str, text: str) -> str:
-    """Return which software may be meant, after a comma."""
-    question = meant_software(text) if column == "framework" else ""
+def _question(column: str, row: Row, text: str) -> str:
+    """Return which software may be meant, or what a network is taken for."""
+    question = ""
+    if column == "framework":
+        question = meant_software(text)
+    elif column == "interconnect":
+        with suppress(UnknownNameError, InvalidOptionError):
+            rate = 8 * machine_of(row).network.bandwidth_bytes_per_s / 1e9
+            question = f"taken as {rate:g} Gb/s per device"
     return f", {question}" if question else ""
 
 
