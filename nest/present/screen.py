@@ -406,7 +406,10 @@ def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -
         return f"--launch shows the arguments for {target.title}"
     if why_none(problem):
         return ""
-    near, *others = _frameworks(problem, plan)
+    frameworks = _frameworks(problem, plan)
+    if not frameworks:
+        return f"nest writes no files for {problem.software}"
+    near, *others = frameworks
     if not near[1]:
         able = [x for x, obstacles in (near, *others) if not obstacles]
         titles = ", ".join(x.title for x in able)
@@ -474,7 +477,10 @@ def launch_commands(
     """
     if why_none(problem):
         return ""
-    (near, obstacles), *_ = _frameworks(problem, plan)
+    frameworks = _frameworks(problem, plan)
+    if not frameworks:
+        return ""
+    (near, obstacles), *_ = frameworks
     if obstacles:
         if any(obstacle.field == "schedule" for obstacle in obstacles):
             restricted = _SCHEDULE_OPTION.sub("", restricted)
@@ -487,11 +493,20 @@ def launch_commands(
 
 
 def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obstacle]]]:
-    """Return frameworks with what keeps them from a plan, the ablest first."""
+    """Return frameworks with what keeps them from a plan, the ablest first.
+
+    Where the costs are those of a software, only the ones whose plans it runs.
+    """
     from nest.models.stated import shape_of
+    from nest.validation.software import SOFTWARE, runs
 
     problem, plan = with_named_order(problem, plan)
-    frameworks = [framework_of(name) for name in names() if name != ANY]
+    facts = next((x for x in SOFTWARE if x.name == problem.software), SOFTWARE[-1])
+    frameworks = [
+        framework_of(name)
+        for name in names()
+        if name != ANY and (not facts.is_known or runs(facts, name))
+    ]
     shape = shape_of(problem)
     pairs = [(x, inexpressible(x, problem, plan, shape)) for x in frameworks]
     return sorted(
