@@ -57,6 +57,23 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
+#: Recomputation in the words of a software's own options, and in those above.
+OPTIONS: tuple[tuple[str, str], ...] = (
+    (r"(selective_)?ac_option\W+[\"']?op\b.*|(selective )?\(op\)|sac", "per-op"),
+    (r"selective_ac_option\W+1", "full"),
+    (r"selective_ac_option\W+(?P<every>\d{1,3})", r"every \g<every> layers"),
+    (r"(recompute_modules\W+)?\[?core_attn\]?", "selective"),
+    (r"uniform\W*1|uniform", "full"),
+)
+
+#: What a text on overlap may deny: "overlap_comm false", "no tp overlap".
+DENIED: dict[str, Overlap] = {
+    r"\btp[-_ ]?(comm(unication)?[-_ ])?overlap": "tp",
+    r"overlap[-_]comm\b|overlap[-_]grad[-_]reduce|gradient overlap": "gradients",
+    r"overlap[-_]param[-_]gather|parameter overlap": "weights",
+}
+
+
 class Stated(NamedTuple):
     """What a row must say."""
 
@@ -89,7 +106,7 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
 
     What its software does by default if it does not say it.
     """
-    stated = (row.recompute or "").lower()
+    stated = _recompute_words(row)
     if not stated:
         return software_of(row).recompute
     if periods(row) != (1,):
@@ -100,12 +117,21 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
 
 def is_per_operator(row: Row) -> bool:
     """Return whether a row says that checkpointing is torchtitan's, by operator."""
-    return bool(re.search(PER_OPERATOR, row.recompute or "", re.IGNORECASE))
+    return bool(re.search(PER_OPERATOR, _recompute_words(row)))
+
+
+def _recompute_words(row: Row) -> str:
+    """Return what a row says of recomputation, an option in the words of texts."""
+    stated = (row.recompute or "").lower()
+    for option, words in OPTIONS:
+        if match := re.fullmatch(rf"(?:selective )?\(?(?:{option})\)?", stated):
+            return match.expand(words)
+    return stated
 
 
 def periods(row: Row) -> tuple[int, ...]:
     """Return of how many layers one may recompute, most first."""
-    stated = (row.recompute or "").lower()
+    stated = _recompute_words(row)
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
     period = re.fullmatch(PERIOD, stated)
@@ -226,7 +252,12 @@ def _overlap_in_words(row: Row, software: Software) -> set[Overlap]:
         names -= {"weights", "gradients"}
     if re.search(r"all-to-all\b.*\boverlap", stated):
         names.add("ep")
-    return names
+    return names - denied_overlap(stated)
+
+
+def denied_overlap(text: str) -> set[Overlap]:
+    """Return what a text on overlap says is not overlapped."""
+    return {name for words, name in DENIED.items() if says(words, text) is False}
 
 
 def sharding_group(row: Row, dp: int) -> int:

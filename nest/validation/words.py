@@ -16,7 +16,13 @@ from nest.errors import InvalidOptionError, UnknownNameError
 from nest.hardware.describe import reads
 from nest.validation.negation import says
 from nest.validation.rows import Row
-from nest.validation.settings import FLASH, UNFUSED, machine_of, schedule_of
+from nest.validation.settings import (
+    FLASH,
+    UNFUSED,
+    denied_overlap,
+    machine_of,
+    schedule_of,
+)
 from nest.validation.software import (
     COMPILED,
     dispatches_once,
@@ -55,6 +61,8 @@ def not_understood(row: Row) -> dict[str, str]:
         text = getattr(row, column)
         if text and not re.search(pattern, text, re.IGNORECASE):
             texts[column] = text
+    if denied_overlap(row.overlap or ""):
+        texts.pop("overlap", None)
     if row.overlap and "overlap" not in texts and schedule_of(row) is None:
         texts["overlap"] = row.overlap
     if row.interconnect and not reads(row.interconnect, row.hardware or ""):

@@ -9,8 +9,15 @@ import pytest
 from nest.ir.plan import OVERLAP
 from nest.validation.reading import parse_rows
 from nest.validation.rows import Row
-from nest.validation.settings import is_fused, overlap_of
+from nest.validation.settings import (
+    is_fused,
+    is_per_operator,
+    overlap_of,
+    periods,
+    recomputations,
+)
 from nest.validation.software import FACT_COLUMNS, software_of, splits_sequences
+from nest.validation.words import not_understood
 
 
 def overlapped(**cells: Any) -> tuple[str, ...]:
@@ -87,3 +94,41 @@ def test_cells_say_on_and_off() -> None:
         *(False, False, 2, 0, True, True, True, False, False, "DeepEP")
     ]
     assert {getattr(second, name) for name in columns} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "choices", "every", "per_operator"),
+    [
+        ("selective (op)", ("selective",), (1,), True),
+        ("selective_ac_option=op", ("selective",), (1,), True),
+        ("SAC", ("selective",), (1,), True),
+        ("selective_ac_option=2", ("full",), (2,), False),
+        ("selective_ac_option=1", ("full",), (1,), False),
+        ("core_attn", ("selective",), (1,), False),
+        ("recompute_modules=core_attn", ("selective",), (1,), False),
+        ("uniform 1", ("full",), (1,), False),
+    ],
+)
+def test_recomputation_in_the_words_of_options(
+    text: str, choices: tuple[str, ...], every: tuple[int, ...], per_operator: bool
+) -> None:
+    row = Row(recompute=text)
+    assert recomputations(row) == choices
+    assert periods(row) == every
+    assert is_per_operator(row) == per_operator
+
+
+@pytest.mark.parametrize(
+    ("framework", "text", "overlap"),
+    [
+        ("DeepSpeed", "overlap_comm false", ()),
+        ("DeepSpeed", "overlap_comm true", ("gradients",)),
+        ("Megatron-Core", "no tp overlap", ("cp", "weights", "gradients")),
+    ],
+)
+def test_overlap_that_a_text_denies(
+    framework: str, text: str, overlap: tuple[str, ...]
+) -> None:
+    row = Row(framework=framework, overlap=text)
+    assert overlap_of(row, software_of(row)) == overlap
+    assert ("overlap" in not_understood(row)) == ("true" in text)
