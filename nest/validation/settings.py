@@ -23,6 +23,7 @@ from nest.validation.software import (
     overlap_of_split_sequences,
     software_of,
     splits_sequences,
+    year_of,
 )
 
 #: Pattern of ``recompute`` that means torchtitan's checkpointing by operator.
@@ -113,6 +114,21 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
         return ("full",)
     matching = (x for p, x in RECOMPUTATION.items() if re.fullmatch(p, stated))
     return next(matching, ())
+
+
+def assumed_settings(row: Row) -> tuple[str, ...]:
+    """Return what an empty cell of a row means by its software, for people."""
+    software = software_of(row)
+    texts = []
+    if not row.recompute:
+        choices = recomputations(row)
+        first = f"the first of {', '.join(choices)} that fits"
+        texts.append(f"recompute: {first if choices[1:] else choices[0]}")
+    if row.sp is None and (row.tp or 1) > 1:
+        texts.append(f"sp: {'on' if splits_sequences(row, software) else 'off'}")
+    if software.name == "Megatron-DeepSpeed" and year_of(row) is None:
+        texts.append("framework: a release up to 2022, as no year is stated")
+    return tuple(f"{text} ({software.name})" for text in texts)
 
 
 def is_per_operator(row: Row) -> bool:

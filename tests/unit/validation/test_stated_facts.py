@@ -10,6 +10,7 @@ from nest.ir.plan import OVERLAP
 from nest.validation.reading import parse_rows
 from nest.validation.rows import Row
 from nest.validation.settings import (
+    assumed_settings,
     is_fused,
     is_per_operator,
     overlap_of,
@@ -116,6 +117,18 @@ def test_recomputation_in_the_words_of_options(
     assert recomputations(row) == choices
     assert periods(row) == every
     assert is_per_operator(row) == per_operator
+
+
+def test_what_empty_cells_mean_is_told() -> None:
+    usual = "recompute: the first of none, selective, full that fits"
+    assert assumed_settings(Row(framework="Megatron-Core", tp=2)) == (
+        f"{usual} (Megatron-Core)",
+        "sp: on (Megatron-Core)",
+    )
+    stated = Row(framework="Megatron-DeepSpeed", recompute="full")
+    assert assumed_settings(stated) == (
+        "framework: a release up to 2022, as no year is stated (Megatron-DeepSpeed)",
+    )
 
 
 @pytest.mark.parametrize(
