@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from bench.result_files import fill, page_path, table
 from nest.validation.flops import flop_count_of
+from nest.validation.negation import affirmed
 from nest.validation.predict import predict
 from nest.validation.reading import read_rows
 from nest.validation.rows import COLUMNS, Row
@@ -215,7 +216,7 @@ def fact_of(cells: dict[str, str], licence: str) -> dict[str, str]:
         fact["etp"] = next(filter(None, etp.groups()))
     if re.search(CUDA_GRAPHS, notes, re.IGNORECASE):
         fact["cuda_graphs"] = fact["cuda_graphs"] or "1"
-    words = (re.search(word, notes, re.IGNORECASE) for word in WORDS)
+    words = (re.search(word, affirmed(notes), re.IGNORECASE) for word in WORDS)
     fact["notes"] = "; ".join(found.group() for found in words if found)
     figures = ("iter_time_s", "tokens_per_s_per_gpu", "samples_per_s")
     for name, aside in ASIDES.items():

@@ -31,6 +31,7 @@ FAMILIES = (
     (r"\bndr(400)?\b|quantum-2", "InfiniBand NDR"),
     (r"\bhdr(200)?\b", "InfiniBand HDR"),
     (r"\bedr(100)?\b", "InfiniBand EDR"),
+    *((rf"\broce(v\d)?[- ]{rate}\b", f"RoCE {rate}") for rate in (100, 200, 400)),
     (r"\broce|\brdma\b", "RoCE"),
     (r"dgx[ -]?a100", "InfiniBand HDR"),
     (r"\bdcn\b", "TPU DCN"),
@@ -70,6 +71,9 @@ _PLAIN_WORDS = {
     *("node", "nodes", "server", "host", "machine"),
     *("a", "an", "and", "at", "by", "each", "of", "one", "per", "single", "with"),
 }
+#: Words of a rate of which it is not certain what has it.
+_UNCERTAIN = r"(?i)\bdual\b|\broce(v\d)?[- ]\d{2,}"
+_WHOSE = _PORT_COUNT.pattern + r"|(?i:\b(?:node|server|host|machine|nic|port|link)\b)"
 _NOT_FOR_TRAINING = re.compile(r"(?i)(?:storage|management)[^:]*:[^:]*?(?=compute|,|$)")
 
 
@@ -129,7 +133,7 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     storage and management are left out. Returns bytes/s in one direction, or ``None``
     if the text does not say it.
     """
-    text = _NOT_FOR_TRAINING.sub("", text)
+    text = _spelled_out(_NOT_FOR_TRAINING.sub("", text))
     if match := _PER_DEVICE.search(text):
         return _rate(*match.groups())
     if ports := _PORTS.findall(text):
@@ -144,11 +148,26 @@ def network_bytes_per_s(text: str, node_size: int) -> float | None:
     return None if plain is None else plain / node_size
 
 
-def reads(text: str) -> bool:
-    """Return whether a text says anything about links.
+def _spelled_out(text: str) -> str:
+    """Return a text with "dual 100G" as "2x 100 Gb/s"."""
+    text = re.sub(r"(?i)\bdual(?:[- ]port)?(?= \d)", "2x", text)
+    return re.sub(r"\b(\d{2,3})G\b", r"\1 Gb/s", text)
 
-    Beside links inside a node no clause may state a rate that is not read.
+
+def reads(text: str, hardware: str = "") -> bool:
+    """Return whether a text says for certain what joins devices of a name.
+
+    Beside links inside a node no clause may state a rate that is not read. A rate of
+    InfiniBand or RoCE alone may be that of a device or of a node; RDMA alone is no
+    network; and a rack of NVLink (NVL72) is not of every device.
     """
+    rack = re.search(r"\bNVL(36|72)", text, re.IGNORECASE)
+    if rack and hardware and not re.match("GB[23]00", hardware):
+        return False
+    if re.search(_UNCERTAIN, text) or _is_of_device_or_node(text):
+        return False
+    if network_bytes_per_s(text, 1) is None:
+        text = re.sub(r"(?i)\brdma\b", "", text)
     if network_bytes_per_s(text, 1) is not None or _family(text, 0.0) is not None:
         return True
     clauses = re.split(r"[,;]", _NOT_FOR_TRAINING.sub("", text))
@@ -157,6 +176,22 @@ def reads(text: str) -> bool:
         re.search(_RATE, clause)
         for clause, links in zip(clauses, inside, strict=True)
         if links is None
+    )
+
+
+def _is_of_device_or_node(text: str) -> bool:
+    """Return whether a text does not say whose rate it names.
+
+    Ports of Ethernet are those of a node.
+    """
+    plain = ", ".join(_plain_clauses(text))
+    return (
+        re.search(r"(?i)\b(?:infiniband|ib|roce(?:v\d)?|rdma)\b", plain) is not None
+        and not re.search(_WHOSE, plain)
+        and not _PER_DEVICE.search(text)
+        and not _PORTS.search(text)
+        and not _PER_NODE.search(text)
+        and _plain_rate(text) is not None
     )
 
 

@@ -158,7 +158,7 @@ _VENDORS = frozenset(
 
 #: A memory size, not a rate; and words that make another device of a name.
 _SIZE = r"(\d{1,4})(?:[\W_]*gi?b|g)\b(?!/)"
-_FORM = r"sxm\d*|pcie\d*|nvl|ada|laptop|mobile|d|ti|super"
+_FORM = r"3e|sxm\d*|pcie\d*|nvl|ada|laptop|mobile|d|ti|super"
 
 #: By how much the size in a text may differ from what the driver reports.
 _SIZE_TOLERANCE = 0.07

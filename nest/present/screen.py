@@ -402,6 +402,8 @@ def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -
     if why_none(problem):
         return ""
     frameworks = _frameworks(problem, plan)
+    if not frameworks:
+        return f"nest writes no files for {problem.software}"
     able = [x.title for x, obstacles in frameworks if not obstacles]
     if able:
         return f"{', '.join(able)} can run it"
@@ -466,7 +468,10 @@ def launch_commands(
     """
     if why_none(problem):
         return ""
-    (near, obstacles), *_ = _frameworks(problem, plan)
+    frameworks = _frameworks(problem, plan)
+    if not frameworks:
+        return ""
+    (near, obstacles), *_ = frameworks
     if obstacles:
         if any(obstacle.field == "schedule" for obstacle in obstacles):
             restricted = _SCHEDULE_OPTION.sub("", restricted)
@@ -479,11 +484,20 @@ def launch_commands(
 
 
 def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obstacle]]]:
-    """Return frameworks with what keeps them from a plan, the ablest first."""
+    """Return frameworks with what keeps them from a plan, the ablest first.
+
+    Where the costs are those of a software, only the ones whose plans it runs.
+    """
     from nest.models.stated import shape_of
+    from nest.validation.software import SOFTWARE, runs
 
     problem, plan = with_named_order(problem, plan)
-    frameworks = [framework_of(name) for name in names() if name != ANY]
+    facts = next((x for x in SOFTWARE if x.name == problem.software), SOFTWARE[-1])
+    frameworks = [
+        framework_of(name)
+        for name in names()
+        if name != ANY and (not facts.is_known or runs(facts, name))
+    ]
     shape = shape_of(problem)
     pairs = [(x, inexpressible(x, problem, plan, shape)) for x in frameworks]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from nest.models.operators.base import Dtype, Execution
 from nest.validation.predict import SHARDED_GRADIENTS, execution_of, reached_by
 from nest.validation.rows import Row
 from nest.validation.settings import overlap_of
-from nest.validation.software import Software, software_of
+from nest.validation.software import Software, runs, software_of
 
 #: What the targets are called in rows.
 NAMES_OF_TARGETS = {
@@ -28,15 +27,6 @@ NAMES_OF_TARGETS = {
     "deepspeed": "DeepSpeed",
     "maxtext": "MaxText",
     "accelerate": "Accelerate",
-}
-
-#: What the entries of the table begin with that run plans of a target, or are based on.
-_RUNNING = {
-    "megatron": r"Megatron|NeMo(?! AutoModel)|Vocabulary Parallelism|Zero Bubble",
-    "torchtitan": r"torchtitan",
-    "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
-    "maxtext": r"MaxText",
-    "accelerate": r"Hugging Face",
 }
 
 
@@ -151,14 +141,9 @@ def planned(
         precision_class=dtype or "bf16",
     )
     facts = software_of(row)
-    if usual is not None and facts.is_known and not _runs(facts, target or ANY):
+    if usual is not None and facts.is_known and not runs(facts, target or ANY):
         raise InvalidOptionError(
             f"software: expected one that runs plans for {target}, such as {usual!r}, "
             f"got {name!r} ({facts.name}); correct it or leave it out"
         )
     return Planned(row, facts)
-
-
-def _runs(facts: Software, target: str) -> bool:
-    """Return whether an entry, or one that it is based on, runs a target's plans."""
-    return any(re.match(_RUNNING[target], name) for name in facts.lineage)

@@ -41,6 +41,7 @@ from nest.models.operators.base import BF16, DTYPES, Execution, vocabulary_rows
 from nest.uncertainty.headroom import MEAN_ERROR
 from nest.units import ceil_div
 from nest.validation.complete import architecture_of
+from nest.validation.negation import says
 from nest.validation.rows import Row, ran_out_of_memory
 from nest.validation.settings import (
     Stated,
@@ -60,7 +61,7 @@ from nest.validation.settings import (
     task_of,
     virtual_stages,
 )
-from nest.validation.software import Software, software_of
+from nest.validation.software import Software, software_of, splits_sequences
 
 #: Family whose parameters devices of Hopper take.
 HOPPER = "H100"
@@ -459,7 +460,7 @@ def _setting(row: Row, options: PredictOptions) -> _Setting | Skip:
     tp, dp, cp = stated.tp, stated.dp, row.cp or 1
     if tp * stated.pp * dp * cp != stated.num_devices:
         return Skip("tp·cp·pp·dp is not the number of devices")
-    sequence_parallel = software.sequence_parallel if row.sp is None else bool(row.sp)
+    sequence_parallel = splits_sequences(row, software)
     ep, expert_tp = expert_ranks(row, stated, software, sequence_parallel)
     if (dp * cp) % ep:
         return Skip("expert parallelism over tensor parallel ranks")
@@ -505,7 +506,7 @@ def _why_not(row: Row) -> str | None:
         return "precision not stated"
     if _dtype(row) not in DTYPES:
         return "precision that operators are not counted in"
-    if re.search(r"\bLoRA\b", f"{row.model} {row.notes}") and not re.search(
+    if says(r"\bLoRA\b", f"{row.model}; {row.notes}") and not re.search(
         r"\bSFT\b", f"{row.model} {task_of(row)}"
     ):
         return "fine-tuning of adapters"
@@ -645,9 +646,7 @@ def _workspace_bytes(row: Row, device: Device, software: Software) -> int:
         LARGE_WORKSPACE_BYTES if is_hopper or deterministic else CUBLAS_WORKSPACE_BYTES
     )
     engine = LARGE_WORKSPACE_BYTES if is_hopper else ENGINE_WORKSPACE_BYTES
-    grouped = bool(row.experts) and re.search(
-        r"grouped[-_ ]?gemm", f"{row.notes} {row.model}", re.IGNORECASE
-    )
+    grouped = row.experts and says(r"grouped[-_ ]?gemm", f"{row.notes}; {row.model}")
     return 2 * cublas + engine * (1 + GROUPED_STREAMS * bool(grouped))
 
 

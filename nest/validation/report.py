@@ -28,6 +28,7 @@ from nest.validation.rows import (
     ran_out_of_memory,
     why_no_memory,
 )
+from nest.validation.settings import assumed_settings
 from nest.validation.software import software_of
 from nest.validation.usable import Reason, impossible, why_unusable
 from nest.validation.words import not_understood, words_lines
@@ -566,7 +567,7 @@ _DETAILS: dict[str, Callable[[Assessment], Any]] = {
     "memory_error": lambda a: _six(a.memory_error),
     "fits": lambda a: _bit(a.fits),
     "reason": lambda a: a.reason.reason if a.reason else "",
-    "assumed": lambda a: "; ".join(a.row.assumed),
+    "assumed": lambda a: "; ".join((*a.row.assumed, *assumed_settings(a.row))),
     "not_understood": lambda a: "; ".join(
         f"{column}: {text}" for column, text in not_understood(a.row).items()
     ),

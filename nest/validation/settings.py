@@ -12,13 +12,18 @@ from typing import NamedTuple
 from nest.hardware import Machine, machine_for
 from nest.ir.job import FIXED_CHUNKS, Schedule
 from nest.ir.plan import OVERLAP, USUAL_RECOMPUTE, Overlap, Recompute
+from nest.validation.negation import says
 from nest.validation.rows import Row
 from nest.validation.software import (
     FIRST_FLASH,
+    ONCE,
     SECOND_FLASH_ON_HOPPER,
     Software,
     free_text,
+    overlap_of_split_sequences,
     software_of,
+    splits_sequences,
+    year_of,
 )
 
 #: Pattern of ``recompute`` that means torchtitan's checkpointing by operator.
@@ -50,6 +55,23 @@ SCHEDULES: dict[str, Schedule] = {
     **dict.fromkeys(("zb-h1", "zb-1p"), "zb-h1"),
     **dict.fromkeys(("zb-v", "zbv"), "zb-v"),
     **dict.fromkeys(("dualpipe-v", "dualpipev"), "dualpipe-v"),
+}
+
+
+#: Recomputation in the words of a software's own options, and in those above.
+OPTIONS: tuple[tuple[str, str], ...] = (
+    (r"(selective_)?ac_option\W+[\"']?op\b.*|(selective )?\(op\)|sac", "per-op"),
+    (r"selective_ac_option\W+1", "full"),
+    (r"selective_ac_option\W+(?P<every>\d{1,3})", r"every \g<every> layers"),
+    (r"(recompute_modules\W+)?\[?core_attn\]?", "selective"),
+    (r"uniform\W*1|uniform", "full"),
+)
+
+#: What a text on overlap may deny: "overlap_comm false", "no tp overlap".
+DENIED: dict[str, Overlap] = {
+    r"\btp[-_ ]?(comm(unication)?[-_ ])?overlap": "tp",
+    r"overlap[-_]comm\b|overlap[-_]grad[-_]reduce|gradient overlap": "gradients",
+    r"overlap[-_]param[-_]gather|parameter overlap": "weights",
 }
 
 
@@ -85,7 +107,7 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
 
     What its software does by default if it does not say it.
     """
-    stated = (row.recompute or "").lower()
+    stated = _recompute_words(row)
     if not stated:
         return software_of(row).recompute
     if periods(row) != (1,):
@@ -94,14 +116,38 @@ def recomputations(row: Row) -> tuple[Recompute, ...]:
     return next(matching, ())
 
 
+def assumed_settings(row: Row) -> tuple[str, ...]:
+    """Return what an empty cell of a row means by its software, for people."""
+    software = software_of(row)
+    texts = []
+    if not row.recompute:
+        choices = recomputations(row)
+        first = f"the first of {', '.join(choices)} that fits"
+        texts.append(f"recompute: {first if choices[1:] else choices[0]}")
+    if row.sp is None and (row.tp or 1) > 1:
+        texts.append(f"sp: {'on' if splits_sequences(row, software) else 'off'}")
+    if software.name == "Megatron-DeepSpeed" and year_of(row) is None:
+        texts.append("framework: a release up to 2022, as no year is stated")
+    return tuple(f"{text} ({software.name})" for text in texts)
+
+
 def is_per_operator(row: Row) -> bool:
     """Return whether a row says that checkpointing is torchtitan's, by operator."""
-    return bool(re.search(PER_OPERATOR, row.recompute or "", re.IGNORECASE))
+    return bool(re.search(PER_OPERATOR, _recompute_words(row)))
+
+
+def _recompute_words(row: Row) -> str:
+    """Return what a row says of recomputation, an option in the words of texts."""
+    stated = (row.recompute or "").lower()
+    for option, words in OPTIONS:
+        if match := re.fullmatch(rf"(?:selective )?\(?(?:{option})\)?", stated):
+            return match.expand(words)
+    return stated
 
 
 def periods(row: Row) -> tuple[int, ...]:
     """Return of how many layers one may recompute, most first."""
-    stated = (row.recompute or "").lower()
+    stated = _recompute_words(row)
     if stated == "selective" and (row.framework or "").startswith("PyTorch FSDP"):
         return FSDP_PERIODS
     period = re.fullmatch(PERIOD, stated)
@@ -183,10 +229,8 @@ def has_cuda_graphs(row: Row, software: Software) -> bool:
     if row.cuda_graphs is not None:
         return row.cuda_graphs
     # Graphs with a scope are of parts of a layer.
-    stated = re.search(
-        r"(?<!scoped_)cuda ?graph", f"{row.notes} {row.model}", re.IGNORECASE
-    )
-    return software.cuda_graphs or stated is not None
+    stated = says(r"(?<!scoped_)cuda ?graph", f"{row.notes}; {row.model}")
+    return software.cuda_graphs if stated is None else stated
 
 
 def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software) -> int:
@@ -195,10 +239,9 @@ def dispatch_node(row: Row, site: Machine, num_devices: int, software: Software)
     0 where it is sent once for each of its experts: stated, or by software.
     """
     text = f"{free_text(row)}; {row.overlap}; {row.attention_impl}"
-    once = re.search(r"\b(Deep|Hybrid)[- ]?EP\b", text, re.IGNORECASE) or (
-        software.dispatch_once
-        and not re.search(r"\bAll-?to-?All dispatcher\b", text, re.IGNORECASE)
-    )
+    once = says(ONCE, text)
+    if once is None:
+        once = software.dispatch_once and not says(r"\bAll-?to-?All dispatcher\b", text)
     return site.shape(num_devices)[1] if once else 0
 
 
@@ -206,6 +249,8 @@ def overlap_of(row: Row, software: Software) -> tuple[Overlap, ...]:
     """Return what is overlapped: what a row switches on or off, else by software."""
     columns = {name: getattr(row, f"{name}_overlap") for name in OVERLAP}
     names = _overlap_in_words(row, software)
+    if not splits_sequences(row, software):
+        names -= overlap_of_split_sequences(software)
     return tuple(
         name
         for name, is_on in columns.items()
@@ -223,7 +268,12 @@ def _overlap_in_words(row: Row, software: Software) -> set[Overlap]:
         names -= {"weights", "gradients"}
     if re.search(r"all-to-all\b.*\boverlap", stated):
         names.add("ep")
-    return names
+    return names - denied_overlap(stated)
+
+
+def denied_overlap(text: str) -> set[Overlap]:
+    """Return what a text on overlap says is not overlapped."""
+    return {name for words, name in DENIED.items() if says(words, text) is False}
 
 
 def sharding_group(row: Row, dp: int) -> int:

@@ -15,11 +15,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from nest.constraints.targets.records import target
 from nest.ir.base import Count, PositiveReal, Struct
 from nest.ir.job import Optimizer
 from nest.ir.plan import USUAL_RECOMPUTE, Overlap, Recompute
 from nest.util.stored import read_stored
 from nest.util.text import did_you_mean
+from nest.validation.negation import affirmed, says
 from nest.validation.rows import Row
 
 #: How blocks become pipeline chunks: what a split counts as a block beside
@@ -224,7 +226,8 @@ class Software(Struct, frozen=True, kw_only=True):
                 re.search(getattr(self, name), getattr(row, name) or "", re.IGNORECASE)
                 for name in ("framework", "source", "model")
             )
-            and re.search(self.notes, free_text(row), re.IGNORECASE) is not None
+            and re.search(self.notes, affirmed(free_text(row)), re.IGNORECASE)
+            is not None
             and re.match(self.hardware, row.hardware or "") is not None
             and (not self.precisions or row.precision_class in self.precisions)
             and (not self.until or (year is not None and year <= self.until))
@@ -232,11 +235,8 @@ class Software(Struct, frozen=True, kw_only=True):
 
 
 def _has_word(patterns: Sequence[str], text: str) -> bool:
-    """Return whether one of the patterns is in a text, not inside a word."""
-    return any(
-        re.search(rf"(?<![^\W_]){pattern}(?![^\W_])", text, re.IGNORECASE)
-        for pattern in patterns
-    )
+    """Return whether a text affirms one of the patterns, not inside a word."""
+    return any(says(rf"(?<![^\W_]){pattern}(?![^\W_])", text) for pattern in patterns)
 
 
 def free_text(row: Row) -> str:
@@ -300,6 +300,9 @@ _PLAIN_NAMES = [
 ]
 
 
+#: Words that say that a compiler made the kernels.
+COMPILED = r"(torch[._ ]?)?\bcompiled?\b|torch_?compile"
+
 #: What of its letters a misspelt name has in common with the right one: torchax is no
 #: misspelt torchtitan.
 _ALIKE = 0.8
@@ -327,6 +330,41 @@ FIRST_FLASH = 0.5
 SECOND_FLASH_ON_HOPPER = 0.63
 
 
+#: What the entries of the table begin with that run plans of a target, or are based on.
+_RUNNING = {
+    "megatron": r"Megatron|NeMo(?! AutoModel)|Vocabulary Parallelism|Zero Bubble",
+    "torchtitan": r"torchtitan",
+    "deepspeed": r"(Megatron-)?DeepSpeed|GPT-NeoX|Hugging Face",
+    "maxtext": r"MaxText",
+    "accelerate": r"Hugging Face",
+}
+
+
+def runs(facts: Software, framework: str) -> bool:
+    """Return whether an entry, or one that it is based on, runs a target's plans."""
+    return any(re.match(_RUNNING[framework], name) for name in facts.lineage)
+
+
+def overlap_of_split_sequences(facts: Software) -> set[Overlap]:
+    """Return what overlaps only with sequence parallelism, as the target's rules say.
+
+    Those of each target whose plans an entry runs (``--tp-comm-overlap`` of
+    Megatron-LM needs ``--sequence-parallel``).
+    """
+    return {
+        name
+        for framework in _RUNNING
+        if runs(facts, framework) and (rules := target(framework).rules)
+        for name, needs in rules.overlap_needs.value.items()
+        if "sequence_parallel" in needs
+    }
+
+
+def splits_sequences(row: Row, facts: Software) -> bool:
+    """Return whether tensor parallelism splits all activations."""
+    return facts.sequence_parallel if row.sp is None else row.sp
+
+
 def software_of(row: Row) -> Software:
     """Return what is known of the software of a row, with the facts that it states."""
     entry = _software_of(*(getattr(row, name) for name in _MATCHED))
@@ -335,10 +373,21 @@ def software_of(row: Row) -> Software:
         for column, fact in FACT_COLUMNS.items()
         if getattr(row, column) is not None
     }
-    if row.dispatcher:
-        once = re.search(r"(deep|hybrid)[- ]?ep", row.dispatcher, re.IGNORECASE)
-        facts["dispatch_once"] = once is not None
+    once = dispatches_once(row.dispatcher or "")
+    if once is not None:
+        facts["dispatch_once"] = once
     return replace(entry, **facts) if facts else entry
+
+
+#: Dispatchers of tokens that send one once to a node, and those that do not.
+ONCE = r"(deep|hybrid)[-_ ]?ep\b"
+_FOR_EACH_EXPERT = r"all[-_ ]?to[-_ ]?all|all[-_ ]?gather|a2a"
+
+
+def dispatches_once(dispatcher: str) -> bool | None:
+    """Return whether a dispatcher sends a token once to a node, None if not known."""
+    once = says(ONCE, dispatcher)
+    return False if once is None and says(_FOR_EACH_EXPERT, dispatcher) else once
 
 
 #: Columns that state a fact of the table, and the fact. Attention, overlap and CUDA

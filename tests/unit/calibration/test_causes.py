@@ -151,6 +151,7 @@ def test_only_software_that_may_be_compiled_is() -> None:
     """DeepSpeed's kernels are eager too, but no entry has them compiled."""
     for framework, expected in (
         ("PyTorch FSDP", ["notes=torch.compile"]),
+        ("Transformers", ["notes=torch.compile"]),
         ("PyTorch FSDP, compiled", ["no torch.compile"]),
         *((name, []) for name in ("DeepSpeed", "Megatron-Core", "MaxText")),
     ):

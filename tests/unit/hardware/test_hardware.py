@@ -413,3 +413,14 @@ def test_numbers_of_a_text_without_end_are_read_in_part() -> None:
     """Python reads no integer of 5,000 digits."""
     text = f"{'9' * 5000}x200 Gb/s HDR InfiniBand per node"
     assert machine_for("A100-80GB-SXM", text, 8).network.name
+
+
+def test_names_of_machines_are_those_of_their_devices() -> None:
+    """Rows may name either; GH200 has two sizes of memory, H20-3e is no H20."""
+    for spec in machine_specs():
+        for name in (spec.name, *spec.aliases):
+            if name != "gh200":
+                assert device_spec(name).name == spec.device
+    for name in ("gh200", "H20-3e"):
+        with pytest.raises(UnknownNameError, match="expected one of"):
+            device_spec(name)

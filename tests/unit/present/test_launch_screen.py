@@ -221,6 +221,23 @@ def test_the_launch_row_says_who_runs_a_plan() -> None:
     )
 
 
+def test_only_frameworks_that_run_the_software_are_proposed() -> None:
+    problem, plan = model_problem()
+    for software, named in (
+        ("DeepSpeed", "deepspeed"),
+        ("Megatron-Core", "megatron"),
+        ("unknown software", "megatron"),
+    ):
+        of_software = structs.replace(problem, software=software)
+        assert re.search(
+            rf"--(to|target) {named}\b",
+            launch_commands(of_software, plan, "p.json", "p.json", "plan.json"),
+        )
+    other = structs.replace(problem, software="Composer")
+    assert launch_commands(other, plan, "p.json", "p.json") == ""
+    assert launch_text(other, plan) == "nest writes no files for Composer"
+
+
 def test_other_bytes_of_weights_keep_no_framework_from_a_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

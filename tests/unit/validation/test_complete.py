@@ -191,6 +191,10 @@ def test_names_of_software_are_distinct_and_known() -> None:
     [
         ({}, "unknown software"),
         ({"framework": "megatron-lm"}, "Megatron-LM"),
+        ({"framework": "megatron lm"}, "Megatron-LM"),
+        ({"framework": "Megatron_LM"}, "Megatron-LM"),
+        ({"framework": "Megatron LM core 0.13"}, "Megatron-LM"),
+        ({"framework": "HF Trainer with Liger"}, "Hugging Face, Liger kernels"),
         ({"framework": "Megatron-LM", "source": "a page of 2024"}, "Megatron-LM"),
         ({"framework": "Megatron-LM core_v0.13"}, "Megatron-LM"),
         ({"framework": "Megatron-LM v2.4"}, "Megatron-LM 1 to 3"),

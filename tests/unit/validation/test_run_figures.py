@@ -167,6 +167,14 @@ def test_no_device_does_more_than_its_peak():
         ({"interconnect": "DGX node NVLink/NVSwitch"}, {}),
         ({"interconnect": "NVLink; 5 Gb/s x"}, {"interconnect": "NVLink; 5 Gb/s x"}),
         ({"interconnect": "very fast"}, {"interconnect": "very fast"}),
+        ({"interconnect": "dual 100G RoCE"}, {"interconnect": "dual 100G RoCE"}),
+        ({"interconnect": "RoCE 200"}, {"interconnect": "RoCE 200"}),
+        ({"interconnect": "RDMA"}, {"interconnect": "RDMA"}),
+        ({"interconnect": "RDMA, 400 Gb/s per GPU"}, {}),
+        ({"interconnect": "200 Gb/s RoCE"}, {"interconnect": "200 Gb/s RoCE"}),
+        ({"interconnect": "400 Gb/s InfiniBand per node"}, {}),
+        ({"interconnect": "NVL72", "hardware": "GB200"}, {}),
+        ({"interconnect": "NVL72", "hardware": "H100"}, {"interconnect": "NVL72"}),
         ({"overlap": "none (all off)"}, {}),
         ({"overlap": "schedule ZB-1p"}, {}),
         ({"overlap": "schedule of ours"}, {"overlap": "schedule of ours"}),
@@ -188,6 +196,25 @@ def test_words_that_no_rule_reads_are_told_once_per_column():
     ]
     details = details_csv(outcomes).splitlines()
     assert "overlap: lots" in details[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("RoCE 200", ", taken as 200 Gb/s per device"),
+        ("dual 100G RoCE", ", taken as 25 Gb/s per device"),
+        ("dual-port 200 Gb/s RoCE", ", taken as 50 Gb/s per device"),
+        ("OCI RDMA cluster network", ", taken as 400 Gb/s per device"),
+        ("400 Gb/s InfiniBand", ", taken as 50 Gb/s per device"),
+        ("0 Gb/s InfiniBand", ""),
+    ],
+)
+def test_what_an_uncertain_network_is_taken_for_is_told(text, taken):
+    row = make(interconnect=text, hardware="H100-80GB-SXM", devices_per_node=8)
+    (line,) = validation_document([assess(row, lambda row: time_s(1.0))])[
+        "not_understood"
+    ]
+    assert line.endswith(f"{text!r} (line 2){taken}")
 
 
 def test_a_misspelt_software_is_asked_for():
