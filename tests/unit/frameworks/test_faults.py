@@ -292,6 +292,27 @@ def test_other_models_are_never_left_out():
     assert launch.reading.launch.zero == 3
 
 
+def test_a_gate_and_squares_are_refused_together():
+    """Megatron-LM asserts the same."""
+    fault = faults_alone(f"{RUN} {SHAPE} --squared-relu --swiglu")
+    assert str(fault).endswith(
+        "--squared-relu: expected none with --swiglu, got both; remove one of them"
+    )
+
+
+def test_a_name_that_only_looks_alike_is_no_answer():
+    fault = faults_alone(f"{RUN} {SHAPE} --use-mpi")
+    assert str(fault).endswith("got --use-mpi; did you mean '--use-mup'?")
+    assert fault.answers == ("--ignore", "use-mpi")
+
+
+def test_a_shape_of_the_checkpoint_is_left_out_where_the_script_says_it():
+    text = f"{RUN} {SHAPE} --use-checkpoint-args"
+    assert faults_alone(text).answers == ("--ignore", "use-checkpoint-args")
+    ignored = launched(text, world=8, ignored=["use-checkpoint-args"])
+    assert ignored.reading == launched(f"{RUN} {SHAPE}", world=8).reading
+
+
 def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
     text = f"{RUN} {SHAPE}".replace("--hidden-size 1024", "--hiden-size a")
     with pytest.raises(InvalidPlanError) as caught:
