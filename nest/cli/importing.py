@@ -137,10 +137,11 @@ def _import(request: launch_files.LaunchFileRequest, output: str) -> int:
     files.check(reads={"FILE": request.path}, writes={"--plan": plan_path})
     try:
         imported = request.imported()
-    except FaultsError as error:
-        for fault in error.faults:
+    except (Fault, FaultsError) as error:
+        faults = error.faults if isinstance(error, FaultsError) else (error,)
+        for fault in faults:
             say_error(f"nest: error: {fault}")
-        if command := _with_answers(request.cluster, error.faults):
+        if command := _with_answers(request.cluster, faults):
             say_error(f"nest: then run: {command}")
         return 2
     write_record(output, imported.problem)

@@ -11,13 +11,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
-from nest.frameworks.faults import Correction, Fault, read_all
+from nest.frameworks.faults import STAND_INS, Correction, Fault, ask, read_all
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import model_flags
@@ -32,6 +33,7 @@ from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
 from nest.frameworks.swift import as_megatron, is_other_step, start_of
 from nest.models.architectures import Architecture
+from nest.models.zoo import architecture
 from nest.util.text import whole_number
 
 #: An argument whose value is that of a variable.
@@ -183,6 +185,15 @@ def read_launch(
         if model is None:
             model, unknown_model = swift.model, swift.unknown_model
     arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
+    if unknown_model is not None and "--num-layers" not in arguments.options:
+        rest = (text, where, world, variables, overrides)
+        ask(
+            [unknown_model],
+            [
+                partial(read_launch, *rest, architecture(name), ignored)
+                for name in STAND_INS
+            ],
+        )
     arguments = with_present_names(arguments)
     questions = _open_conditions(arguments)
     arguments.open = bool(questions)
@@ -198,8 +209,6 @@ def read_launch(
         taken: tuple[str, ...] = ()
         if counted:
             taken = check_devices(script, tokens, arguments, world)
-        if unknown_model is not None and "--num-layers" not in arguments.options:
-            raise unknown_model
         reading = read_checked(arguments, world, tokens)
         left_out = left_out_note(where, ignored)
         notes = (*taken, *notes_of(arguments), *more, *unread(arguments, tokens))

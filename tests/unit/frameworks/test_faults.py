@@ -494,3 +494,33 @@ def test_a_configuration_of_megatron_names_all_faults(tmp_path, monkeypatch, cap
         answers = answers.replace(f"{name}=<VALUE>", f"{name}={value}")
     code, lines = run(capsys, *words, *shlex.split(answers))
     assert code == 0, lines
+
+
+def test_questions_come_with_the_faults_of_any_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.json").write_text(
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "x": 3, '
+        '"bf16": {"enabled": true}}'
+    )
+    words = "two.json --cluster h100x8 -o p.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "deepspeed", *words.split()])
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert len(lines) == 5
+    assert lines[-1] == (
+        f"nest: then run: nest import deepspeed {words} --model '<NAME|config.json>' "
+        "--sequence-length '<N>' --ignore x --say "
+        "'train_micro_batch_size_per_gpu=<VALUE>'"
+    )
+
+
+def test_a_single_question_has_its_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"{RUN} {SHAPE} --made-up 3\n")
+    words = "run.sh --cluster h100x8 -o p.json"
+    code, lines = run(capsys, *words.split())
+    assert (code, len(lines)) == (2, 2)
+    assert lines[1] == (
+        f"nest: then run: nest import megatron-args {words} --ignore made-up"
+    )

@@ -84,6 +84,9 @@ def test_a_model_that_is_not_known_is_asked_for():
         r"pass --model NAME, or its config.json$",
     ):
         launched(text, world=8)
+    with pytest.raises(FaultsError) as caught:
+        launched(text.replace("--packing", "--made_up 3 --packing"), world=8)
+    assert [fault.subject for fault in caught.value.faults] == ["--model", "--made-up"]
     model = architecture("llama3-8b")
     assert launched(text, world=8, model=model).reading.model.layers == 32
 
