@@ -42,6 +42,9 @@ _BY_VARIABLE = re.compile(
     r"(?![\w$.:/*+-])"
 )
 
+#: A program in Python, and a key of a configuration that Hydra changes for it.
+_PYTHON = re.compile(r"(^|/)(python[\d.]*|torchrun)$|\.py$")
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.\w+)+=")
 #: A command that has one of these starts Megatron-LM.
 _SIGNS = frozenset(
     {
@@ -423,10 +426,26 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     ]
     if _SIGNS & {*map(_name, tokens)}:
         return tuple(tokens)
+    _check_no_overrides(script, where)
     raise InvalidPlanError(
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
+
+
+def _check_no_overrides(script: Script, where: str) -> None:
+    """Refuse a command whose program takes keys of a configuration."""
+    for command in script.commands:
+        if not any(_PYTHON.search(token.text) for token in command.words):
+            continue
+        for token in command.words:
+            if _OVERRIDE.match(token.text):
+                raise InvalidPlanError(
+                    f"{where}:{command.line}: expected arguments of Megatron-LM such "
+                    f"as --num-layers, got a key such as {token.text}, which changes a "
+                    f"configuration; import that file with --say KEY=VALUE, or the log "
+                    f"with the arguments that Megatron-LM prints"
+                )
 
 
 def _name(token: Word) -> str:

@@ -524,3 +524,23 @@ def test_a_single_question_has_its_command_line(tmp_path, monkeypatch, capsys):
     assert lines[1] == (
         f"nest: then run: nest import megatron-args {words} --ignore made-up"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (
+            "torchrun megatron_gpt_pretraining.py model.num_layers=12",
+            "model.num_layers",
+        ),
+        ("python3 -m verl.trainer.main_ppo data.batch=8", "data.batch"),
+        ("python run_recipe.py --recipe a train.steps=8", "train.steps"),
+    ],
+)
+def test_keys_of_a_configuration_are_no_arguments(command, key):
+    with pytest.raises(
+        InvalidPlanError,
+        match="^run.sh:1: expected arguments of Megatron-LM such as --num-layers, got "
+        rf"a key such as {key}=\d+, which changes a configuration; import that file",
+    ):
+        launched(command, world=8)
