@@ -92,26 +92,17 @@ class Config(NamedTuple):
 
 
 class Load(NamedTuple):
-    """A stage by the planner's own count.
+    """A stage by the planner's own count."""
 
-    Attributes
-    ----------
-    strategies
-        Of its layers, recomputation chosen.
-    passes, recomputed
-        Quanta of a micro-batch: both passes without, and what is computed again.
-    front, back
-        Quanta of receiving activations and gradients: inside a node, and
-        from another one.
-    memory_bytes
-        Per device.
-    """
-
+    #: Of its layers, recomputation chosen.
     strategies: tuple[Strategy, ...]
+    #: Quanta of a micro-batch: both passes without, and what is computed again.
     passes: int
     recomputed: int
+    #: Quanta of receiving activations and gradients: in a node, and from another.
     front: tuple[int, int]
     back: tuple[int, int]
+    #: Per device.
     memory_bytes: int
 
     @property
@@ -158,17 +149,7 @@ class Judged(NamedTuple):
 
 
 class View:
-    """What the planner knows of a problem; remembers what it computed.
-
-    Attributes
-    ----------
-    capacity, node
-        Bytes per device, and devices of a node: the largest ``tp`` and stage.
-    per_layer
-        Whether layers of a stage may differ.
-    alike
-        Whether all stages have one strategy.
-    """
+    """What the planner knows of a problem; remembers what it computed."""
 
     def __init__(self, model: CostModel) -> None:
         self.problem = problem = model.problem
@@ -176,9 +157,12 @@ class View:
         self.transfers = Transfers(model)
         self.order = self.transfers.order
         self.num_layers = len(self.order)
+        #: Of a device.
         self.capacity = problem.cluster.memory_bytes()
         self.reserve = problem.cluster.reserve_bytes()
+        #: Devices of a node: the largest ``tp`` and stage.
         self.node = node_size(problem)
+        #: Whether all stages have one strategy, and layers of a stage may differ.
         self.alike = is_uniform(problem)
         self.per_layer = not (self.alike or one_strategy_per_stage(problem))
         self.splits = batch_splits(problem)

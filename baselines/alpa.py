@@ -193,10 +193,7 @@ class Space:
     def improve(self, case: BatchSplit, recompute: Recompute) -> None:
         """Look for a plan of one case that is better than the best.
 
-        Raises
-        ------
-        OutOfTimeError
-            If time runs out.
+        Raises ``OutOfTimeError`` if time runs out.
         """
         problem = self.search.problem
         ways = self._candidates(case, recompute)

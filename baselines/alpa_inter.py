@@ -67,20 +67,12 @@ def best_pipeline(
 ) -> Pipeline | None:
     """Return the pipeline with the least ``T``, ``None`` if none is below the cutoff.
 
-    Parameters
-    ----------
-    times
-        Quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1, i, k,
-        m]`` is the least ``t(i, k, m, c)`` among the configurations that have room with
-        ``s - 1`` stages behind; :data:`INFINITE` if there is none.
-    num_devices
-        How many devices to use, no fewer.
-    node
-        Devices of a node, if no stage may sit on more nodes than it must.
-    cutoff
-        Pipelines whose ``T`` is not below are of no use.
-    check_time
-        Called before every program; what it raises ends the search.
+    ``times`` are quanta, of shape (stages, clusters, clusters, submeshes): ``times[s-1,
+    i, k, m]`` is the least ``t(i, k, m, c)`` among the configurations that have room
+    with ``s - 1`` stages behind; :data:`INFINITE` if there is none. It uses
+    ``num_devices``, no fewer. ``node`` has the devices of a node, if no stage may sit
+    on more nodes than it must. ``check_time`` is called before every program; what it
+    raises ends the search.
     """
     counts = [count for count in counts if count <= len(times)]
     values: list[int] = np.unique(times[times < INFINITE]).tolist()

@@ -73,25 +73,18 @@ class Sums(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A way to run a stage.
+    """A way to run a stage."""
 
-    Attributes
-    ----------
-    clusters
-        Its clusters ``[start, stop)``.
-    time
-        Quanta of one micro-batch, forward and backward, with the collectives
-        and the changes of layout inside the stage; without gradient sync,
-        and without what passes between stages.
-    behind
-        ``max_n_succ``: how many stages there may be behind it, -1 if it has
-        no room at all.
-    """
-
+    #: Its clusters ``[start, stop)``, and number of devices.
     clusters: Span
     size: int
+    #: Quanta of one micro-batch, forward and backward, with the collectives and the
+    #: changes of layout inside the stage; without gradient sync, and without what
+    #: passes between stages.
     time: int
+    #: ``max_n_succ``: how many stages may be behind it, -1 if it has no room at all.
     behind: int
+    #: Of its clusters.
     strategies: tuple[Strategy, ...]
 
 
@@ -247,11 +240,8 @@ def max_n_succ(capacity: int, static: int, kept: int, working: int) -> int:
     set (``get_merged_stages_memory_stats`` in ``stage_profiling.py``). So Alpa has room
     for one micro-batch more than are in flight.
 
-    Parameters
-    ----------
-    capacity, static, kept, working
-        Bytes per device: all there is; weights, gradients, buffers and optimizer state;
-        what one micro-batch keeps; the largest working set of a layer.
+    All are bytes per device: ``static`` of weights, gradients, buffers and optimizer
+    state, ``kept`` by one micro-batch, ``working`` of the layer that needs most.
     """
     room = capacity - static - kept - working
     return min(max(room // max(kept, 1) - 1, -1), MOST_BEHIND)

@@ -190,28 +190,21 @@ def decided(problem: Problem) -> Problem:
 
 @dataclasses.dataclass
 class Search:
-    """A planner at work on one problem: its clock, options and best plan.
-
-    Attributes
-    ----------
-    by_replicas
-        Whether data ranks are replicas of the pipeline alone: all stages
-        have the one strategy of this problem, see :func:`alone`.
-    least_ns
-        The least value of a plan of another search, by the planner's own objective.
-    plan, own_ns
-        The best plan so far, and its value by the planner's own objective in
-        ns where it has one.
-    """
+    """A planner at work on one problem: its clock, options and best plan."""
 
     planner: str
     problem: Problem
     options: SolveOptions
     report: Report
+    #: Whether data ranks are replicas of the pipeline alone: all stages have the one
+    #: strategy of this problem, see :func:`alone`.
     by_replicas: bool = False
+    #: The least value of a plan of another search, by the planner's own objective.
     least_ns: float = math.inf
+    #: The best plan so far, and its value in ns by the planner's own objective, if any.
     plan: Plan | None = None
     own_ns: float | None = None
+    #: Whether the time limit ended the search, and what the answer says of it.
     stopped: bool = False
     notes: list[str] = dataclasses.field(default_factory=list)
 
@@ -222,10 +215,7 @@ class Search:
     def count(self, key: str, default: int) -> int:
         """Return an option that is a whole number above 0.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it is something else.
+        Raises ``InvalidOptionError`` if it is something else.
         """
         text = self.options.extra.get(key, str(default))
         value = whole_number(text)
@@ -236,10 +226,7 @@ class Search:
     def choice(self, key: str, choices: Mapping[str, T], default: str) -> T:
         """Return what an option chooses, of values by their texts.
 
-        Raises
-        ------
-        InvalidOptionError
-            If it is no text of ``choices``.
+        Raises ``InvalidOptionError`` if it is no text of ``choices``.
         """
         text = self.options.extra.get(key, default)
         if text not in choices:
@@ -288,23 +275,17 @@ class Search:
 
 
 class Planner(ABC):
-    """A solver without proofs.
-
-    Attributes
-    ----------
-    refusals
-        Each returns why a problem cannot be searched, or ``None``.
-    shared_strategy
-        How a problem is searched under a preset whose stages share one
-        strategy: ``alone``, one strategy after the other, and the best plan
-        by the planner's own objective is the answer; ``together``, by
-        planners whose stages are alike anyway; both in the terms of the
-        preset ``standard``. ``as it is`` by planners that know such presets.
-    """
+    """A solver without proofs."""
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    #: Each returns why a problem cannot be searched, or ``None``.
     refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
+    #: How a problem is searched under a preset whose stages share one strategy:
+    #: ``alone``, one strategy after the other, and the best plan by the planner's own
+    #: objective is the answer; ``together``, by planners whose stages are alike anyway;
+    #: both in the terms of the preset ``standard``. ``as it is`` by planners that know
+    #: such presets.
     shared_strategy: ClassVar[Literal["alone", "together", "as it is"]] = "alone"
 
     def unsupported(self, problem: Problem) -> str | None:
@@ -318,10 +299,7 @@ class Planner(ABC):
     ) -> SolverOutput:
         """Return the plan that the planner chooses.
 
-        Raises
-        ------
-        InvalidOptionError
-            If an option is not what :attr:`capabilities` say.
+        Raises ``InvalidOptionError`` if an option is not what :attr:`capabilities` say.
         """
         rules = get_rules(problem.preset)
         if rules.one_strategy and self.shared_strategy != "as it is":
@@ -420,12 +398,8 @@ def check_num_stages(num_layers: int, num_stages: int) -> None:
 def even_split(num_layers: int, num_stages: int) -> list[tuple[int, int]]:
     """Return ranges of a chain whose lengths differ by at most one.
 
-    The longer ones come first.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages.
+    The longer ones come first. Raises ``ValueError`` if there are fewer layers than
+    stages.
     """
     check_num_stages(num_layers, num_stages)
     length, longer = divmod(num_layers, num_stages)

@@ -41,15 +41,10 @@ How = Literal["sum", "max"]
 class Stages:
     """Every possible stage: a pair of closed sets ``a ⊂ b``, ordered by them.
 
-    Sizes of edges are given in the order of the graph's edges.
-
-    Parameters
-    ----------
-    limit
-        The most closed sets; a graph with more is cut in one topological order.
-
-    ``linear`` says whether the graph had too many. ``member`` ``(stages, layers)`` is
-    Boolean, ``first`` ``(closed sets + 1,)`` the first stage that starts at each set.
+    Sizes of edges are given in the order of the graph's edges. A graph with more than
+    ``limit`` closed sets is cut in one topological order; ``linear`` says whether this
+    one was. ``member`` ``(stages, layers)`` is Boolean, ``first``
+    ``(closed sets + 1,)`` the first stage that starts at each set.
     """
 
     def __init__(self, problem: Problem, limit: int = MAX_CLOSED_SETS) -> None:
@@ -146,10 +141,7 @@ def weight_bytes(
 def read_stages(search: Search) -> Stages:
     """Return all stages under the limit of the options; notes where it binds.
 
-    Raises
-    ------
-    InvalidOptionError
-        If ``max_closed_sets`` is no whole number above 0.
+    Raises ``InvalidOptionError`` if ``max_closed_sets`` is no whole number above 0.
     """
     limit = search.count("max_closed_sets", MAX_CLOSED_SETS)
     stages = Stages(search.problem, limit)

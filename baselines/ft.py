@@ -215,12 +215,8 @@ class Tracking:
     def frontier(self, heuristic: int | None) -> Frontier:
         """Return the frontier of the graph.
 
-        ``heuristic`` is one of :data:`HEURISTICS`.
-
-        Raises
-        ------
-        StuckError
-            If there is none and the exact ones do not suffice.
+        ``heuristic`` is one of :data:`HEURISTICS`. Raises ``StuckError`` if there is
+        none and the exact ones do not suffice.
         """
         while not self._is_linear():
             if not (self._eliminate_branch() or self._eliminate_node()):
@@ -456,13 +452,9 @@ def frontier(
 ) -> tuple[list[FrontierPoint], list[int]]:
     """Return the frontier of an offer, and the layers chosen by heuristic.
 
-    By falling memory. Where the job wants one strategy per stage, all layers
-    have the same.
-
-    Raises
-    ------
-    StuckError
-        If the graph needs the heuristic elimination and there is none.
+    By falling memory. Where the job wants one strategy per stage, all layers have the
+    same. Raises ``StuckError`` if the graph needs the heuristic elimination and there
+    is none.
     """
     problem = model.problem
     order = list(problem.graph.topological_order())

@@ -68,31 +68,22 @@ class Other(NamedTuple):
 
 @dataclass(frozen=True)
 class Tables:
-    """Everything one task knows.
+    """Everything one task knows."""
 
-    Attributes
-    ----------
-    num_chunks
-        Micro-batches per step.
-    layer_sync_s, layer_no_sync_s
-        ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
-        infinite where a layer cannot use a strategy, but no layer can use none.
-    memory_units
-        ``(P, L, S)``: memory of a layer if it is on that stage.
-    transition_s
-        ``(L, S, S)``: time from the strategy of the layer before to the one
-        of this layer. Not paid by the first layer of a stage.
-    others
-        Strategies for embedding and head; for :func:`solve_coarse` one per
-        strategy of the layers.
-    """
-
+    #: Micro-batches per step, and the layers of every stage, ``[start, stop)``.
     num_chunks: int
     stages: tuple[tuple[int, int], ...]
+    #: ``(L, S)``: time of a layer per micro-batch, with and without the gradient sync;
+    #: infinite where a layer cannot use a strategy, but no layer can use none.
     layer_sync_s: Floats
     layer_no_sync_s: Floats
+    #: ``(P, L, S)``: memory of a layer if it is on that stage.
     memory_units: Integers
+    #: ``(L, S, S)``: time from the strategy of the layer before to the one of this
+    #: layer. Not paid by the first layer of a stage.
     transition_s: Floats
+    #: Strategies for embedding and head; for :func:`solve_coarse` one per strategy of
+    #: the layers.
     others: tuple[Other, ...]
 
 
@@ -158,19 +149,10 @@ def pipeline_s(
 ) -> float:
     """Return the time of a step (§5).
 
-    Parameters
-    ----------
-    compute_s
-        Time ``c`` of every stage per micro-batch without gradient sync,
-        embedding and head included.
-    sync_s
-        Time ``g`` of the layers of every stage with gradient sync, without
-        embedding and head.
-    num_chunks
-        Micro-batches ``m``.
+    ``compute_s`` has the time ``c`` of every stage per micro-batch without gradient
+    sync, embedding and head included; ``sync_s`` the time ``g`` of its layers with
+    gradient sync; ``num_chunks`` are the micro-batches ``m``.
 
-    Notes
-    -----
     With ``w = min(P-1, m-1)`` the slower of ``Σ c + (m-1) c_P`` and
     ``max(w c_1/3, R/3) + max(2 w c_1/3, 2R/3) + c_1 max(0, m+1-P)``,
     ``R = Σ_{i>1} c_i``; plus the longest gradient sync that reaches beyond
@@ -206,10 +188,7 @@ def bias_s(before: tuple[bool, bool], after: tuple[bool, bool]) -> float:
 def divide_even(num_layers: int, num_stages: int) -> list[int]:
     """Return layers per stage, what is left over on the last one.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages.
+    Raises ``ValueError`` if there are fewer layers than stages.
     """
     check_num_stages(num_layers, num_stages)
     length = num_layers // num_stages
@@ -227,17 +206,11 @@ def divide_by_memory(
     hands layers to the next one, and at last every stage gets a layer (§3).
 
     ``layer_memory`` is that of every layer, ``other_memory`` that of every stage that
-    no layer uses, in the same unit.
+    no layer uses, in the same unit. Raises ``ValueError`` if there are fewer layers
+    than stages.
 
-    Notes
-    -----
     The published code goes on taking layers from a stage whose embedding
     alone is above the limit; here a stage keeps one layer.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages.
     """
     num_layers, num_stages = len(layer_memory), len(other_memory)
     check_num_stages(num_layers, num_stages)
@@ -288,19 +261,11 @@ def solve_layers(
     with ``f = 0`` before the first layer, infinite where ``v < m_i(s)``
     (§4). Of equally good strategies the first one is taken.
 
-    Parameters
-    ----------
-    time_s, memory_units
-        ``(L, S)``: ``c`` and ``m`` of the layers of the stage.
-    transition_s
-        ``(L, S, S)``: ``t``; the first layer's is not looked at.
-    budgets_units
-        Memory budgets; one table answers them all.
-    stop
-        Asked before every layer; then there is no answer.
+    ``time_s`` and ``memory_units`` ``(L, S)`` are ``c`` and ``m`` of the layers of the
+    stage, ``transition_s`` ``(L, S, S)`` is ``t``, of which the first layer's is not
+    looked at. One table answers all memory budgets. ``stop`` is asked before every
+    layer; where it holds there is no answer.
 
-    Notes
-    -----
     ``f_i(v, ·)`` is the same for every ``v`` above what ``i`` layers can use,
     and the answers never look below the least budget minus what the layers
     to come can use: only the values of ``v`` between are computed.
@@ -518,14 +483,9 @@ def solve_tasks(
     Tasks are solved in the order of their :func:`bound_s`, and those that
     cannot win are not solved: the answer is that of solving them all.
 
-    Parameters
-    ----------
-    tasks, budget_units
-        The tasks in Galvatron's order, and what each stage may use.
-    stop
-        Asked again and again; then the best answer so far is returned.
-    report
-        Called with every answer that is better than those before.
+    ``tasks`` are in Galvatron's order, ``budget_units`` what each stage may use. Where
+    ``stop`` holds, the best answer so far is returned; ``report`` is called with every
+    answer that is better than those before.
     """
     bounds = [bound_s(tables) for tables in tasks]
     best: tuple[int, Choice] | None = None

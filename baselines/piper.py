@@ -207,14 +207,8 @@ def greedy(
 ) -> Chosen:
     """Choose alternatives layer by layer, as Piper does.
 
-    Parameters
-    ----------
-    counts
-        ``(stages, kinds)``: layers of every kind in every stage.
-    inflight
-        ``y``: micro-batches in flight.
-    capacity
-        Bytes per device.
+    ``counts`` ``(stages, kinds)`` are layers of every kind in every stage, ``inflight``
+    the micro-batches ``y`` in flight, and ``capacity`` bytes per device.
     """
     pairs = [
         extremes(options or (Option(0, 0, 0, "none"),), inflight) for options in kinds
@@ -373,10 +367,7 @@ def make_ways(
 ) -> list[Way]:
     """Return every ``(t, d)`` with the loads of all stages.
 
-    Raises
-    ------
-    OutOfTimeError
-        If time runs out.
+    Raises ``OutOfTimeError`` if time runs out.
     """
     per_layer = not one_strategy_per_stage(model.problem)
     grouped: dict[tuple[tuple[Options, ...], tuple[int, ...]], int] = {}

@@ -43,9 +43,7 @@ class Transfers:
         *,
         forward: bool,
     ) -> int:
-        """Return the quanta of receiving a cut on a block.
-
-        From one as large, as far as the replica goes.
+        """Return the quanta of receiving a cut, from a block as large if there is room.
 
         ``cut`` says in front of which layer of the chain, ``strategy`` is that of the
         receiver's layer next to it. Activations come ``forward`` from the block in

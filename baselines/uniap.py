@@ -91,33 +91,26 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """The numbers of one integer program, in quanta and bytes per device.
-
-    Attributes
-    ----------
-    passes, static_bytes, kept_bytes
-        By group and strategy; ``None`` where there is no cost.
-    change
-        By group but the first, strategy in front and its own: a change of
-        strategy between the two, in one stage.
-    receive, send
-        By group but the first, and strategy: receive of activations by the
-        group if it starts a stage, of gradients by the group in front.
-    alike
-        Whether all groups of a stage must have one strategy.
-    """
+    """The numbers of one integer program, in quanta and bytes per device."""
 
     pair: Pair
     groups: Sequence[tuple[int, int]]
     choices: Sequence[Strategy]
+    #: By group and strategy; ``None`` where there is no cost.
     passes: Sequence[Sequence[int | None]]
     static_bytes: Sequence[Sequence[int]]
     kept_bytes: Sequence[Sequence[int]]
+    #: By group but the first, strategy in front and its own: a change of strategy
+    #: between the two, in one stage.
     change: Sequence[Sequence[Sequence[int]]]
+    #: By group but the first, and strategy: receive of activations by the group if it
+    #: starts a stage, of gradients by the group in front.
     receive: Sequence[Sequence[int]]
     send: Sequence[Sequence[int]]
+    #: Micro-batches in flight of every stage, and the memory of a device.
     in_flight: Sequence[int]
     capacity_bytes: int
+    #: Whether all groups of a stage must have one strategy.
     alike: bool
 
     @property
@@ -418,12 +411,9 @@ def group_layers(problem: Problem, num_groups: int) -> list[tuple[int, int]]:
 def optimize(
     program: Program, cutoff: int | None, search: Search, effort: int
 ) -> tuple[Solution | None, bool]:
-    """Solve one program.
+    """Return the best solution of a program, and whether there is proof of that.
 
-    A solution has to be below ``cutoff``; ``effort`` is how much deterministic time
-    there is.
-
-    The best solution is returned, and whether there is proof of that.
+    It has to be below ``cutoff``; ``effort`` is how much deterministic time there is.
     """
     from ortools.sat.python import cp_model
 

@@ -162,13 +162,7 @@ class _Study:
         self.objective = self._objective(self.models)
 
     def answers(self, extra: ExtraAnalyses) -> Answers:
-        """Return what is asked for; when it is stopped, raise what is known.
-
-        Raises
-        ------
-        Interrupted
-            On Ctrl-C.
-        """
+        """Return what is asked for; on Ctrl-C, raise ``Interrupted`` with it."""
         base = self._found(self._add(self.spec.objective.base))
         answers = Answers(self.spec, base, (), (), (), (), (), 0, 0)
         store = self.oracle.store
@@ -217,10 +211,7 @@ class _Study:
     def _best(self, models: tuple[int, ...], num_left: int) -> Best:
         """Find the best point in the share of one of the questions left.
 
-        Raises
-        ------
-        Interrupted
-            On Ctrl-C, with the best point that is known by then.
+        On Ctrl-C ``Interrupted`` has the best point that is known by then.
         """
         names = tuple(self.spec.models[model] for model in models)
         left_s = self.deadline.remaining_s
@@ -276,13 +267,11 @@ class _Study:
                     other["lanes"] = value
                 architecture = replace(here, **other)
                 index = index_of.get(architecture)
-                listed_there = index is not None and index < self.size
+                is_listed = index is not None and index < self.size
                 if index is None:
                     index = self._add(architecture)
-                self._exact([index], self.models)
-                neighbors.append(
-                    Neighbor(parameter, value, listed_there, self._found(index))
-                )
+                design = self._found(index)
+                neighbors.append(Neighbor(parameter, value, is_listed, design))
         return tuple(neighbors)
 
     def _contribution(self, model: int, best: DesignResult) -> Contribution:
@@ -398,14 +387,9 @@ class _Study:
         relative_of = self._objective(models).relative_of
 
         def on_wave(status: QuestionStatus) -> None:
-            self._tell(
-                QuestionProgress(
-                    question,
-                    counts_of(status.counts),
-                    None if status.best is None else relative_of(status.cost),
-                    relative_of(status.bound),
-                )
-            )
+            counts, bound = counts_of(status.counts), relative_of(status.bound)
+            best = None if status.best is None else relative_of(status.cost)
+            self._tell(QuestionProgress(question, counts, best, bound))
 
         return on_wave
 
@@ -480,15 +464,12 @@ class _Study:
         quanta = [
             NO_PLAN if one.step_ps is None else one.step_ps // QUANTUM_PS for one in on
         ]
-        return DesignResult(
-            self._point(index), on, self._objective(chosen).relative(quanta)
-        )
-
-    def _point(self, index: int) -> Point:
-        if index < self.size:
-            return self.spec.space.points[index]
         spec = self.spec
-        return unlisted(self.architectures[index], spec.process, spec.prices)
+        if index < self.size:
+            point = spec.space.points[index]
+        else:
+            point = unlisted(self.architectures[index], spec.process, spec.prices)
+        return DesignResult(point, on, self._objective(chosen).relative(quanta))
 
 
 def counts_of(counts: Counter[Reason]) -> Counts:

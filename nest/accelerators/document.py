@@ -259,9 +259,7 @@ def _contribution(each: Contribution) -> Document:
             {**dict(zip(CHOICES, key, strict=True)), "step_ps": step_ps}
             for key, step_ps in sorted(each.step_ps.items())
         ],
-        "factors": None
-        if each.factors is None
-        else dict(zip(CHOICES, each.factors, strict=True)),
+        "factors": each.factors and dict(zip(CHOICES, each.factors, strict=True)),
     }
 
 

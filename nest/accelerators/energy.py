@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from nest.accelerators.architecture import Architecture
-from nest.accelerators.layers import LayerWork, Pass, Runs
+from nest.accelerators.layers import LayerWork, Pass
 from nest.accelerators.operators import energy_fj
 from nest.accelerators.silicon import Technology, area_e6_um2, leakage_mw, unit_energies
 from nest.accelerators.workload import Workload, cores_of
@@ -85,14 +85,9 @@ class _Passes:
 
     def layer_fj(self, work: LayerWork, strategy: Strategy) -> int:
         """Return what a layer takes on a device for a micro-batch."""
-        total_fj = self._runs_fj(work.forward) + self._runs_fj(work.backward)
-        if strategy.recompute == "full":
-            total_fj += self._runs_fj(work.forward)
-        elif strategy.recompute == "selective":
-            total_fj += self._runs_fj(work.repeated)
-        return total_fj
-
-    def _runs_fj(self, runs: Runs) -> int:
+        again = {"full": work.forward, "selective": work.repeated}
+        repeated = again.get(strategy.recompute, ())
+        runs = (*work.forward, *work.backward, *repeated)
         return sum(count * self.pass_fj(each) for each, count in runs)
 
     def _pass_fj(self, each: Pass) -> int:

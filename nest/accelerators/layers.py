@@ -106,15 +106,9 @@ def layer_works(
     for counted in count_kinds(model, choices, execution):
         for node, _ in counted.parts:
             _check(model, node)
-        works.append(
-            LayerWork(
-                counted.kind,
-                counted.key,
-                _runs(counted.parts, forward_pass),
-                _runs(counted.parts, backward_pass),
-                _runs(counted.parts, repeated_pass),
-            )
-        )
+        makers = forward_pass, backward_pass, repeated_pass
+        passes = (_runs(counted.parts, make) for make in makers)
+        works.append(LayerWork(counted.kind, counted.key, *passes))
     return works
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -73,15 +74,11 @@ class Objective(NamedTuple):
 
         ``step_quanta`` bounds the others from below; -1 if no step does.
         """
-        low, high = -1, NO_PLAN - 1
-        times = list(step_quanta)
-        while low < high:
-            times[model] = middle = (low + high + 1) // 2
-            if self.cost(times) <= cost:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+
+        def cost_of(step: int) -> int:
+            return self.cost([*step_quanta[:model], step, *step_quanta[model + 1 :]])
+
+        return bisect_right(range(NO_PLAN), cost, key=cost_of) - 1
 
     def relative(self, step_quanta: Sequence[int]) -> float:
         """Return the throughput relative to the base, for people."""

@@ -169,10 +169,7 @@ def shares(gemm: Gemm, cores: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _powers(limit: int) -> Iterator[int]:
-    power = 1
-    while power <= limit:
-        yield power
-        power *= 2
+    return (1 << exponent for exponent in range(limit.bit_length()))
 
 
 @lru_cache(maxsize=1 << 18)

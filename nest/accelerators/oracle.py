@@ -95,7 +95,10 @@ class PointOracle:
             task = self._task(question)
             solved_before = self.store.solved.get(task.key)
             question_of[task.key] = question
-            if solved_before is not None and _settles(solved_before, question):
+            if solved_before is not None and (
+                solved_before.exact
+                or solved_before.lower_quanta > question.target_quanta
+            ):
                 yield _answer(question, solved_before)
             else:
                 tasks.append(task)
@@ -177,15 +180,10 @@ class PointOracle:
         points, model, target = group
         members = [self.architectures[point] for point in points]
         times = [self._entries(point, model) for point in points]
+        rates = {rate: max(getattr(x, rate) for x in members) for rate in RATES}
         return Task(
             setting=self.setting(points[0], model),
-            architecture=msgspec.structs.replace(
-                members[0],
-                **{
-                    rate: max(getattr(member, rate) for member in members)
-                    for rate in RATES
-                },
-            ),
+            architecture=msgspec.structs.replace(members[0], **rates),
             entries=tuple(map(min, zip(*times, strict=True))),
             splits=self._left(points, model, target),
             target_quanta=target,
@@ -224,10 +222,6 @@ class PointOracle:
         """Return the table of bounds on schedules."""
         workload = self.workload(point, model)
         return workload.entries(workload.least(self.architectures[point]))
-
-
-def _settles(solved: Solved, question: Question) -> bool:
-    return solved.exact or solved.lower_quanta > question.target_quanta
 
 
 def _answer(question: Question, solved: Solved) -> PlacementBound:

@@ -213,13 +213,7 @@ def within(
 
 
 def check_points(architectures: tuple[Architecture, ...]) -> None:
-    """Raise unless there are points, and each once.
-
-    Raises
-    ------
-    InvalidProblemError
-        If not.
-    """
+    """Raise ``InvalidProblemError`` unless there are points, and each once."""
     if not architectures:
         raise InvalidProblemError(
             "$.space: expected at least one point, got none; list some"

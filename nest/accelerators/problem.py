@@ -84,6 +84,15 @@ def base_problem(
     InvalidProblemError
         If the model is so large that a figure is out of range.
     """
+
+    def level(name: str, fan_out: int, latency_ns: float) -> Level:
+        return Level(
+            name=name,
+            fan_out=fan_out,
+            bandwidth_bytes_per_s=UNSTATED,
+            latency_ns=latency_ns,
+        )
+
     site = Machine(
         name="accelerator",
         device=Device(
@@ -91,18 +100,8 @@ def base_problem(
             memory_bytes=UNSTATED,
             peak_flops=dict.fromkeys(DTYPES, UNSTATED),
         ),
-        node=Level(
-            name="links",
-            fan_out=devices_per_node,
-            bandwidth_bytes_per_s=UNSTATED,
-            latency_ns=link_latency_ns,
-        ),
-        network=Level(
-            name="network",
-            fan_out=1,
-            bandwidth_bytes_per_s=UNSTATED,
-            latency_ns=network_latency_ns,
-        ),
+        node=level("links", devices_per_node, link_latency_ns),
+        network=level("network", 1, network_latency_ns),
         calibration_family="accelerator",
         own_calibration=Calibration(
             matmul_fraction=1.0,
@@ -165,19 +164,13 @@ def with_times(
     """
 
     def timed(kind: LayerKind) -> LayerKind:
-        return replace(
-            kind,
-            costs=tuple(
-                _timed(cost, times[kind.name, cost.key]) for cost in kind.costs
-            ),
-        )
+        costs = (_timed(cost, times[kind.name, cost.key]) for cost in kind.costs)
+        return replace(kind, costs=tuple(costs))
 
     with in_range(problem.name, "choose a faster architecture"):
-        made = replace(
-            problem,
-            graph=replace(problem.graph, kinds=tuple(map(timed, problem.graph.kinds))),
-            cluster=_cluster(problem.cluster, architecture),
-        )
+        graph = replace(problem.graph, kinds=tuple(map(timed, problem.graph.kinds)))
+        cluster = _cluster(problem.cluster, architecture)
+        made = replace(problem, graph=graph, cluster=cluster)
         quantum_ps = quantum_ps or choose_quantum_ps(made, fine_ps=1)
         return replace(made, quantum_ps=quantum_ps)
 
@@ -201,27 +194,18 @@ def _timed(cost: LayerCost, times: PassTimes) -> LayerCost:
 
 def _cluster(cluster: Cluster, architecture: Architecture) -> Cluster:
     """Return a cluster of an architecture, with the latencies it has."""
-    assert cluster.topology.kind == "hierarchy"
-    node, network = cluster.topology.levels
-    assert node.fan_out == architecture.devices_per_node
-    return replace(
-        cluster,
-        device=replace(
-            cluster.device,
-            memory_bytes=architecture.hbm_bytes,
-            hbm_bytes_per_s=float(architecture.hbm_bytes_per_s),
-            peak_flops=dict.fromkeys(DTYPES, float(architecture.peak_flops)),
-        ),
-        topology=replace(
-            cluster.topology,
-            levels=(
-                replace(
-                    node, bandwidth_bytes_per_s=float(architecture.link_bytes_per_s)
-                ),
-                replace(
-                    network,
-                    bandwidth_bytes_per_s=float(architecture.network_bytes_per_s),
-                ),
-            ),
-        ),
+    topology = cluster.topology
+    assert topology.kind == "hierarchy"
+    assert topology.levels[0].fan_out == architecture.devices_per_node
+    rates = architecture.link_bytes_per_s, architecture.network_bytes_per_s
+    levels = tuple(
+        replace(level, bandwidth_bytes_per_s=float(rate))
+        for level, rate in zip(topology.levels, rates, strict=True)
     )
+    device = replace(
+        cluster.device,
+        memory_bytes=architecture.hbm_bytes,
+        hbm_bytes_per_s=float(architecture.hbm_bytes_per_s),
+        peak_flops=dict.fromkeys(DTYPES, float(architecture.peak_flops)),
+    )
+    return replace(cluster, device=device, topology=replace(topology, levels=levels))

@@ -187,9 +187,8 @@ def tpu_v4i_blocks() -> list[Block]:
         "arrays": macs * process.areas.mac_e6_um2,
         "CMEM": sram_e6_um2(process, tpu.cmem_bytes),
     }
+    die_mm2, shares = Fraction(tpu.die_mm2), tpu.shares
     return [
-        Block(
-            name, float(Fraction(tpu.shares[name]) * Fraction(tpu.die_mm2)), area / MM2
-        )
+        Block(name, float(Fraction(shares[name]) * die_mm2), area / MM2)
         for name, area in modeled.items()
     ]

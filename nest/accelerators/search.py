@@ -262,12 +262,8 @@ class _Settling:
         """Solve points until every one is solved or cut.
 
         ``after_wave`` is called after every wave of answers, with bounds on
-        costs and which points are open.
-
-        Raises
-        ------
-        OutOfTimeError
-            If it had to end before; what is known by then is in the state.
+        costs and which points are open. After an ``OutOfTimeError`` the state has
+        what is known by then.
         """
         state = self.state
         size = FIRST_WAVE

@@ -258,13 +258,15 @@ def _placed(file: _File, folder: Path) -> _File:
 
 
 def _spec(file: _File) -> Spec:
-    builtin = file.space if isinstance(file.space, str) else file.space.builtin
-    if builtin is not None:
-        _named("$.space", builtin, BUILT_IN)
-    process = _process(file, builtin)
+    listed = file.space
+    if isinstance(listed, str):
+        listed = _Space(builtin=listed)
+    if listed.builtin is not None:
+        _named("$.space", listed.builtin, BUILT_IN)
+    process = _process(file, listed.builtin)
     prices = _prices(file.prices)
     models = _distinct("$.models", file.models)
-    space = _space(file, process, prices)
+    space = _space(listed, _limits(file.limits), process, prices)
     job = file.job
     if job.global_batch is None:
         job = replace(job, global_batch=GLOBAL_BATCH)
@@ -336,13 +338,8 @@ def _values(where: str, key: str, values: object) -> tuple[int, ...]:
         raise InvalidProblemError(
             f"{where}: expected at least one value, got none; list some"
         )
-    return _distinct(
-        where,
-        tuple(
-            _value(f"{where}[{index}]", key, value)
-            for index, value in enumerate(values)
-        ),
-    )
+    located = ((f"{where}[{index}]", value) for index, value in enumerate(values))
+    return _distinct(where, tuple(_value(name, key, value) for name, value in located))
 
 
 def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -359,9 +356,9 @@ def _distinct(where: str, values: tuple[Any, ...]) -> tuple[Any, ...]:
 # The space
 
 
-def _space(file: _File, process: Technology, prices: Prices) -> Space:
-    values = _Space(builtin=file.space) if isinstance(file.space, str) else (file.space)
-    limits = _limits(file.limits)
+def _space(
+    values: _Space, limits: Mapping[str, Limit], process: Technology, prices: Prices
+) -> Space:
     if values.builtin is not None:
         return _built_in(values, limits, prices)
     if values.points is not None:

@@ -102,14 +102,9 @@ class Workload:
             If one of them is not proven in time.
         """
         cores = cores_of(architecture)
-        return {
-            index: makespan_ticks(
-                self.operators(index, architecture), cores, deadline=deadline
-            )
-            for index in (
-                range(len(self.passes)) if numbers is None else sorted(numbers)
-            )
-        }
+        chosen = range(len(self.passes)) if numbers is None else sorted(numbers)
+        operators = ((i, self.operators(i, architecture)) for i in chosen)
+        return {i: makespan_ticks(x, cores, deadline=deadline) for i, x in operators}
 
     def in_sequence(self, architecture: Architecture) -> dict[int, int]:
         """Return what passes take one operator after the other, in ps.

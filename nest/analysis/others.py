@@ -33,7 +33,7 @@ LIMIT_S, SEARCH_SHARE = 1.0, 0.2
 
 #: A look at other orders has that share, too, but so many seconds of CPU at least and
 #: at most: with fewer it sees little, and after more it has seen most.
-MIN_LOOK_S, MAX_LOOK_S = 2.0, 5.0
+MIN_LOOK_S, MAX_LOOK_S = 1.0, 5.0
 
 
 @dataclass(frozen=True)

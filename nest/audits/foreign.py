@@ -34,17 +34,10 @@ def import_file(
 ) -> Problem:
     """Read a JSON file and make a problem of it.
 
-    Parameters
-    ----------
-    make_problem
-        Called with its contents and the problem's name, the stem of the
-        path; raises ``ValueError`` if the contents make no problem.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file cannot be read, does not hold such a struct, or makes no
-        problem; the text names the file and the place in it.
+    ``make_problem`` is called with its contents and the problem's name, the stem of the
+    path, and raises ``ValueError`` if they make no problem. Raises
+    ``InvalidProblemError`` then, and if the file cannot be read or does not hold such a
+    struct; the text names the file and the place in it.
     """
     path = Path(path)
     data = read_bytes(path, InvalidProblemError)
@@ -58,10 +51,7 @@ def import_file(
 def check_range(field: str, value: float, minimum: float, maximum: float) -> None:
     """Check that a number is in a range, ends included.
 
-    Raises
-    ------
-    ValueError
-        If it is not, or not a number.
+    Raises ``ValueError`` if it is not, or not a number.
     """
     if not minimum <= value <= maximum:
         raise ValueError(
@@ -75,13 +65,9 @@ def check_ids(
 ) -> None:
     """Check the ids of the nodes of a graph, and the ends of its edges.
 
-    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``.
-
-    Raises
-    ------
-    ValueError
-        If two nodes have one id, an edge ends at no node, or two edges have
-        the same ends.
+    ``part`` says where inside ``nodes`` and ``edges`` they are, such as ``.1``. Raises
+    ``ValueError`` if two nodes have one id, an edge ends at no node, or two edges have
+    the same ends.
     """
     distinct: set[int] = set()
     for node in ids:
@@ -111,21 +97,9 @@ def make_graph(
 ) -> Graph:
     """Return the graph of layers under their ids.
 
-    Parameters
-    ----------
-    tables
-        The costs of every layer. Layers with equal ones are of one kind,
-        named after the first of them.
-
-    Returns
-    -------
-    Graph
-        Its layers in topological order, ties in the order of ``tables``.
-
-    Raises
-    ------
-    ValueError
-        If the edges form a cycle.
+    ``tables`` has the costs of every layer; layers with equal ones are of one kind,
+    named after the first of them. Layers are in topological order, ties in the order of
+    ``tables``. Raises ``ValueError`` if the edges form a cycle.
     """
     kinds: dict[tuple[LayerCost, ...], str] = {}
     layers = tuple(
@@ -152,10 +126,7 @@ def listed(ids: Iterable[int]) -> str:
 def tree_of(problem: Problem) -> Hierarchy:
     """Return the network of a problem whose rules know trees only.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is another kind of network.
+    Raises ``InvalidProblemError`` if it is another kind of network.
     """
     topology = problem.cluster.topology
     if topology.kind != "hierarchy":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import product
 from typing import Annotated, Any
 
 import msgspec
@@ -42,14 +43,8 @@ class BenchCell(Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> SolveOptions:
         """The options of the solver."""
-        return SolveOptions(
-            time_limit_s=self.time_limit_s,
-            gap=self.gap,
-            num_workers=self.num_workers,
-            seed=self.seed,
-            repair=self.repair,
-            extra=self.extra,
-        )
+        names = ("time_limit_s", "gap", "num_workers", "seed", "repair", "extra")
+        return SolveOptions(**{name: getattr(self, name) for name in names})
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -98,24 +93,20 @@ class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1
 
     def cells(self) -> Iterator[tuple[Entry, BenchCell]]:
         """Yield all cells in the order of reports."""
-        for entry in self.problems:
-            for solver in self.solvers:
-                for seed in self.seeds:
-                    yield (
-                        entry,
-                        BenchCell(
-                            problem_hash=entry.hash,
-                            solver=solver,
-                            seed=seed,
-                            time_limit_s=self.time_limit_s,
-                            gap=self.gap,
-                            num_workers=self.workers.get(solver, 1),
-                            repair=self.repair,
-                            extra=self.extra.get(solver, {}),
-                            planner=self.planners.get(solver, ""),
-                            version=self.versions.get("nest") or "unknown",
-                        ),
-                    )
+        for entry, solver, seed in product(self.problems, self.solvers, self.seeds):
+            cell = BenchCell(
+                problem_hash=entry.hash,
+                solver=solver,
+                seed=seed,
+                time_limit_s=self.time_limit_s,
+                gap=self.gap,
+                num_workers=self.workers.get(solver, 1),
+                repair=self.repair,
+                extra=self.extra.get(solver, {}),
+                planner=self.planners.get(solver, ""),
+                version=self.versions.get("nest") or "unknown",
+            )
+            yield entry, cell
 
     @property
     def most_workers(self) -> int:

@@ -118,7 +118,8 @@ def run_missing(
     broken = {
         name: why
         for name in dict.fromkeys(work.cell.solver for work in works)
-        if (why := _import_trouble(name, limit_s))
+        if not (is_built_in(name) or is_command(name))
+        and (why := import_trouble(solver_target(name), limit_s))
     }
 
     def keep(data: bytes) -> None:
@@ -137,10 +138,3 @@ def run_missing(
         stack.enter_context(contextlib.closing(encoded))
         for data in encoded:
             keep(data)
-
-
-def _import_trouble(name: str, limit_s: float) -> str | None:
-    """Return why importing a solver would end the process that tries."""
-    if is_built_in(name) or is_command(name):
-        return None
-    return import_trouble(solver_target(name), limit_s)

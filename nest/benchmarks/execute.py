@@ -130,15 +130,13 @@ class Recorder:
         step: int | None = None
         bound: int | None = None
         for wall_s, report in self.reports:
-            best_step = step
+            before = step, bound
             if report.plan is not None:
-                best_step = _least(step, _step_quanta(problem, report.plan))
-            proven = bound
+                step = _least(step, _step_quanta(problem, report.plan))
             claim = finite(report.lower_bound_quanta)
             if result.exact and claim is not None:
-                proven = max(bound or 0, claim)
-            if (best_step, proven) != (step, bound):
-                step, bound = best_step, proven
+                bound = max(bound or 0, claim)
+            if (step, bound) != before:
                 points.append(_point(wall_s, step, bound))
         claim = result.lower_bound_quanta
         if result.outcome is Outcome.INVALID_PLAN and result.exact:

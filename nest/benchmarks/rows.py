@@ -73,12 +73,12 @@ class Row:
     @property
     def step_time_ns(self) -> int | float | None:
         """The step time in ns."""
-        return self._in_ns(self.step_quanta)
+        return self.in_ns(self.step_quanta)
 
     @property
     def lower_bound_ns(self) -> int | float | None:
         """The lower bound in ns."""
-        return self._in_ns(self.bound_quanta)
+        return self.in_ns(self.bound_quanta)
 
     @property
     def word(self) -> str:
@@ -89,10 +89,9 @@ class Row:
             return f"{self.status}, {self.limit} limit"
         return str(self.status)
 
-    def _in_ns(self, quanta: int | None) -> int | float | None:
-        if quanta is None:
-            return None
-        return quanta_to_ns(quanta, self.quantum_ps)
+    def in_ns(self, quanta: int | None) -> int | float | None:
+        """Return a time of its problem in ns."""
+        return None if quanta is None else quanta_to_ns(quanta, self.quantum_ps)
 
 
 class ProblemSummary(NamedTuple):
@@ -209,9 +208,8 @@ def _cross_checked(rows: Sequence[Row]) -> list[Row]:
             (row.entry.best_quanta, "a plan known before"),
         ):
             if step is not None:
-                mine = (step, whose)
-                before = best.setdefault(row.entry.hash, mine)
-                best[row.entry.hash] = min(before, mine)
+                key = row.entry.hash
+                best[key] = min(best.get(key, (step, whose)), (step, whose))
     return [
         _refute(row, *best[row.entry.hash]) if row.entry.hash in best else row
         for row in rows

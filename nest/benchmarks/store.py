@@ -164,8 +164,7 @@ def _check_folder(path: Path, run: BenchmarkSpec | None, resume: bool) -> None:
         raise NestError(
             f"-o {path}: expected a directory, got a file; choose another path"
         )
-    files = [] if not path.exists() else sorted(path.iterdir())
-    names = {file.name for file in files}
+    names = {file.name for file in path.iterdir()} if path.exists() else set()
     if resume and run is None and MANIFEST not in names:
         raise NestError(
             f"-o {path}: expected the directory of a run to resume, got one "

@@ -8,7 +8,7 @@ a limit. ``times`` is what was measured.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import median
@@ -22,7 +22,6 @@ from nest.benchmarks.rows import ProblemSummary, Row, known
 from nest.benchmarks.statistics import Steps
 from nest.solvers.base import Status
 from nest.solvers.result import Outcome
-from nest.units import quanta_to_ns
 
 SCHEMA = "nest-bench/1"
 
@@ -103,24 +102,20 @@ def _problems(
     run: BenchmarkSpec, rows: Sequence[Row], facts: Facts
 ) -> list[dict[str, Any]]:
     some = {row.entry.hash: row for row in rows}
-    parts = []
-    for entry in run.problems:
-        fact, row = facts.get(entry.hash), some.get(entry.hash)
-        if fact is None or row is None:
-            continue
-        parts.append(
-            {
-                "problem": entry.name,
-                "time_unit": row.time_unit,
-                "best_step_time_ns": _ns(row, fact.best_quanta),
-                "best_by": list(fact.by),
-                "lower_bound_ns": _ns(row, fact.bound_quanta),
-                "infeasible": fact.infeasible,
-                "closed": fact.closed,
-                "proven_by": list(fact.proven_by),
-            }
-        )
-    return parts
+    finished = [(some[x.hash], facts[x.hash]) for x in run.problems if x.hash in some]
+    return [
+        {
+            "problem": row.problem,
+            "time_unit": row.time_unit,
+            "best_step_time_ns": row.in_ns(fact.best_quanta),
+            "best_by": list(fact.by),
+            "lower_bound_ns": row.in_ns(fact.bound_quanta),
+            "infeasible": fact.infeasible,
+            "closed": fact.closed,
+            "proven_by": list(fact.proven_by),
+        }
+        for row, fact in finished
+    ]
 
 
 def _answers(solver: str, rows: Sequence[Row], facts: Facts) -> dict[str, Any]:
@@ -231,50 +226,38 @@ def _answer(row: Row, fact: ProblemSummary) -> dict[str, Any]:
         "lower_bound_quanta": row.bound_quanta,
         "over_memory_bytes": row.over_memory_bytes,
         "own_objective_ns": row.own_objective_ns,
-        "detail": _answer_detail(row),
+        # What a limit cut short may differ the next time: it is told with the times.
+        "detail": f"ended by the {row.limit} limit, see times"
+        if row.limit is not None
+        else row.detail,
     }
-
-
-def _answer_detail(row: Row) -> str:
-    """Return what a cell says, unless that may be otherwise the next time.
-
-    What a limit cut short is told with the times.
-    """
-    if row.limit is None:
-        return row.detail
-    return f"ended by the {row.limit} limit, see times"
 
 
 def _grid(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return step times of a sweep by bandwidth, and what it buys."""
-    groups: dict[tuple[Any, ...], dict[float, Row]] = {}
+    groups: dict[tuple[Any, ...], dict[float, Row]] = defaultdict(dict)
     for row in rows:
         axes = dict(row.entry.axes)
         if "bandwidth" in axes:
             factor = float(axes.pop("bandwidth"))
             key = (*axes.items(), ("solver", row.solver), ("seed", row.cell.seed))
-            groups.setdefault(key, {})[factor] = row
+            groups[key][factor] = row
     grid = []
     for key, by_factor in groups.items():
         base = 1.0 if 1.0 in by_factor else min(by_factor)
         first = by_factor[base].step_quanta
-        grid.append(
+        bandwidths = [
             {
-                **dict(key),
-                "base": base,
-                "bandwidths": [
-                    {
-                        "factor": factor,
-                        "status": row.word,
-                        "step_time_ns": row.step_time_ns,
-                        "speed_up": first / row.step_quanta
-                        if first and row.step_quanta
-                        else None,
-                    }
-                    for factor, row in sorted(by_factor.items())
-                ],
+                "factor": factor,
+                "status": row.word,
+                "step_time_ns": row.step_time_ns,
+                "speed_up": first / row.step_quanta
+                if first and row.step_quanta
+                else None,
             }
-        )
+            for factor, row in sorted(by_factor.items())
+        ]
+        grid.append({**dict(key), "base": base, "bandwidths": bandwidths})
     return grid
 
 
@@ -354,22 +337,16 @@ def _gaps(
     first = 0.01
     ratio = max(run.time_limit_s / first, 1.0)
     moments = [first * ratio ** (i / (_GAP_POINTS - 1)) for i in range(_GAP_POINTS)]
-    gaps = {}
-    for solver, rows in by_solver.items():
-        cells = _measured(run, rows, facts)
-        if cells:
-            gaps[solver] = [
-                [
-                    moment,
-                    math.fsum(
-                        statistics.primal_gap(_at(row, moment), best)
-                        for row, best in cells
-                    )
-                    / len(cells),
-                ]
-                for moment in moments
-            ]
-    return gaps
+
+    def mean_gap(cells: Sequence[tuple[Row, int]], moment: float) -> float:
+        gaps = (statistics.primal_gap(_at(row, moment), best) for row, best in cells)
+        return math.fsum(gaps) / len(cells)
+
+    return {
+        solver: [[moment, mean_gap(cells, moment)] for moment in moments]
+        for solver, rows in by_solver.items()
+        if (cells := _measured(run, rows, facts))
+    }
 
 
 def _at(row: Row, moment: float) -> int | None:
@@ -398,14 +375,14 @@ def _cactus(
 
 
 def _close_after(row: Row, best: int | None) -> float:
-    step = row.step_quanta
-    if best is None or step is None or step > (1 + CLOSE) * best:
+    if best is None:
         return math.inf
-    for point in row.trace:
-        step = point.step_quanta
-        if step is not None and step <= (1 + CLOSE) * best:
-            return point.wall_s
-    return math.inf
+
+    def is_close(step: int | None) -> bool:
+        return step is not None and step <= (1 + CLOSE) * best
+
+    close_s = (point.wall_s for point in row.trace if is_close(point.step_quanta))
+    return next(close_s, math.inf) if is_close(row.step_quanta) else math.inf
 
 
 def _time(row: Row) -> dict[str, Any]:
@@ -434,10 +411,9 @@ def _time(row: Row) -> dict[str, Any]:
 
 def _whole(run: BenchmarkSpec, rows: Sequence[Row]) -> list[dict[str, Row]]:
     """Return problem and seed by solver, where every solver has finished."""
-    groups: dict[tuple[str, int], dict[str, Row]] = {}
+    groups: dict[tuple[str, int], dict[str, Row]] = defaultdict(dict)
     for row in rows:
-        key = (row.entry.hash, row.cell.seed)
-        groups.setdefault(key, {})[row.solver] = row
+        groups[row.entry.hash, row.cell.seed][row.solver] = row
     return [each for each in groups.values() if len(each) == len(run.solvers)]
 
 
@@ -475,7 +451,3 @@ def _proof_profile(whole: Sequence[dict[str, Row]]) -> dict[str, Steps]:
     return statistics.profile(
         {solver: [proof_s(x[solver]) for x in whole] for solver in exact}
     )
-
-
-def _ns(row: Row, quanta: int | None) -> int | float | None:
-    return None if quanta is None else quanta_to_ns(quanta, row.quantum_ps)

@@ -92,19 +92,14 @@ def expand(sweep: Sweep, where: str, calibration: str | None = None) -> list[Ins
             if len(sweep.bandwidths) > 1:
                 name += f" ×{factor:g}"
             faster = widened(problem.cluster, factor, sweep.within_nodes)
-            instances.append(
-                Instance(
-                    name,
-                    replace(problem, name=name, cluster=faster),
-                    place,
-                    axes={
-                        "model": model,
-                        "cluster": cluster,
-                        "batch": problem.job.global_batch,
-                        "bandwidth": factor,
-                    },
-                )
-            )
+            faster_problem = replace(problem, name=name, cluster=faster)
+            axes: dict[str, str | int | float] = {
+                "model": model,
+                "cluster": cluster,
+                "batch": problem.job.global_batch,
+                "bandwidth": factor,
+            }
+            instances.append(Instance(name, faster_problem, place, axes=axes))
     return instances
 
 

@@ -35,6 +35,9 @@ _REPEATED = 2
 #: What options are given that take no such value.
 _BAD_VALUE = "no such value"
 
+#: Why there is nothing to run again.
+_NO_PLANS = "limits stopped it everywhere, or it had no plan"
+
 #: How long a reason of a solver may be, in characters.
 _REASON_SIZE = 500
 
@@ -158,10 +161,8 @@ def _check_proofs(candidate: Candidate) -> Finding:
     wrong, proven = [], 0
     for trial in candidate.every:
         result, best = trial.result, trial.reference.optimum_quanta
-        if result is None or not (
-            result.outcome is Outcome.SOLVED
-            or result.outcome in (Outcome.INVALID_PLAN, Outcome.MISMATCH)
-        ):
+        answered = (Outcome.SOLVED, Outcome.INVALID_PLAN, Outcome.MISMATCH)
+        if result is None or result.outcome not in answered:
             continue
         status, bound = claimed(result)
         proven += bound is not None or status is Status.INFEASIBLE
@@ -263,10 +264,9 @@ def _is_told_limits(candidate: Candidate) -> bool:
 def _check_repeats(candidate: Candidate) -> Finding:
     if not candidate.capabilities.deterministic:
         return _nothing("it does not promise to")
-    trials = [t for t in candidate.trials if t.ended and t.ended.plan]
-    trials = trials[:_REPEATED]
+    trials = _planned(candidate)[:_REPEATED]
     if not trials:
-        return _nothing("limits stopped it everywhere, or it had no plan")
+        return _nothing(_NO_PLANS)
     wrong = []
     for trial in trials:
         again = candidate.run(trial.reference)
@@ -278,15 +278,15 @@ def _check_repeats(candidate: Candidate) -> Finding:
     return _first(wrong, f"the same answer twice on {len(trials)} problems")
 
 
-def _value(result: SolveResult | None) -> tuple[object, ...]:
-    assert result is not None
-    return result.status, result.step_quanta
+def _planned(candidate: Candidate) -> list[Trial]:
+    """Return the runs with a plan that no limit stopped."""
+    return [t for t in candidate.trials if t.ended and t.ended.plan]
 
 
 def _gist(trial: Trial) -> object:
     result = trial.result
     assert result is not None
-    return (*_value(result), result.lower_bound_quanta, result.plan)
+    return _text(result), result.lower_bound_quanta, result.plan
 
 
 def _text(result: SolveResult | None) -> str:
@@ -299,19 +299,18 @@ def _check_workers(candidate: Candidate) -> Finding:
         return _nothing("it uses one worker")
     if num_cpus() < 2:
         return _nothing("there is one CPU here")
-    trials = [t for t in candidate.trials if t.ended and t.ended.plan]
-    for trial in trials[:1]:
-        options = replace(candidate.options, num_workers=2)
-        both = candidate.run(trial.reference, options)
-        if both.ended is None:
-            return _nothing(f"{trial.name}: {both.detail}")
-        one, two = trial.result, both.result
-        if _value(one) != _value(two):
-            return _failed(
-                f"{trial.name}: {_text(one)} with 1 worker, {_text(two)} with 2"
-            )
-        return _passed(f"{trial.name}: the same with 1 and 2 workers")
-    return _nothing("limits stopped it everywhere, or it had no plan")
+    trials = _planned(candidate)
+    if not trials:
+        return _nothing(_NO_PLANS)
+    first = trials[0]
+    options = replace(candidate.options, num_workers=2)
+    both = candidate.run(first.reference, options)
+    if both.ended is None:
+        return _nothing(f"{first.name}: {both.detail}")
+    one, two = _text(first.result), _text(both.result)
+    if one != two:
+        return _failed(f"{first.name}: {one} with 1 worker, {two} with 2")
+    return _passed(f"{first.name}: the same with 1 and 2 workers")
 
 
 def _check_options(candidate: Candidate) -> Finding:

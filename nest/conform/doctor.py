@@ -227,9 +227,8 @@ def _folder(what: str, path: str, worst: State) -> Finding:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        remedy = "set TMPDIR to a folder that may be written"
-        if worst == "missing":
-            remedy = "set MPLCONFIGDIR to a folder that may be written"
+        variable = "TMPDIR" if worst == "broken" else "MPLCONFIGDIR"
+        remedy = f"set {variable} to a folder that may be written"
         return Finding(what, worst, f"{path}: {error.strerror}", remedy)
     stat = os.statvfs(path)
     free = stat.f_bavail * stat.f_frsize / 2**30

@@ -29,40 +29,28 @@ from nest.models.weights import (
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
-    """Shape of a whole model.
+    """Shape of a whole model."""
 
-    Attributes
-    ----------
-    name, source
-        Keyword, and the publication that gives the shape.
-    aliases
-        Names of other checkpoints of this very shape.
-    note
-        Where the shape departs from the source, what ``left_out`` counts.
-    towers, head
-        Its parts; a tower that reads another comes after it.
-    max_sequence
-        Longest sequence in training, in tokens, of the towers that have no
-        length of their own.
-    published_parameters, published_unit
-        Number of weights as the source prints it, ``0`` where unknown, and
-        the value of its last printed digit (1 where it prints all).
-    left_out
-        Weights in the published number that shapes cannot express.
-    details
-        What it computes beyond shapes; ``None``: not known.
-    """
-
+    #: Keyword.
     name: str
+    #: Names of other checkpoints of this very shape.
     aliases: tuple[str, ...] = ()
+    #: The publication that gives the shape.
     source: str = ""
+    #: Where the shape departs from the source, what ``left_out`` counts.
     note: str = ""
+    #: Its parts; a tower that reads another comes after it.
     towers: tuple[Tower, ...]
     head: Head
+    #: Longest training sequence, in tokens, of towers without a length of their own.
     max_sequence: int
+    #: Number of weights as the source prints it, ``0`` where unknown, and the value of
+    #: its last printed digit (1 where it prints all).
     published_parameters: int = 0
     published_unit: int = 1
+    #: Weights in the published number that shapes cannot express.
     left_out: int = 0
+    #: What it computes beyond shapes; ``None``: not known.
     details: Details | None = None
 
     @property
@@ -162,11 +150,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         giving every rank one early and one late piece of the sequence. With
         ``sequence_parallel`` activations between layers are cut over ``tp`` too.
 
-        Returns
-        -------
-        str or None
-            ``tp: expected a divisor of the 40 attention heads of gpt3-13b,
-            got 16; choose 8``, or ``None`` where all divide.
+        Such as ``tp: expected a divisor of the 40 attention heads of gpt3-13b, got 16;
+        choose 8``, or ``None`` where all divide.
         """
         shapes = list(blocks(self, once=True))
 

@@ -44,10 +44,7 @@ def names() -> tuple[str, ...]:
 def describe(name: str) -> str:
     """Return one line about a built-in problem.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such problem; the text lists all names.
+    Raises ``UnknownNameError`` if there is no such problem; the text lists all names.
     """
     recipe = find("built-in problem", name, RECIPES)
     site = machine(recipe.machine)
@@ -64,10 +61,7 @@ def describe(name: str) -> str:
 def load(name: str) -> Problem:
     """Build a built-in problem.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such problem; the text lists all names.
+    Raises ``UnknownNameError`` if there is no such problem; the text lists all names.
     """
     if name not in names():
         also = "nest.load reads files and instances, nest.read_problem files"
@@ -78,10 +72,7 @@ def load(name: str) -> Problem:
 def build(recipe: Recipe) -> Problem:
     """Build the problem of a recipe.
 
-    Raises
-    ------
-    InvalidOptionError
-        If what the recipe chooses does not divide the model.
+    Raises ``InvalidOptionError`` if what the recipe chooses does not divide the model.
     """
     model, site = architecture(recipe.model), machine(recipe.machine)
     choices = choose(model, site, recipe.num_devices, recipe)

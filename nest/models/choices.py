@@ -77,11 +77,8 @@ class Degrees(NamedTuple):
 def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
     """Read texts such as ``gradients=0.9,tp=0.5``.
 
-    Raises
-    ------
-    ValueError
-        With the part that has an unknown name, one that came before, or no
-        fraction from 0 to 1.
+    Raises ``ValueError`` with the part that has an unknown name, one that came before,
+    or no fraction from 0 to 1.
     """
     fractions: dict[Overlap, float] = {}
     for item in (item for text in texts for item in text.split(",")):
@@ -98,37 +95,12 @@ def read_overlap(texts: Sequence[str]) -> dict[Overlap, float]:
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What the user chooses; ``None`` leaves it to :func:`choose`.
+    """What the user chooses; ``None`` leaves it to :func:`choose`."""
 
-    Attributes
-    ----------
-    global_batch, sequence_length
-        Samples per step; tokens of the towers without a length of their own.
-    micro_batches, tp, cp, ep, zero, recompute
-        Candidates.
-    layers_per_node
-        Consecutive blocks that one graph node stands for.
-    dtype
-        Of the matrix products.
-    virtual_stages
-        Chunks per block that plans may have; above 1 they are interleaved.
-    gradients, optimizer
-        What training keeps per weight, see :mod:`nest.constraints.targets.memory`.
-    target
-        The framework whose defaults count, see :mod:`nest.constraints.targets`.
-    schedule
-        The pipeline schedule.
-    overlap
-        Communication that may overlap with computation, with the overlapped fraction.
-    distributed_optimizer
-        Whether the optimizer may be sharded over replicas too.
-    sequence_parallel
-        Whether activations between layers are split over ``tp`` too: one
-        value for all plans, or both for plans to choose.
-    """
-
+    #: Samples per step; tokens of the towers without a length of their own.
     global_batch: int | None = None
     sequence_length: int | None = None
+    #: Candidates.
     micro_batches: tuple[int, ...] | None = None
     tp: tuple[int, ...] | None = None
     cp: tuple[int, ...] | None = None
@@ -136,15 +108,25 @@ class Request(Struct, frozen=True, kw_only=True):
     etp: tuple[int, ...] | None = None
     zero: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
+    #: Consecutive blocks that one graph node stands for.
     layers_per_node: int | None = None
+    #: Of the matrix products.
     dtype: Dtype | None = None
+    #: Chunks per block that plans may have; above 1 they are interleaved.
     virtual_stages: tuple[int, ...] | None = None
+    #: What training keeps per weight, see :mod:`nest.constraints.targets.memory`.
     gradients: str | None = None
     optimizer: str | None = None
+    #: The framework whose defaults count, see :mod:`nest.constraints.targets`.
     target: str | None = None
+    #: The pipeline schedule.
     schedule: Schedules | None = None
+    #: Communication that may overlap with computation, with the overlapped fraction.
     overlap: dict[Overlap, float] | None = None
+    #: Whether the optimizer may be sharded over replicas too.
     distributed_optimizer: bool | None = None
+    #: Whether activations between layers are split over ``tp`` too: one value for all
+    #: plans, or both for plans to choose.
     sequence_parallel: Distinct[bool] | None = None
 
 
@@ -207,13 +189,8 @@ def choose(
 
     Degrees that the request chooses must divide the model. ``named`` are values that
     plans are named by, by the settings of ``--pin``: where the request leaves a list
-    open, it gets those that the model allows.
-
-    Raises
-    ------
-    InvalidOptionError
-        If a choice is out of range or does not divide the model; the text
-        begins with the field's name.
+    open, it gets those that the model allows. Raises ``InvalidOptionError`` if a choice
+    is out of range or does not divide the model; the text begins with the field's name.
     """
     request = request or Request()
     values_of_settings = {
@@ -300,12 +277,8 @@ def _expert_tensor(
     """Return what ``etp`` of keys may be at a ``tp``: 0, and 1 for whole experts.
 
     The request lists numbers of tensor ranks that an expert is cut over, by default
-    ``tp`` and what is named.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the model has no experts, or whole ones would need sequence parallelism.
+    ``tp`` and what is named. Raises ``InvalidOptionError`` if the model has no experts,
+    or whole ones would need sequence parallelism.
     """
     has_experts = any(block.mlp.experts for block in blocks(model, once=True))
     if requested and not has_experts:

@@ -12,41 +12,29 @@ from nest.ir.base import Struct
 
 
 class Rotary(Struct, frozen=True, kw_only=True):
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864).
+    """Rotary positions (Su et al. 2021, arXiv 2104.09864)."""
 
-    Attributes
-    ----------
-    base
-        Base of the angles.
-    fraction
-        Share of a head that is rotated.
-    interleaved
-        Whether pairs are neighbors instead of halves.
-    scaling
-        How angles change for longer sequences: empty, ``linear``, ``llama3``,
-        ``yarn``, or another word of transformers.
-    factor, original_length
-        Of how much longer sequences, and of the length before; ``0``: not stated.
-    low_frequency, high_frequency
-        Factors of ``llama3``.
-    beta_fast, beta_slow, mscale, mscale_all
-        Of ``yarn`` (Peng et al. 2023, arXiv 2309.00071).
-    rounded
-        Whether the range that ``yarn`` blends ends at whole dimensions.
-    """
-
+    #: Base of the angles.
     base: float = 10_000.0
+    #: Share of a head that is rotated.
     fraction: float = 1.0
+    #: Whether pairs are neighbors instead of halves.
     interleaved: bool = False
+    #: How angles change for longer sequences: empty, ``linear``, ``llama3``, ``yarn``,
+    #: or another word of transformers.
     scaling: str = ""
+    #: Of how much longer sequences, and of the length before; ``0``: not stated.
     factor: float = 1.0
     original_length: int = 0
+    #: Factors of ``llama3``.
     low_frequency: float = 1.0
     high_frequency: float = 4.0
+    #: Of ``yarn`` (Peng et al. 2023, arXiv 2309.00071).
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     mscale: float = 1.0
     mscale_all: float = 0.0
+    #: Whether the range that ``yarn`` blends ends at whole dimensions.
     rounded: bool = True
 
     @property
@@ -65,46 +53,30 @@ class Rotary(Struct, frozen=True, kw_only=True):
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """How experts are weighted.
+    """How experts are weighted."""
 
-    Attributes
-    ----------
-    scores
-        ``softmax`` or ``sigmoid``.
-    normalized
-        Whether the weights of the chosen experts sum to one.
-    scale
-        Factor of the weights.
-    expert_bias
-        Whether a bias per expert, which no gradient changes, is part of the choice.
-    """
-
+    #: ``softmax`` or ``sigmoid``.
     scores: str = "softmax"
+    #: Whether the weights of the chosen experts sum to one.
     normalized: bool = True
+    #: Factor of the weights.
     scale: float = 1.0
+    #: Whether a bias per expert, which no gradient changes, is part of the choice.
     expert_bias: bool = False
 
 
 class Details(Struct, frozen=True, kw_only=True):
-    """What a configuration states beyond shapes.
+    """What a configuration states beyond shapes."""
 
-    Attributes
-    ----------
-    rotary, router
-        Rotary positions and router; ``None`` without, or where not stated.
-    norm_epsilon
-        What norms add to a variance; ``None``: not stated.
-    activation
-        Activation function of the MLP by the name of transformers.
-    others
-        Fields with a value that makes it another function than plain transformers
-        compute, which nest reads no further.
-    """
-
+    #: Rotary positions and router; ``None`` without, or where not stated.
     rotary: Rotary | None = None
     router: Router | None = None
+    #: What norms add to a variance; ``None``: not stated.
     norm_epsilon: float | None = None
+    #: Activation function of the MLP by the name of transformers.
     activation: str | None = None
+    #: Fields with a value that makes it another function than plain transformers
+    #: compute, which nest reads no further.
     others: tuple[str, ...] = ()
 
     @property

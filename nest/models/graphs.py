@@ -57,12 +57,8 @@ def build_on(
     """Return the problem of a model, with a quantum that suits its times.
 
     ``machines`` come with the numbers of their devices, in the order of ranks; a
-    ``cluster`` of a file takes the place of theirs.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the model is so large that a figure is out of range.
+    ``cluster`` of a file takes the place of theirs. Raises ``InvalidProblemError`` if
+    the model is so large that a figure is out of range.
     """
     if len(machines) > 1:
         problem = _mixed_problem(model, machines, choices)
@@ -80,12 +76,8 @@ def build_problem(
 ) -> Problem:
     """Return the problem of training a model on a cluster.
 
-    Training is in mixed precision and 1F1B, under the preset ``standard``.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the model is so large that a figure is out of range.
+    Training is in mixed precision and 1F1B, under the preset ``standard``. Raises
+    ``InvalidProblemError`` if the model is so large that a figure is out of range.
     """
     with in_range(model.name):
         return problem_of(
@@ -129,10 +121,7 @@ def problem_of(
 ) -> Problem:
     """Return the problem of training a model, whose graph is known.
 
-    Raises
-    ------
-    ValueError
-        If the model is so large that a figure is out of range.
+    Raises ``ValueError`` if the model is so large that a figure is out of range.
     """
     # Modules share one token table, so plans must not part them.
     several = any(tower.modules > 1 for tower in model.towers)
@@ -214,11 +203,8 @@ def build_graph(
     Kinds are named ``embedding``, after the blocks (``decoder``), as in
     :data:`MTP_KINDS`, and ``head``; a node of unequal blocks after all of them
     (``local+global``). Names begin with that of the tower where the model has several.
-
-    Raises
-    ------
-    InvalidProblemError
-        If ``layers_per_node`` does not divide the layers of a tower.
+    Raises ``InvalidProblemError`` if ``layers_per_node`` does not divide the layers of
+    a tower.
     """
     execution = (
         execution
@@ -457,31 +443,18 @@ def count_layer(
     ``shape`` is the tower for its embedding, a block, a module, a head, or
     ``None`` for the norm behind the tower.
     """
-    node = _count_layer(shape, tower, split, execution)
-    if isinstance(shape, Block | Module) or execution.checkpointed_ends:
-        return node
-    return node.without_checkpoint()
-
-
-def _count_layer(
-    shape: Tower | Block | Module | Head | None,
-    tower: Tower,
-    split: Split,
-    execution: Execution,
-) -> Node:
     match shape:
-        case Tower():
-            return embedding_node(shape, split, execution)
         case Block():
             return block_node(shape, split, execution)
         case Module():
             return module_node(shape, tower, split, execution)
+        case Tower():
+            node = embedding_node(shape, split, execution)
         case Head():
-            return head_node(
-                shape,
-                tower.hidden,
-                split,
-                execution,
-                norm_weights=final_norm_weights(tower),
+            norm_weights = final_norm_weights(tower)
+            node = head_node(
+                shape, tower.hidden, split, execution, norm_weights=norm_weights
             )
-    return norm_node(tower, split)
+        case None:
+            node = norm_node(tower, split)
+    return node if execution.checkpointed_ends else node.without_checkpoint()

@@ -14,12 +14,8 @@ if TYPE_CHECKING:
 def load_model(text: str, mtp: bool = False) -> Architecture:
     """Return the architecture of that name, or of a ``config.json``.
 
-    With ``mtp`` a file's modules for multi-token prediction count.
-
-    Raises
-    ------
-    NestError
-        If there is none, or the file cannot be read or is no such thing.
+    With ``mtp`` a file's modules for multi-token prediction count. Raises ``NestError``
+    if there is none, or the file cannot be read or is no such thing.
     """
     if text.endswith(".json") or os.path.isfile(text):
         from nest.models.hf import read_hf

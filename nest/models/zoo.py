@@ -35,12 +35,8 @@ _TRAINING = frozenset(
 def architecture(name: str) -> Architecture:
     """Return the architecture that goes by a name.
 
-    See :func:`known_architecture`.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    See :func:`known_architecture`. Raises ``UnknownNameError`` if there is none; the
+    text lists all names.
     """
     model = known_architecture(name)
     if model is None:

@@ -96,13 +96,10 @@ def _section(
 
 def _solvers(document: Document) -> Section:
     def over_best(name: str, heading: str) -> Column:
-        return Column(
-            f"over_best_{name}",
-            heading,
-            _over,
-            lambda solver: (solver["over_best"] or {}).get(name),
-            right=True,
-        )
+        def ratio(solver: Document) -> Any:
+            return (solver["over_best"] or {}).get(name)
+
+        return Column(f"over_best_{name}", heading, _over, ratio, right=True)
 
     return _section(
         "Solvers",
@@ -132,12 +129,11 @@ def _solvers(document: Document) -> Section:
 
 def _out_of(heading: str, key: str, total: str) -> Column:
     """Return a column of counts, each with the count that it is part of."""
-    return Column(
-        key,
-        heading,
-        value=lambda solver: f"{solver[key]} of {solver[total]}",
-        right=True,
-    )
+
+    def text(solver: Document) -> str:
+        return f"{solver[key]} of {solver[total]}"
+
+    return Column(key, heading, value=text, right=True)
 
 
 def _time(key: str, heading: str) -> Column:
@@ -316,25 +312,21 @@ def _times(document: Document) -> Section:
     limit_s, times = document["run"]["time_limit_s"], document["times"]
     penalties = times["penalties"]
     counted = " and ".join(f"{penalty} × the limit" for penalty in penalties)
-    unanswered = (
-        "without a time limit there is no mean where one is missing"
-        if limit_s is None
-        else f"the others count as {counted} ({limit_s:g} s)"
-    )
-    sharing = times["sharing_cpus"]
-    warning = (
-        f" {count(sharing, 'cell')} shared CPUs with others: their times are "
-        f"too long, and limits cut them off earlier."
-        if sharing
-        else ""
-    )
+    unanswered = "without a time limit there is no mean where one is missing"
+    if limit_s is not None:
+        unanswered = f"the others count as {counted} ({limit_s:g} s)"
+    sharing, warning = times["sharing_cpus"], ""
+    if sharing:
+        warning = (
+            f" {count(sharing, 'cell')} shared CPUs with others: their times are "
+            f"too long, and limits cut them off earlier."
+        )
 
     def mean(penalty: int) -> Column:
-        return Column(
-            f"mean s (× {penalty})",
-            form=".3f",
-            value=lambda x: x["shifted_geometric_mean_s"][str(penalty)],
-        )
+        def mean_s(solver: Document) -> Any:
+            return solver["shifted_geometric_mean_s"][str(penalty)]
+
+        return Column(f"mean s (× {penalty})", form=".3f", value=mean_s)
 
     return _section(
         "Times",

@@ -97,23 +97,16 @@ def _proposed(proposed: Mapping[str, Any]) -> list[RenderableType]:
     if not runs:
         return ["no further run of these models fits these devices"]
     no_cells = dict.fromkeys((column.key for column in _RUN_CELLS), "")
-    return [
-        Text(
-            f"of {proposed['candidates']} other configurations of these "
-            f"models two of three step times are predicted to "
-            f"± {_percent(proposed['deviation_after'])} % (before these "
-            f"runs ± {_percent(proposed['deviation_before'])} %); these runs "
-            f"would tell most, the first first:"
-        ),
-        "",
-        terminal_table(
-            Table.of(
-                (
-                    *_RUN_CELLS,
-                    Column("predicted_step_time_s", "step, s", ".4g", rank=2),
-                    Column("deviation", "then ± %", _percent, right=True, rank=1),
-                ),
-                ({**no_cells, **run["cells"], **run} for run in runs),
-            )
-        ),
-    ]
+    text = (
+        f"of {proposed['candidates']} other configurations of these models two of "
+        f"three step times are predicted to ± {_percent(proposed['deviation_after'])} "
+        f"% (before these runs ± {_percent(proposed['deviation_before'])} %); these "
+        f"runs would tell most, the first first:"
+    )
+    columns = (
+        *_RUN_CELLS,
+        Column("predicted_step_time_s", "step, s", ".4g", rank=2),
+        Column("deviation", "then ± %", _percent, right=True, rank=1),
+    )
+    records = ({**no_cells, **run["cells"], **run} for run in runs)
+    return [Text(text), "", terminal_table(Table.of(columns, records))]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import RenderableType
 from rich.text import Text
 
 from nest.conform.doctor import Finding

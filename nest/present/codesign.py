@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -325,15 +326,10 @@ def counts_table(document: Document) -> Table:
     for name, text in SETTLED.items():
         if name != "open" or any(each[name] for each in counts):
             rows.append((name, text, *(each[name] for each in counts)))
-    return Table(
-        (
-            Column("cut by"),
-            Column("what that is", rank=1),
-            *(Column(title_of(best["models"]), form=",") for best in document["best"]),
-        ),
-        rows,
-        "Points by what cut or settled them, per question",
-    )
+    titles = [title_of(best["models"]) for best in document["best"]]
+    columns = [Column("cut by"), Column("what that is", rank=1)]
+    columns += [Column(title, form=",") for title in titles]
+    return Table(columns, rows, "Points by what cut or settled them, per question")
 
 
 def points_table(index_name: str, marked: Iterable[tuple[str, Document]]) -> Table:
@@ -416,25 +412,19 @@ def regret(baseline: Document) -> str:
 
 def baselines_table(document: Document) -> Table:
     """Return what other searches find, and what they miss."""
+
+    def best_point(search: Document) -> str:
+        best = search["best"]
+        return best["point"]["text"] if best else "nothing that fits"
+
+    def relative(search: Document) -> Any:
+        return search["best"] and search["best"]["relative"]
+
     columns = (
         Column("name", "other searches"),
         Column("num_evaluated", "points", ","),
-        Column(
-            "best point",
-            value=lambda search: (
-                search["best"]["point"]["text"]
-                if search["best"]
-                else "nothing that fits"
-            ),
-            rank=1,
-            min_width=24,
-        ),
-        Column(
-            "relative",
-            form=times,
-            value=lambda x: x["best"] and x["best"]["relative"],
-            right=True,
-        ),
+        Column("best point", value=best_point, rank=1, min_width=24),
+        Column("relative", form=times, value=relative, right=True),
         Column("regret", value=regret, right=True),
     )
     return Table.of(

@@ -197,7 +197,7 @@ def all_columns(problem: Problem | None, scale: TimeScale) -> list[Column]:
         ends("step_time_50_ns", "step 50 %", scale.interval),
         Column("simulated_step_time_ns", "simulated", scale, writers=verbose),
         Column("own_objective_ns", "own objective", scale, writers=verbose),
-        Column("tokens_per_s", "tokens/s", _speed, _tokens_per_s, writers=verbose),
+        Column("tokens_per_s", "tokens/s", value=_speed, writers=verbose),
         ends("memory_90_bytes", "memory 90 %", sizes, 8),
         ends("memory_50_bytes", "memory 50 %", sizes, 8),
     ]
@@ -216,12 +216,9 @@ def _text(
     return Column(key, name, value=value, writers=writers, **settings)
 
 
-def _speed(tokens_per_s: float | None) -> str:
+def _speed(fields: Fields) -> str:
+    tokens_per_s = (fields["score"] or {}).get("throughput_tokens_per_s")
     return digits(tokens_per_s, 6) if tokens_per_s else ""
-
-
-def _tokens_per_s(fields: Fields) -> float | None:
-    return (fields["score"] or {}).get("throughput_tokens_per_s")
 
 
 def _proof(fields: Fields) -> str:

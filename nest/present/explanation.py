@@ -67,29 +67,18 @@ def _term_lines(explained: Explanation) -> list[RenderableType]:
         for name, size in blocks[full].memory.items()
         if size
     )
-    return [
-        terminal_table(
-            Table(
-                (
-                    Column("term", min_width=16),
-                    Column("time", rank=1),
-                    Column("share", rank=2, min_width=20),
-                ),
-                rows,
-            )
-        ),
-        key_lines(
-            [
-                (
-                    f"slowest {what}",
-                    f"{slow + 1} of {len(blocks)}, "
-                    f"{_quanta(explained, blocks[slow].load)} per "
-                    f"micro-batch, counted {terms.num_loads} times",
-                ),
-                ("fullest device", f"in {what} {full + 1}: {memory}"),
-            ]
-        ),
+    columns = (
+        Column("term", min_width=16),
+        Column("time", rank=1),
+        Column("share", rank=2, min_width=20),
+    )
+    load = _quanta(explained, blocks[slow].load)
+    slowest = f"{slow + 1} of {len(blocks)}, {load} per micro-batch"
+    facts = [
+        (f"slowest {what}", f"{slowest}, counted {terms.num_loads} times"),
+        ("fullest device", f"in {what} {full + 1}: {memory}"),
     ]
+    return [terminal_table(Table(columns, rows)), key_lines(facts)]
 
 
 def _measured_lines(explained: Explanation) -> list[RenderableType]:
@@ -98,37 +87,20 @@ def _measured_lines(explained: Explanation) -> list[RenderableType]:
     if measured is None:
         return []
     scale = TimeScale.fitting(measured.predicted_ns, explained.problem.time_unit)
-    rows = [
-        (
-            x.term.text,
-            scale.short(x.exposed_ns),
-            "none" if x.factor is None else f"{x.factor:.2f}",
-            x.plausible,
-            x.cause,
-        )
-        for x in measured.hypotheses
-    ]
     within = {
         True: "within the interval of nine in ten: nothing needs to be off",
         False: "outside the interval of nine in ten",
         None: "nothing is known of errors here",
     }
     ratio = measured.measured_ns / measured.predicted_ns
-    facts = [
-        (
-            "measured",
-            f"{scale.short(measured.measured_ns)}, {ratio:.2f} times the prediction; "
-            f"{within[measured.within_90]}",
-        )
-    ]
+    step = f"{scale.short(measured.measured_ns)}, {ratio:.2f} times the prediction"
+    facts = [("measured", f"{step}; {within[measured.within_90]}")]
     if all(x.plausible == "no" for x in measured.hypotheses):
-        facts.append(
-            ("no term", "explains it alone: check its unit, the batch and the devices")
-        )
+        text = "explains it alone: check its unit, the batch and the devices"
+        facts.append(("no term", text))
     if measured.near_the_end:
-        facts.append(
-            ("memory", "nearly full: the allocator may free and allocate again")
-        )
+        text = "nearly full: the allocator may free and allocate again"
+        facts.append(("memory", text))
     experiment = measured.experiment
     if experiment is not None:
         texts = {x.term.name: x.term.text for x in measured.hypotheses}
@@ -148,13 +120,14 @@ def _measured_lines(explained: Explanation) -> list[RenderableType]:
         detail = f" ({experiment.detail})" if experiment.detail else ""
         facts.append(("experiment", f"{experiment.name}{detail}: {steps}"))
     columns = (
-        Column("term", min_width=16),
-        Column("doubled adds", rank=1),
-        Column("factor"),
+        Column("term", form=lambda term: term.text, min_width=16),
+        Column("exposed_ns", "doubled adds", scale.short, rank=1),
+        Column("factor", form=lambda x: "none" if x is None else f"{x:.2f}"),
         Column("plausible"),
-        Column("likely cause", rank=2, min_width=20),
+        Column("cause", "likely cause", rank=2, min_width=20),
     )
-    return [terminal_table(Table(columns, rows)), key_lines(facts)]
+    table = Table.of(columns, measured.hypotheses)
+    return [terminal_table(table), key_lines(facts)]
 
 
 def _bound_lines(explained: Explanation) -> list[RenderableType]:
@@ -179,20 +152,13 @@ def _bound_lines(explained: Explanation) -> list[RenderableType]:
                 less = quanta < best
                 gain = _share(best - quanta, best) if less else "nothing"
         table.append((relaxed.name, time, gain, proof))
-    return [
-        key_lines([("binding", text)]),
-        terminal_table(
-            Table(
-                (
-                    Column("if", min_width=20),
-                    Column("best step"),
-                    Column("gain"),
-                    Column("proof", rank=1, min_width=10),
-                ),
-                table,
-            )
-        ),
-    ]
+    columns = (
+        Column("if", min_width=20),
+        Column("best step"),
+        Column("gain"),
+        Column("proof", rank=1, min_width=10),
+    )
+    return [key_lines([("binding", text)]), terminal_table(Table(columns, table))]
 
 
 def _best_text(explained: Explanation, optimum: SolveResult) -> str:
@@ -308,11 +274,9 @@ def _preferred_lines(explained: Explanation) -> list[RenderableType]:
     plan, verdict = result.plan, result.score
     assert plan is not None
     assert verdict is not None
+    best = f"at best {_quanta(explained, result.step_quanta)} ({proof})"
     rows = [
-        (
-            preferred.text,
-            f"at best {_quanta(explained, result.step_quanta)} ({proof}), {distance}",
-        ),
+        (preferred.text, f"{best}, {distance}"),
         ("its plan", degrees(explained.problem, plan, verdict.num_micro_batches)),
     ]
     table = [

@@ -64,13 +64,8 @@ def _answer_rows(problem: Problem, fit: Fit) -> Rows:
         proof += ": nothing smaller keeps the target"
     rows = [("answer", f"{question}: {_size(fit, best)} ({proof})")]
     if has_offers:
-        rows.append(
-            (
-                "run",
-                f"{float(hourly_usd(best.problem.cluster)):g} $ per hour, "
-                f"{_step_usd(best)} $ per step",
-            )
-        )
+        hourly = f"{float(hourly_usd(best.problem.cluster)):g} $ per hour"
+        rows.append(("run", f"{hourly}, {_step_usd(best)} $ per step"))
     return rows
 
 

@@ -55,27 +55,20 @@ def _summary(answer: Fits, name: str) -> list[tuple[str, str]]:
     if answer.intervals is not None:
         step += f" (90 % interval {scale.interval(answer.intervals.step_90_ns)})"
     largest = sorted(full.bytes_by_kind.items(), key=lambda kind: -kind[1])[:3]
+    kinds = ", ".join(
+        f"{MEMORY_LABELS[kind]} {_gib(size)} GiB"
+        + f" of {_in_flight(answer)}" * (kind == "kept_bytes")
+        for kind, size in largest
+    )
+    devices = f"{answer.problem.cluster.num_devices} devices"
+    batch = f"batch of {job.global_batch:,} samples{tokens}"
+    used = f"{_gib(full.memory_bytes)} of {_gib(full.device_bytes)} GiB"
+    rank = f"on the fullest rank (stage {full.stage}), {spare}"
     return [
-        (
-            "problem",
-            f"{name}: {answer.problem.cluster.num_devices} devices, batch of "
-            f"{job.global_batch:,} samples{tokens}",
-        ),
-        (
-            "fits",
-            f"{answer.fits}: {_gib(full.memory_bytes)} of {_gib(full.device_bytes)} "
-            f"GiB on the fullest rank (stage {full.stage}), {spare}",
-        ),
+        ("problem", f"{name}: {devices}, {batch}"),
+        ("fits", f"{answer.fits}: {used} {rank}"),
         *_smallest_row(answer, name),
-        (
-            "why",
-            "that rank holds "
-            + ", ".join(
-                f"{MEMORY_LABELS[kind]} {_gib(size)} GiB"
-                + f" of {_in_flight(answer)}" * (kind == "kept_bytes")
-                for kind, size in largest
-            ),
-        ),
+        ("why", f"that rank holds {kinds}"),
         ("step time", step),
         ("plan", _plan_text(answer)),
     ]

@@ -95,17 +95,15 @@ class FittedTable:
                 width=width,
                 no_wrap=True,
             )
+
+        def cell(column: Column, text: str, width: int) -> Text:
+            # No text is markup.
+            style = "" if column.style is None else column.style(text)
+            return Text("\n".join(wrap(text, width)), style=style)
+
         for row in rows:
-            grid.add_row(
-                *(
-                    # No text is markup.
-                    Text(
-                        "\n".join(wrap(row[index], width)),
-                        style=_style(self.columns[index], row[index]),
-                    )
-                    for index, width in widths.items()
-                )
-            )
+            shown = ((self.columns[i], row[i], width) for i, width in widths.items())
+            grid.add_row(*(cell(*each) for each in shown))
         return grid
 
     def _records(
@@ -114,19 +112,8 @@ class FittedTable:
         for index, row in enumerate(rows):
             if index:
                 yield Text()
-            yield KeyLines(
-                [
-                    (column.heading, text)
-                    for column, text, any_text in zip(
-                        self.columns, row, natural, strict=True
-                    )
-                    if any_text
-                ]
-            )
-
-
-def _style(column: Column, text: str) -> str:
-    return "" if column.style is None else column.style(text)
+            cells = zip(self.columns, row, natural, strict=True)
+            yield KeyLines([(x.heading, text) for x, text, width in cells if width])
 
 
 def fit(
@@ -186,10 +173,8 @@ def wrap(text: str, width: int) -> list[str]:
     Lines end between words, else after a joint such as ``·``, and where a
     part is still too long, in parts of the same length.
     """
-    lines: list[str] = []
-    for paragraph in text.splitlines():
-        lines += _wrapped(paragraph, width)
-    return lines or [""]
+    paragraphs = text.splitlines() or [""]
+    return [line for each in paragraphs for line in _wrapped(each, width)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -186,11 +186,8 @@ def frontier_footer(
     """Return what is proven, and what to do next."""
     texts = [stopped] if stopped else []
     if not frontier.points:
-        texts.append(
-            "no plan fits"
-            if all(curve.proven for curve in frontier.curves)
-            else "no plan was found"
-        )
+        is_proven = all(curve.proven for curve in frontier.curves)
+        texts.append("no plan fits" if is_proven else "no plan was found")
     texts += proof_lines(frontier)
     if frontier.price_usd_per_hour is not None:
         texts.append(f"{frontier.price_usd_per_hour:g} $ per device and hour")
@@ -244,26 +241,18 @@ def proof_table(
             return str(result.status)
         return f"{scale(result.step_time_ns)} ({result.status})"
 
+    def wall_s(proof: Proof) -> str:
+        return f"{sum(result.wall_s for result in proof.results):.2f}"
+
     columns = (
-        Column("point"),
-        Column(f"{prover} says"),
-        Column("within its memory", form=answer, rank=1, min_width=12),
-        Column("one byte less", form=answer, rank=2, min_width=12),
-        Column("wall s", rank=4),
-        Column("note", rank=3, min_width=16),
+        Column("point", value=lambda proof: frontier.points.index(proof.point) + 1),
+        Column("verdict", f"{prover} says"),
+        Column("within", "within its memory", answer, rank=1, min_width=12),
+        Column("below", "one byte less", answer, rank=2, min_width=12),
+        Column("wall s", value=wall_s, rank=4),
+        Column("detail", "note", rank=3, min_width=16),
     )
-    rows = [
-        (
-            frontier.points.index(proof.point) + 1,
-            proof.verdict,
-            proof.within,
-            proof.below,
-            f"{sum(r.wall_s for r in proof.results):.2f}",
-            proof.detail,
-        )
-        for proof in proofs
-    ]
-    return terminal_table(Table(columns, rows))
+    return terminal_table(Table.of(columns, proofs))
 
 
 def contradictions(

@@ -18,31 +18,30 @@ from nest.units import quanta_to_ns
 from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
+#: Fields of the index that say what made the problems.
+_MADE_BY = ("generator", "version", "calibration_sha256", "sources_sha256")
+
 
 def instance_table(instances: Sequence[str]) -> RenderableType:
     """Return a row per instance: its best known plan, and its classes."""
-    rows = []
-    for name in instances:
+
+    def value(name: str) -> str:
         best = best_known(name)
         time_ns = _in_ns(name, best.value_quanta)
-        value = TimeScale.fitting(time_ns)(time_ns) or "none"
-        rows.append(
-            (
-                name,
-                "none fits" if best.infeasible else value,
-                _gap(best),
-                best.status,
-                ", ".join(store.classes(name)),
-            )
-        )
+        text = TimeScale.fitting(time_ns)(time_ns) or "none"
+        return "none fits" if best.infeasible else text
+
+    def classes(name: str) -> str:
+        return ", ".join(store.classes(name))
+
     columns = (
-        Column("instance"),
-        Column("best known"),
-        Column("gap", rank=3),
-        Column("status", rank=1),
-        Column("classes", rank=2, min_width=16),
+        Column("instance", value=str),
+        Column("best known", value=value),
+        Column("gap", value=lambda name: _gap(best_known(name)), rank=3),
+        Column("status", value=lambda name: best_known(name).status, rank=1),
+        Column("classes", value=classes, rank=2, min_width=16),
     )
-    return terminal_table(Table(columns, rows))
+    return terminal_table(Table.of(columns, instances))
 
 
 def list_document(instances: Sequence[str]) -> dict[str, Any]:
@@ -150,12 +149,7 @@ def instance_document(name: str) -> dict[str, Any]:
     return {
         "schema": "nest-instance/1",
         **_record(name),
-        "made_by": {
-            "generator": library.generator,
-            "version": library.version,
-            "calibration_sha256": library.calibration_sha256,
-            "sources_sha256": library.sources_sha256,
-        },
+        "made_by": {name: getattr(library, name) for name in _MADE_BY},
         "plan": plan_to_json(best.plan),
         "unlimited": None
         if beyond is None

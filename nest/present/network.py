@@ -85,18 +85,11 @@ def bench_block(
     cells = []
     for row in rows:
         scale = TimeScale.fitting(max(row[kind]["ns"] for kind in kinds))
-        cells.append(
-            (
-                _size(row["bytes"]),
-                *(
-                    f"{scale(row[kind]['ns'])} {row[kind]['algorithm']}"
-                    for kind in kinds
-                ),
-            )
-        )
+        cases = [row[kind] for kind in kinds]
+        times = (f"{scale(case['ns'])} {case['algorithm']}" for case in cases)
+        cells.append((_size(row["bytes"]), *times))
     last = rows[-1]
     if all("bound_ns" in last[kind] for kind in kinds):
-        scale = TimeScale.fitting(max(last[kind]["ns"] for kind in kinds))
         bounds = [f"{scale(last[kind]['bound_ns'])} bound" for kind in kinds]
         cells.append(("", *bounds))
     columns = (

@@ -22,7 +22,7 @@ BAR = 40
 _SINGLE, _WHOLE = "─", "━"
 
 #: What is said of parts by what proves them.
-_PROOFS = {"single": "one operator", "bound": "bound", "none": "not proven"}
+_PROOFS = {"single": "by one operator", "none": "not proven"}
 
 
 def schedule_document(
@@ -75,12 +75,9 @@ def schedule_block(
     ]
     items: list[RenderableType] = [key_lines(rows)]
     for name, schedule in schedules.items():
-        lines = [(name, _length(layer, _totals([schedule])))]
-        lines.append(("", _parts_text(schedule)))
-        items += [
-            Padding(key_lines(lines), (1, 0, 0, 0)),
-            Padding(_table(schedule), (1, 0, 0, 0)),
-        ]
+        length = _length(layer, _totals([schedule]))
+        lines = key_lines([(name, length), ("", _parts_text(schedule))])
+        items += [Padding(x, (1, 0, 0, 0)) for x in (lines, _table(schedule))]
     return items
 
 
@@ -97,10 +94,8 @@ def _parts_text(schedule: Schedule) -> str:
     """Say what the parts are proven by, and how busy the channel is."""
     proofs = Counter(group.proof for group in schedule.parts)
     proof_text = ", ".join(
-        f"{count_of_parts} by {_PROOFS.get(proof, proof)}"
-        if proof != "none"
-        else f"{count_of_parts} not proven"
-        for proof, count_of_parts in proofs.items()
+        f"{num_parts} {_PROOFS.get(proof, f'by {proof}')}"
+        for proof, num_parts in proofs.items()
     )
     text = f"{count(len(schedule.parts), 'part')}: {proof_text}"
     channel = sum(group.channel_ticks for group in schedule.parts)

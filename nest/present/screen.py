@@ -223,14 +223,9 @@ def _exact_rows(
             f"{scale(verdict.step_time_ns)} by the cost model",
             f"50 %: {scale.interval(intervals.step_50_ns)}",
         ]
-        memory = "; ".join(
-            f"{share} %: {format_sizes(*sizes, 1)}"
-            for share, sizes in (
-                (90, intervals.memory_90_bytes),
-                (50, intervals.memory_50_bytes),
-            )
-        )
-        rows.append(("fits", f"memory {memory}"))
+        nine_of_ten = format_sizes(*intervals.memory_90_bytes, 1)
+        half = format_sizes(*intervals.memory_50_bytes, 1)
+        rows.append(("fits", f"memory 90 %: {nine_of_ten}; 50 %: {half}"))
     if verdict.simulated_step_time_ns is not None:
         steps.append(f"simulated {scale(verdict.simulated_step_time_ns)}")
     samples = verdict.throughput_samples_per_s
@@ -406,19 +401,19 @@ def launch_text(problem: Problem, plan: Plan, target: Framework | None = None) -
         return f"--launch shows the arguments for {target.title}"
     if why_none(problem):
         return ""
-    near, *others = _frameworks(problem, plan)
-    if not near[1]:
-        able = [x for x, obstacles in (near, *others) if not obstacles]
-        titles = ", ".join(x.title for x in able)
-        return f"{titles} can run it"
-    first = near[1][0]
-    if all(_is_of_bytes(obstacle) for obstacle in near[1]):
-        rules = " and ".join(obstacle.rule for obstacle in near[1])
-        return f"{near[0].title} can run it, with {rules}"
+    frameworks = _frameworks(problem, plan)
+    able = [x.title for x, obstacles in frameworks if not obstacles]
+    if able:
+        return f"{', '.join(able)} can run it"
+    near, obstacles = frameworks[0]
+    if all(map(_is_of_bytes, obstacles)):
+        rules = " and ".join(obstacle.rule for obstacle in obstacles)
+        return f"{near.title} can run it, with {rules}"
+    first = obstacles[0]
     return (
-        f"no framework runs it as it is; {near[0].title}: {first.field}: "
-        f"expected {first.rule}, got {first.value}. The nearest plan that "
-        f"{near[0].title} runs: --target {near[0].name} --launch"
+        f"no framework runs it as it is; {near.title}: {first.field}: expected "
+        f"{first.rule}, got {first.value}. The nearest plan that {near.title} runs: "
+        f"--target {near.name} --launch"
     )
 
 
@@ -448,11 +443,8 @@ def _packed(text: str) -> str:
     inside = False
     for line in text.rstrip("\n").splitlines():
         inside = inside and line != ")"
-        if (
-            inside
-            and lines[-1].startswith("  -")
-            and len(lines[-1]) + len(line.strip()) < WIDTH
-        ):
+        fits = inside and len(lines[-1]) + len(line.strip()) < WIDTH
+        if fits and lines[-1].startswith("  -"):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
@@ -494,13 +486,11 @@ def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obst
     frameworks = [framework_of(name) for name in names() if name != ANY]
     shape = shape_of(problem)
     pairs = [(x, inexpressible(x, problem, plan, shape)) for x in frameworks]
-    return sorted(
-        pairs,
-        key=lambda pair: (
-            sum(not _is_of_bytes(obstacle) for obstacle in pair[1]),
-            len(pair[1]),
-        ),
-    )
+
+    def rank(pair: tuple[Framework, list[Obstacle]]) -> tuple[int, int]:
+        return sum(not _is_of_bytes(x) for x in pair[1]), len(pair[1])
+
+    return sorted(pairs, key=rank)
 
 
 def _is_of_bytes(obstacle: Obstacle) -> bool:

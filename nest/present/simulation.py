@@ -72,14 +72,13 @@ def simulation_block(
         *plan_rows(problem, plan, simulation.score),
         ("step time", f"simulated {scale(simulated)}{share}"),
     ]
+
+    def joined(stages: list[int]) -> str:
+        return ", ".join(map(str, stages))
+
     columns = (
         Column("block", right=True),
-        Column(
-            "stages",
-            form=lambda stages: ", ".join(map(str, stages)),
-            rank=4,
-            min_width=8,
-        ),
+        Column("stages", form=joined, rank=4, min_width=8),
         Column("busy_ns", "busy", scale, right=True, rank=1),
         Column("idle_ns", "idle", scale, right=True, rank=2),
         Column("bubble_share", "bubble %", number_form(".2f", 100), right=True),

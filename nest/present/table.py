@@ -121,22 +121,18 @@ def stage_table(
         sizes = [terms["memory_bytes"] for terms in run.terms]
         return format_sizes(min(sizes), max(sizes))
 
+    def nodes(run: StageRange) -> str:
+        return nodes_text(problem, run.devices)
+
+    def strategy(run: StageRange) -> str:
+        return strategies_text(run.stages[0].layer_strategies)
+
     columns = (
         Column("stage", value=numbers_text, right=True),
         Column("layers", value=layers_text, rank=3, min_width=14),
         Column("devices", value=devices_text, right=True, rank=1),
-        Column(
-            "nodes",
-            value=lambda run: nodes_text(problem, run.devices),
-            right=True,
-            rank=2,
-            min_width=10,
-        ),
-        Column(
-            "strategy",
-            value=lambda run: strategies_text(run.stages[0].layer_strategies),
-            min_width=18,
-        ),
+        Column("nodes", value=nodes, right=True, rank=2, min_width=10),
+        Column("strategy", value=strategy, min_width=18),
         time("forward_ns", 5),
         time("backward_ns", 4),
         time("sync_ns", 6),

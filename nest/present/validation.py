@@ -100,34 +100,20 @@ def error_table(
 
 def ranking_table(ranking: Mapping[str, Any], caption: str = "") -> Table:
     """Return whether the plans predicted best are good, group by group."""
-
-    def share(key: str, name: str, rank: int = 0, **more: Any) -> Column:
-        return Column(key, name, _share, right=True, rank=rank, **more)
-
+    bias, spearman = number_form("+z.1f", 100, " %"), number_form(".3f")
+    on_terminals = (
+        Column("median_bias_of_predicted_best", "bias of the best", bias, rank=5),
+        Column("spearman_groups", "ranked", rank=6),
+        Column("median_spearman", "median Spearman", spearman, rank=3),
+        Column("share_spearman_at_least_0_9", ">= 0.9", _share, rank=7),
+    )
     columns = (
         Column("name", "groups of", writers=_ON_PAGES),
         Column("groups", right=True, rank=2),
-        share("share_best_within_5_percent", "best within 5 %"),
-        share("mean_regret", "mean regret", 1),
-        share("median_regret", "median", 4),
-        Column(
-            "median_bias_of_predicted_best",
-            "bias of the best",
-            number_form("+z.1f", 100, " %"),
-            right=True,
-            rank=5,
-            writers=_ON_TERMINALS,
-        ),
-        Column("spearman_groups", "ranked", right=True, rank=6, writers=_ON_TERMINALS),
-        Column(
-            "median_spearman",
-            "median Spearman",
-            number_form(".3f"),
-            right=True,
-            rank=3,
-            writers=_ON_TERMINALS,
-        ),
-        share("share_spearman_at_least_0_9", ">= 0.9", 7, writers=_ON_TERMINALS),
+        Column("share_best_within_5_percent", "best within 5 %", _share, right=True),
+        Column("mean_regret", "mean regret", _share, right=True, rank=1),
+        Column("median_regret", "median", _share, right=True, rank=4),
+        *(x._replace(right=True, writers=_ON_TERMINALS) for x in on_terminals),
         Column("name", "ranking", writers=_ON_TERMINALS, min_width=24),
     )
     groups = {"all groups": ranking} | ranking["by_source"]

@@ -132,15 +132,11 @@ def import_aceso(
     with such peak FLOP/s by data type. ``algorithm`` is the way of cutting matrices to
     take.
 
-    Raises
-    ------
-    InvalidProfileError
-        If a file cannot be read, lacks a column or an operator, or has a
-        figure that cannot be right: negative, faster than the peak, of
-        another model. The text names file, line and column.
-    InvalidOptionError
-        If the model is not of the kind that these files describe, or no file
-        has the algorithm.
+    Raises ``InvalidProfileError`` if a file cannot be read, lacks a column or an
+    operator, or has a figure that cannot be right: negative, faster than the peak, of
+    another model; the text names file, line and column. Raises ``InvalidOptionError``
+    if the model is not of the kind that these files describe, or no file has the
+    algorithm.
     """
     runs = tower.runs
     plain = (

@@ -127,21 +127,10 @@ def profile_layers(
     ``model`` is its name in the profile, ``sequence_length`` counts tokens per sample,
     and ``say`` takes one line about every layer.
 
-    Returns
-    -------
-    Profile
-        With an entry for every layer that fits the device's memory.
-
-    Raises
-    ------
-    TorchNotInstalledError
-        If PyTorch is missing.
-    InvalidOptionError
-        If there is no such device, or it does not take the data type.
-    InvalidProfileError
-        If no layer fits the device's memory.
-    Interrupted
-        On Ctrl-C, with the entries measured so far.
+    The profile has an entry for every layer that fits the device's memory. Raises
+    ``TorchNotInstalledError`` if PyTorch is missing, ``InvalidOptionError`` if there is
+    no such device or it does not take the data type, ``InvalidProfileError`` if no
+    layer fits, and ``Interrupted`` on Ctrl-C, with the entries measured so far.
     """
     require_torch()
     target, name = _device(timing.device)

@@ -175,7 +175,7 @@ class JobRequest(Request, group="Model, cluster and job"):
         "--schedule NAME,…",
         f"Pipeline schedule, of {', '.join(SCHEDULES)}; several for plans to "
         f"choose from, or 'any' for any order of passes.  [default: 1f1b; after it, "
-        f"'nest solve --model' looks at others for at most 2 s of CPU, or a "
+        f"'nest solve --model' looks at others for at most 1 s of CPU, or a "
         f"fifth of the search's time up to 5 s]",
         Reader(_schedules, bool, "", "", (*SCHEDULES, ANY_ORDER)),
     )

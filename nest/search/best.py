@@ -32,8 +32,7 @@ from nest.errors import SolverError
 from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
-from nest.search.stages.labels import LabelSearch, Pipeline
-from nest.search.stages.neighbor_sizes import split_by_neighbor_size
+from nest.search.stages.labels import Pipeline, improvements
 from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
@@ -309,8 +308,9 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return self._goal(item.rank, step_quanta)
 
         graph = self._placement_graph(item, goal)
-        pipelines = () if graph is None else self._pipelines(graph, goal)
-        for pipeline in pipelines:
+        if graph is None:
+            return step_quanta, plan
+        for pipeline in self._pipelines(graph, goal):
             candidate = make_plan(item.options, pipeline.stages)
             candidate_quanta = self._offer(item, candidate)
             if candidate_quanta < step_quanta:
@@ -321,17 +321,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         self, graph: PlacementGraph, goal: Callable[[], int]
     ) -> Iterator[Pipeline]:
         """Yield pipelines of a split; at the end, none below the goal is left."""
-        # One label per node is fast and finds plans; the goal then is lower. The stages
-        # that remain get exact receive times. All labels together are the proof.
-        for exact, max_labels in ((False, 1), (True, 1), (True, None)):
-            if int(graph.bounds()[0]) >= INFINITE:
-                break
-            if exact and max_labels is not None:
-                graph = split_by_neighbor_size(graph)
-                if int(graph.bounds()[0]) >= INFINITE:
-                    break
-            yield from LabelSearch(graph).pipelines(max_labels)
-            graph.target = IncumbentCurve.below(goal())
+        return improvements(graph, lambda: IncumbentCurve.below(goal()))
 
     def _placement_graph(
         self, item: OpenSplit, goal: Callable[[], int]

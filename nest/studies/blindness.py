@@ -165,16 +165,8 @@ def run(setting: StudySetting) -> Findings:
                 continue
             cost = cost_of(problem, seen, plan, best_quanta)
             by_view[view].append(cost)
-            rows.append(
-                (
-                    instance.name,
-                    view,
-                    cost.belief,
-                    cost.loss,
-                    cost.over_bytes / GB,
-                    cost.repairs,
-                )
-            )
+            figures = cost.belief, cost.loss, cost.over_bytes / GB
+            rows.append((instance.name, view, *figures, cost.repairs))
     return report(rows, by_view)
 
 
@@ -190,18 +182,10 @@ def report(
         fitting = sum(not cost.over_bytes for cost in costs)
         mean = geometric_mean(losses)
         believed = geometric_mean(1 + cost.belief for cost in costs)
-        summary.append(
-            (
-                view,
-                len(costs),
-                fitting,
-                len(losses) - fitting,
-                len(costs) - len(losses),
-                None if believed is None else believed - 1,
-                None if mean is None else mean - 1,
-                None if not losses else losses[-1] - 1,
-            )
-        )
+        counts = len(costs), fitting, len(losses) - fitting, len(costs) - len(losses)
+        ratios = believed, mean, max(losses, default=None)
+        excesses = (None if ratio is None else ratio - 1 for ratio in ratios)
+        summary.append((view, *counts, *excesses))
         shares = [(ratio, count / len(costs)) for count, ratio in enumerate(losses, 1)]
         series.append(Series(view, shares))
         if mean is None:

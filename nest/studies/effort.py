@@ -111,16 +111,9 @@ def run(setting: StudySetting) -> Findings:
             setting.say(f"{instance.name}: {solver}")
             result = run_solver(problem, solver, options)
             plan = usable(problem, result)
-            rows.append(
-                (
-                    instance.name,
-                    solver,
-                    result.wall_s,
-                    ratio(plan.step_quanta, trace.best_quanta),
-                    ratio(trace.at(result.wall_s), trace.best_quanta),
-                    plan.note,
-                )
-            )
+            steps = plan.step_quanta, trace.at(result.wall_s)
+            ratios = (ratio(step, trace.best_quanta) for step in steps)
+            rows.append((instance.name, solver, result.wall_s, *ratios, plan.note))
     return report(traces, rows)
 
 
@@ -132,16 +125,11 @@ def report(traces: dict[str, Trace], rows: Sequence[tuple[Any, ...]]) -> Finding
     solvers, points = [], []
     for solver, searches in by_solver.items():
         usable_plans = [(x.wall_s, x.ratio) for x in searches if x.ratio is not None]
-        solvers.append(
-            (
-                solver,
-                len(searches),
-                median(search.wall_s for search in searches),
-                len(usable_plans),
-                geometric_mean(ratio for _, ratio in usable_plans),
-                sum(search.dp_as_good for search in searches),
-            )
-        )
+        median_s = median(search.wall_s for search in searches)
+        mean = geometric_mean(ratio for _, ratio in usable_plans)
+        matched = sum(search.dp_as_good for search in searches)
+        counts = len(searches), median_s, len(usable_plans)
+        solvers.append((solver, *counts, mean, matched))
         points.append(Series(solver, usable_plans))
     dp_rows = [
         [
@@ -180,15 +168,11 @@ def _answers(
 ) -> list[str]:
     proven = sum(trace.best_quanta is not None for trace in traces.values())
     matched = ", ".join(
-        f"{solver} ({sum(x.dp_as_good for x in searches)} of {len(searches)})"
-        for solver, searches in by_solver.items()
+        f"{solver} ({sum(x.dp_as_good for x in of_solver)} of {len(of_solver)})"
+        for solver, of_solver in by_solver.items()
     )
-    planned = [
-        search
-        for searches in by_solver.values()
-        for search in searches
-        if search.ratio is not None
-    ]
+    searches = [search for of_solver in by_solver.values() for search in of_solver]
+    planned = [search for search in searches if search.ratio is not None]
     early = sum(search.dp_ratio is None for search in planned)
     better = sum(not search.dp_as_good for search in planned) - early
     answers = [

@@ -38,14 +38,10 @@ FOLDER = "piper"
 #: Another program's floats against our rounded integers.
 ROUNDED = 1e-9
 
-#: Of the file, as :func:`import_piper` calls them.
-_SETTING = {
-    "max_devices": "devices",
-    "micro_batches": "micro_batches",
-    "memory_bytes": "memory_bytes",
-    "bandwidth_bytes_per_s": "bandwidth_bytes_per_s",
-}
-_COLUMNS = ("file", *_SETTING, "piper_tps", "exact_tps")
+_COLUMNS = (
+    *("file", "max_devices", "micro_batches", "memory_bytes"),
+    *("bandwidth_bytes_per_s", "piper_tps", "exact_tps"),
+)
 
 #: Settings that no file records: input, micro-batches, bandwidth in GiB/s,
 #: devices and GiB.
@@ -86,13 +82,9 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def setting(self) -> tuple[Any, ...]:
         """What the problem follows from."""
-        return (
-            self.file,
-            self.maxDevices,
-            self.mbsInBatch,
-            int(self.maxMemoryPerDevice),
-            self.bandwidth,
-        )
+        memory_bytes = int(self.maxMemoryPerDevice)
+        sizes = self.maxDevices, self.mbsInBatch, memory_bytes
+        return self.file, *sizes, self.bandwidth
 
     def plan(self) -> Plan:
         """Return the plan; stages are in pipeline order."""
@@ -177,9 +169,9 @@ def _recorded_plans(folder: Path, setting: StudySetting) -> str:
                 f"{path}: expected plans for {file}, got one that is none "
                 f"({error}); get it anew"
             ) from None
-        step = verdict.step_quanta * model.problem.quantum_ps / 1e12
         scored += 1
-        same += verdict.feasible and abs(step / record.tps - 1) <= ROUNDED
+        quanta = verdict.step_quanta if verdict.feasible else None
+        same += _repeats(model.problem, quanta, record.tps)
     return (
         f"{same} of {scored} recorded plans of Piper and its restrictions fit and have "
         f"their recorded figure under the shared model, to within {ROUNDED:g}."
@@ -202,15 +194,9 @@ def _recorded(folder: Path, setting: StudySetting) -> tuple[Table, list[str]]:
         greedy_same += same
         exact_same += proven
         above += bool(times.loss)
-        rows.append(
-            (
-                *(file, int(devices), int(micro_batches), memory / GIB),
-                piper,
-                "yes" if same else "no",
-                "yes" if proven else "no",
-                times.loss,
-            )
-        )
+        sizes = file, int(devices), int(micro_batches), memory / GIB
+        texts = ("yes" if repeated else "no" for repeated in (same, proven))
+        rows.append((*sizes, piper, *texts, times.loss))
     return TEXTS.table("recorded", rows), [
         f"On {len(rows)} recorded settings Piper's figure is repeated "
         f"{greedy_same} times and the recorded optimum {exact_same} times; "

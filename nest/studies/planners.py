@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nest.constraints.pins import restrict
-from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions
 from nest.solvers.result import SolveResult
 from nest.solvers.run import run_solver
 from nest.studies.blindness import INSTANCES
-from nest.studies.solving import geometric_mean, prove, step_quanta, usable
+from nest.studies.solving import geometric_mean, prove, ratio, step_quanta, usable
 from nest.studies.study import Findings, Plot, Series, Study, StudySetting, Value
 from nest.studies.texts import read_texts
 from nest.units import GB
@@ -64,26 +63,11 @@ def compare(
     over_gb = over_bytes / GB
     if step is None or plan is None:
         return (belief, over_gb, None, None, None, note)
-    pinned = with_outer_choice(problem, plan)
-    inside = step_quanta(problem, prove(pinned, TIME_LIMIT_S))
-    return (
-        belief,
-        over_gb,
-        step / best,
-        None if inside is None else inside / best,
-        None if inside is None else step / inside,
-        note,
-    )
-
-
-def with_outer_choice(problem: Problem, plan: Plan) -> Problem:
-    """Return a problem that allows only the outer choice of a plan.
-
-    That is replicas, micro-batch and the number of stages: what planners
-    loop over, with a search inside.
-    """
+    # What planners loop over, with a search inside.
     pins = {"r": (plan.replicas,), "b": (plan.micro_batch,), "pp": (plan.num_blocks,)}
-    return restrict(problem, pins)
+    inside = step_quanta(problem, prove(restrict(problem, pins), TIME_LIMIT_S))
+    ratios = step / best, ratio(inside, best), ratio(step, inside)
+    return (belief, over_gb, *ratios, note)
 
 
 def report(planner: str, rows: Sequence[Sequence[Value]]) -> Findings:

@@ -182,11 +182,8 @@ def ranked(ratios: Ratios) -> list[str]:
 def common(ratios: Ratios, planners: Sequence[str]) -> list[int]:
     """Return the instances on which all have a plan under all rules."""
     columns = [by[planner] for by in ratios.values() for planner in planners]
-    return [
-        index
-        for index in range(min(map(len, columns), default=0))
-        if all(column[index] is not None for column in columns)
-    ]
+    rows = zip(*columns, strict=False)
+    return [index for index, row in enumerate(rows) if None not in row]
 
 
 def means(

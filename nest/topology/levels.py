@@ -75,8 +75,7 @@ class NetworkFacts:
     num_links: int
     #: All links of a device together.
     port_bytes_per_s: Range
-    #: Between the first half of the devices in their order and the others; 0 for one
-    #: device.
+    #: Between the first half of the devices in order and the others; 0 for one device.
     bisection_bytes_per_s: float
     #: The most over all pairs of devices, each on its route of least latency.
     diameter_hops: int

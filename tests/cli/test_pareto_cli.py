@@ -183,7 +183,7 @@ def test_points_carry_their_order_of_passes(
     assert document["proof"]["schedules"] == schedule.split(",")
     assert not document["proven"]
     assert "not proven: 2 devices from 0 bytes to 100 bytes" in cli.out
-    assert "where a step takes at least 65.0000 ns" in " ".join(cli.out.split())
+    assert "where a step takes at least 70.0000 ns" in " ".join(cli.out.split())
     for row, point in zip(rows(cli.out), points, strict=True):
         assert point[2] in row
     for file in Path("plans").glob("*.json"):

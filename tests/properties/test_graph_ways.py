@@ -225,6 +225,7 @@ def test_a_torus_is_priced_as_from_one_of_its_devices(data, few):
     groups = data.draw(groups_of(topology.max_devices))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shifts, "_FEW", few)
+        patch.setattr(shifts, "_MAX_WHOLE", few)
         patch.setattr(shifts, "_MANY", min(few, 64))
         patch.setattr(shifts, "_FLOWS", 7 if few else 1 << 18)
         check(shifted_ways, topology, groups)
@@ -436,6 +437,16 @@ def test_what_is_no_torus():
         assert shifted_ways(Routes(circle(coordinates=places))) is None
 
 
+def circle_of(count: int, speeds=(1e9,)) -> Routes:
+    """Return a circle of devices, whose links have speeds in turn."""
+    names = [f"d{i}" for i in range(count)]
+    links = [
+        (one, names[i - 1], 5, speeds[i % len(speeds)]) for i, one in enumerate(names)
+    ]
+    at = {name: (i,) for i, name in enumerate(names)}
+    return Routes(make_graph(names, links, forward=True, coordinates=at))
+
+
 @pytest.mark.parametrize(
     ("groups", "amounts"),
     [
@@ -443,25 +454,53 @@ def test_what_is_no_torus():
         ([[0, 1], [2, 3]], [1.0, 2.0]),
         # Only 0 and 1 are neighbors.
         ([[0, 1], [2, 4], [3, 5]], [1.0, 1.0, 1.0]),
+        # 0 and 1 are in three groups, 4 and 5 in one.
+        ([[0, 1], [4, 5], [0, 1], [0, 1]], [1.0] * 4),
     ],
 )
 def test_groups_that_are_no_shifts_of_each_other(groups, amounts, monkeypatch):
     monkeypatch.setattr(shifts, "_FEW", 0)
     ranks, sent = np.array(groups), np.array(amounts)
-    names = [f"d{i}" for i in range(ranks.size)]
-    routes = Routes(
-        make_graph(
-            names,
-            [(one, names[i - 1], 5, 1e9) for i, one in enumerate(names)],
-            forward=True,
-            coordinates={name: (i,) for i, name in enumerate(names)},
-        )
-    )
+    routes = circle_of(ranks.size)
     found, expected = shifted_ways(routes), Paths(routes)
     assert found is not None
     assert found.farthest_fs(ranks) == expected.farthest_fs(ranks)
     assert sorted(found.loads_of_all(ranks, sent)) == sorted(
         expected.loads_of_all(ranks, sent)
+    )
+
+
+@pytest.mark.parametrize(
+    ("flows", "amounts", "speeds", "count"),
+    [
+        # Four and two neighbors send to each other, all to the right.
+        ([(0, 1), (2, 3), (4, 5), (6, 7)], [1.0] * 4, (1e9,), 1),
+        ([(6, 7), (0, 1)], [1.0] * 2, (1e9,), 1),
+        ([(0, 1), (2, 3), (4, 5)], [1.0] * 3, (1e9,), 1),
+        # 4 sends twice as much.
+        ([(0, 1), (4, 5)], [1.0, 2.0], (1e9,), 2),
+        # 3 sends to the left, 5 two to the right.
+        ([(0, 1), (3, 2)], [1.0] * 2, (1e9,), 2),
+        ([(0, 1), (4, 5), (2, 3), (5, 7)], [1.0] * 4, (1e9,), 4),
+        # The first of two flows goes elsewhere.
+        ([(0, 1), (1, 2), (4, 6), (5, 6)], [1.0] * 4, (1e9,), 4),
+        # Links differ in turn.
+        ([(0, 1), (1, 2)], [1.0] * 2, (1e9, 2e9), 2),
+        ([(0, 1), (2, 3)], [1.0] * 2, (1e9, 2e9), 1),
+    ],
+)
+def test_flows_that_are_shifts_of_the_first(flows, amounts, speeds, count, monkeypatch):
+    """Loads of all flows follow from the first ``count``."""
+    monkeypatch.setattr(shifts, "_MAX_WHOLE", 0)
+    routes = circle_of(8, speeds)
+    found, expected = shifted_ways(routes), Paths(routes)
+    assert found is not None
+    sources, targets = np.array(flows).T
+    sent = np.array(amounts)
+    first, _ = found._first_piece((sources, targets), sent, 0)
+    assert first == count
+    assert sorted(found.loads(sources, targets, sent) / found.bandwidths) == sorted(
+        expected.loads(sources, targets, sent) / expected.bandwidths
     )
 
 

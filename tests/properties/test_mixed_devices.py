@@ -26,6 +26,7 @@ from nest.search.stages.zones import Zones
 from nest.topology.protocol import Block
 from tests import optima
 from tests.builders import make_cost, make_levels, make_problem, with_cluster
+from tests.frontiers import enumerated, searched
 from tests.independent.generate import with_costs
 from tests.inside import run_inside
 from tests.properties.profiles import examples
@@ -178,6 +179,14 @@ def test_exact_solvers_agree_with_brute_force(problem):
 @given(mixed(granularity="layer"))
 def test_they_agree_with_a_strategy_per_layer(problem):
     check(EXACT, problem)
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+@examples(15, full=300)
+@given(st.data())
+def test_the_frontier_is_that_of_all_plans(granularity, data):
+    problem = data.draw(mixed(granularity=granularity))
+    assert searched(problem) == enumerated(problem)
 
 
 @st.composite

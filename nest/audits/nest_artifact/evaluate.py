@@ -57,10 +57,7 @@ class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
 def named_plans(file: ArtifactFile, where: str) -> dict[str, NamedPlan]:
     """Return the plans of baselines that an input names.
 
-    Raises
-    ------
-    InvalidProblemError
-        If they are something else.
+    Raises ``InvalidProblemError`` if they are something else.
     """
     try:
         return msgspec.convert(file.baselines or {}, dict[str, NamedPlan])
@@ -74,17 +71,12 @@ def named_plans(file: ArtifactFile, where: str) -> dict[str, NamedPlan]:
 def printed_time(
     file: ArtifactFile, width: int, replicas: int, stages: Sequence[Sequence[int]]
 ) -> float | None:
-    """Return ``finalTimePerBatch`` of a pipeline.
+    """Return ``finalTimePerBatch`` of a pipeline, in the unit of the file.
 
     All stages have one tensor parallel ``width``; ``replicas`` is the data parallel
     degree. ``stages`` are ids of the layers of every stage, in the order in which the
-    artifact takes them for a pipeline.
-
-    Returns
-    -------
-    float or None
-        In the unit of the file; ``None`` if a stage does not fit its memory,
-        there are not as many devices, or the file has no such width.
+    artifact takes them for a pipeline. ``None`` if a stage does not fit its memory,
+    there are not as many devices, or the file has no such width.
     """
     size = width * file.ep_degree * file.cp_degree
     devices = len(stages) * size

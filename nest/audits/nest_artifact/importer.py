@@ -127,13 +127,7 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
 
 
 def read_artifact_file(path: str | Path) -> ArtifactFile:
-    """Read a ``dp_input`` file as it is.
-
-    Raises
-    ------
-    InvalidProblemError
-        As of :func:`import_nest_artifact`.
-    """
+    """Read a ``dp_input`` file as it is; errors are those of the import."""
     data = read_bytes(path, InvalidProblemError)
     return decode(data, str(path), ArtifactFile, "problem", InvalidProblemError)
 
@@ -148,18 +142,11 @@ def import_nest_artifact(path: str | Path) -> Problem:
     Collectives are part of the latencies. Energy, frequency, bandwidth, sp_enabled,
     isTensorParallelized and baselines are ignored.
 
-    Returns
-    -------
-    Problem
-        A problem with preset ``nest-artifact``. Its quantum is chosen by
-        :func:`~nest.cost.magnitude.choose_quantum_ps`, so that a step time
-        loses at most 1e-9 to rounding where that is possible.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file cannot be read or is not such a file; the text names the
-        file, the place in it, what was expected and what came.
+    The preset is ``nest-artifact``. :func:`~nest.cost.magnitude.choose_quantum_ps`
+    chooses the quantum, so that a step time loses at most 1e-9 to rounding where that
+    is possible. Raises ``InvalidProblemError`` if the file cannot be read or is not
+    such a file; the text names the file, the place in it, what was expected and what
+    came.
     """
     return foreign.import_file(path, ArtifactFile, _problem)
 

@@ -156,12 +156,8 @@ class Program:
         """Compute the values for every possible number of stages.
 
         There are at most ``devices`` for the stages. Each keeps ``inflight``
-        micro-batches, by default as many as there are stages left.
-
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passed first.
+        micro-batches, by default as many as there are stages left. Raises
+        ``OutOfTimeError`` if the deadline passed first.
         """
         deadline.check()
         if any(

@@ -98,23 +98,11 @@ def import_piper(
     bytes, those of memory so that no number of micro-batches in flight needs less than
     in the file, and one in flight at most one byte more per layer.
 
-    Parameters
-    ----------
-    devices, micro_batches, memory_bytes, bandwidth_bytes_per_s
-        Number of devices, micro-batches per step, memory per device, and
-        bandwidth of the flat network; by default what the file says.
-
-    Returns
-    -------
-    Problem
-        A problem with preset ``piper``, whose step time is Piper's TPS. Its
-        quantum is chosen by :func:`~nest.cost.magnitude.choose_quantum_ps`.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file cannot be read or is not such a file; the text names the
-        file, the place in it, what was expected and what came.
+    Number of devices, micro-batches per step, memory per device, and bandwidth of the
+    flat network are by default what the file says. The preset is ``piper``, whose step
+    time is Piper's TPS; :func:`~nest.cost.magnitude.choose_quantum_ps` chooses the
+    quantum. Raises ``InvalidProblemError`` if the file cannot be read or is not such a
+    file; the text names the file, the place in it, what was expected and what came.
     """
     options = {
         "devices": devices,

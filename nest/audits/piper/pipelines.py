@@ -36,25 +36,17 @@ class Placed(NamedTuple):
 
 
 class Pipelines(NamedTuple):
-    """Which pipelines there are.
-
-    Attributes
-    ----------
-    degrees
-        Of every way to run a stage.
-    num_devices, most_ranks
-        Devices, and the most ``Σ d``.
-    counts
-        Allowed numbers of stages; ``None`` allows every number.
-    check_time
-        Called now and then; may raise.
-    """
+    """Which pipelines there are."""
 
     sets: ClosedSets
+    #: Of every way to run a stage.
     degrees: Sequence[Degrees]
+    #: Devices, and the most ``Σ d``.
     num_devices: int
     most_ranks: int
+    #: Allowed numbers of stages; ``None`` allows every number.
     counts: Collection[int] | None
+    #: Called now and then; may raise.
     check_time: Callable[[], object]
 
     def find(self, limits: Ints) -> list[Placed] | None:

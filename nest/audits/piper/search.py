@@ -50,10 +50,7 @@ MAX_BYTES = 2**62
 def search(task: SearchTask) -> SolverOutput:
     """Search every plan with ``R = 1`` and one micro-batch size.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        If sums of memory could pass 2**62 bytes.
+    Raises ``UnsupportedProblemError`` if sums of memory could pass 2**62 bytes.
     """
     model, plan = task.model, task.plan
     if not batch_splits(model.problem):

@@ -47,13 +47,8 @@ def read_hf(path: str | Path, *, mtp: bool = False) -> Architecture:
     the file; of a ``config.json`` it is the family with the number of
     parameters, such as ``llama-8.03b``.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the file is missing or is no JSON object, or a field is missing,
-        of another type, out of range or inconsistent.
-    UnknownNameError
-        If ``model_type`` is not a known family.
+    Raises ``InvalidProblemError`` if the file is missing or is no JSON object, and else
+    what :func:`from_hf` raises.
     """
     file = Path(path)
     what = "config.json of Hugging Face"
@@ -127,12 +122,8 @@ def from_hf(
     multi-token prediction count, which ``transformers`` does not build. ``where`` is
     what messages call the configuration.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a field is missing, of another type, out of range or inconsistent.
-    UnknownNameError
-        If ``model_type`` is not a known family.
+    Raises ``InvalidProblemError`` if a field is missing, of another type, out of range
+    or inconsistent, and ``UnknownNameError`` if ``model_type`` is no known family.
     """
     config = Config(fields, where)
     model_type = fields.get("model_type")

@@ -111,9 +111,11 @@ class Config:
             return default
         return self.typed(name, value, bool, "true or false")
 
-    def must_be(self, name: str, value: bool, default: bool, why: str) -> None:
-        """Refuse a flag that is set, or is by default, the other way."""
-        if self.flag(name, default) != value:
+    def must_be(
+        self, name: str, value: bool, why: str = "such models are not supported"
+    ) -> None:
+        """Refuse a flag that is set the other way."""
+        if self.flag(name, value) != value:
             expected, got = ("true", "false") if value else ("false", "true")
             raise self.refuse(name, expected, got, why)
 

@@ -52,12 +52,8 @@ _PLAIN: dict[str, Any] = {
 def details_of(config: Config, tower: Tower, family: Family | None) -> Details:
     """Return what a configuration states of a model beyond its shape.
 
-    ``family`` is its record, if it has one.
-
-    Raises
-    ------
-    InvalidProblemError
-        If a field is of another type.
+    ``family`` is its record, if it has one. Raises ``InvalidProblemError`` if a field
+    is of another type.
     """
     block = tower.last
     heads = [run.block.attention for run in tower.runs if run.block.attention.heads]

@@ -15,39 +15,27 @@ from nest.models.hf.layouts import LAYER_TYPES
 
 
 class Encoder(NamedTuple):
-    """A family like BERT, with its masked language model.
+    """A family like BERT, with its masked language model."""
 
-    Attributes
-    ----------
-    layers, hidden, heads, mlp
-        Names of fields.
-    spare_bias
-        Whether an output layer that is not tied leaves a bias without use.
-    token_types
-        Default of the rows of the table of token types, ``None`` without.
-    positions
-        Whether it has a table of positions; else it is rotary.
-    embedding_norm, final_norm
-        As in :class:`nest.models.blocks.Tower`.
-    plain
-        Whether MLPs have a gate and linear layers of blocks no biases.
-    buckets
-        Default of the rows of a table of relative positions, ``None`` without.
-    dropout
-        Name and default of the dropout rate.
-    """
-
+    #: Names of fields.
     layers: tuple[str, ...] = ("num_hidden_layers",)
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     mlp: tuple[str, ...] = ("intermediate_size",)
+    #: Default of the rows of the table of token types, ``None`` without.
     token_types: int | None = 2
+    #: Whether it has a table of positions; else it is rotary.
     positions: bool = True
+    #: As in :class:`nest.models.blocks.Tower`.
     embedding_norm: bool = True
     final_norm: bool = False
+    #: Whether MLPs have a gate and linear layers of blocks no biases.
     plain: bool = False
+    #: Default of the rows of a table of relative positions, ``None`` without.
     buckets: int | None = None
+    #: Whether an output layer that is not tied leaves a bias without use.
     spare_bias: bool = True
+    #: Name and default of the dropout rate.
     dropout: tuple[str, float] = ("hidden_dropout_prob", 0.1)
 
 
@@ -143,14 +131,13 @@ def _more_types(model: Parts, rows: int) -> Parts:
     return model.with_tower(token_types=model.towers[0].token_types + rows)
 
 
+#: Why attention with projections of relative positions is refused.
+_NO_PROJECTIONS = "projections of relative positions are not supported"
+
+
 def deberta(config: Config) -> Parts:
     """Read DeBERTa, refused with relative positions; its keys have no bias."""
-    config.must_be(
-        "relative_attention",
-        False,
-        default=False,
-        why="projections of relative positions are not supported",
-    )
+    config.must_be("relative_attention", False, _NO_PROJECTIONS)
     return _deberta(config).with_attention(unbiased_keys=True)
 
 
@@ -171,12 +158,8 @@ def deberta_v2(config: Config) -> Parts:
     )
     rows = 2 if "layer_norm" in norms else 0
     if config.flag("relative_attention", False):
-        config.must_be(
-            "share_att_key",
-            True,
-            default=False,
-            why="projections of relative positions are not supported",
-        )
+        if not config.flag("share_att_key", False):
+            raise config.refuse("share_att_key", "true", "false", _NO_PROJECTIONS)
         rows += 2 * _reach(config)
     return _more_types(model, rows)
 

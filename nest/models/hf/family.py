@@ -36,187 +36,133 @@ _VECTORS: dict[str, Literal[0, 1, 2]] = {"unbiased": 1, "bare": 0}
 
 
 class Experts(Struct, frozen=True, kw_only=True):
-    """What the fields of routed experts are called.
+    """What the fields of routed experts are called."""
 
-    Attributes
-    ----------
-    count, visits, width
-        Names of fields: how many experts there are, how many a token visits,
-        how wide one is.
-    shared, shared_each, shared_width
-        Names of the number of shared experts, of the width of one (empty: as wide as
-        others), or of their width together; empty without.
-    shared_default, visits_default
-        Of either; ``None``: it must be stated.
-    sparse_layers
-        Rule that says which layers have experts, see
-        :data:`~nest.models.hf.layouts.SPARSE_LAYERS`; ``None``: all.
-    biases, shared_biases
-        Whether the linear layers of all, or of the shared ones, have biases.
-    scores
-        What turns the router's output into weights, where a file does not say it.
-    normalized
-        Whether the weights of the chosen experts sum to one, where it does not say it.
-    router_bias, shared_gate, gated
-        As in :class:`nest.models.blocks.Mlp`.
-    """
-
+    #: Names of fields: number of experts, how many a token visits, width of one.
     count: tuple[str, ...] = ("num_experts", "num_local_experts")
     visits: tuple[str, ...] = ("num_experts_per_tok",)
     width: tuple[str, ...] = ("moe_intermediate_size",)
+    #: Names of the number of shared experts, of the width of one (empty: as wide as
+    #: others), or of their width together; empty without.
     shared: tuple[str, ...] = ()
     shared_each: tuple[str, ...] = ()
     shared_width: tuple[str, ...] = ()
+    #: Of either; ``None``: it must be stated.
     shared_default: int = 0
     visits_default: int | None = None
+    #: Rule that says which layers have experts, see
+    #: :data:`~nest.models.hf.layouts.SPARSE_LAYERS`; ``None``: all.
     sparse_layers: str | None = None
+    #: Whether the linear layers of all, or of the shared ones, have biases.
     biases: Switch = False
     shared_biases: Switch = False
+    #: What turns the router's output into weights, where a file does not say it.
     scores: Literal["softmax", "sigmoid"] = "softmax"
+    #: Whether the weights of the chosen experts sum to one, where it does not say it.
     normalized: bool = True
+    #: As in :class:`nest.models.blocks.Mlp`.
     router_bias: bool = False
     shared_gate: bool = False
     gated: bool = True
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """A family of decoders: what its fields are called and default to.
+    """A family of decoders: what its fields are called and default to."""
 
-    Attributes
-    ----------
-    layers, hidden, heads, kv_heads, length, mlp
-        Names of fields, ``mlp`` of the MLP's width; none if there is no such field.
-    longest, kv_default, head_size
-        Defaults of the sequence length and the key and value heads (``None``: as many
-        as heads), and of the width of a head (``None``: ``hidden / heads``).
-    mlp_factor
-        Width of the MLP by default, as a multiple of the residual stream's;
-        ``0``: it must be stated.
-    head_dim
-        Whether the width of a head may be stated.
-    floors
-        Whether ``hidden / heads`` is rounded down, or must be whole.
-    gated
-        Whether the MLP has a gate.
-    norm, norms
-        RMSNorm, LayerNorm, LayerNorm without bias, or one without weights;
-        how many a block has.
-    final_norm
-        Whether the output of the last block is normalized.
-    biases, output_bias, mlp_biases, head_bias
-        Which linear layers have biases; ``output_bias`` ``None``: as ``biases``.
-    latent
-        Whether attention is multi-head latent attention.
-    query_key_norm, norm_over, norm_vectors
-        As in :class:`nest.models.blocks.Attention`.
-    gate
-        Whether attention has a gate as wide as its output, one that is part of the
-        queries' projection, with their biases, or a separate one without; or a
-        separate one of a value per head.
-    head_numbers, channel_numbers
-        Further learned numbers of attention, per head and per channel of a head, of
-        latent attention of its rotated part.
-    sinks, rotary, output_norm, inner_norm, activation_weights
-        As in :mod:`nest.models.blocks`.
-    window
-        Default of the window, ``None`` if the family has none.
-    layout
-        Rule that says what a layer is where ``layer_types`` is not stated,
-        see :data:`~nest.models.hf.layouts.LAYOUTS`.
-    pattern, pattern_names, pattern_kinds
-        Without such a rule: every how manyeth layer is of the first of two kinds (``0``
-        for none), names of a field with that number, and the kinds.
-    mixer
-        What layers have that ``layer_types`` calls linear, and such, see
-        :data:`~nest.models.hf.mixers.MIXERS`.
-    experts
-        ``None`` if the MLP is dense.
-    more_positions
-        Rows of the table of learned positions beyond the longest sequence;
-        ``None`` without a table.
-    embedding_norm
-        As in :mod:`nest.models.blocks`.
-    dropout
-        Name and default of the dropout rate.
-    sizes
-        What configurations leave out, by the names of their fields.
-    only
-        Flags that must be as the record says; other models are refused.
-    per_layer
-        Fields with a value per layer, and which field it is there; fields may have
-        the same value in all of them.
-    tied
-        Default of whether the output layer is the token table; ``None``: it never is.
-    interleaved
-        As in :class:`nest.models.details.Rotary`.
-    unlike
-        What it computes otherwise than plain transformers, which no field says.
-    """
-
+    #: Names of fields, ``mlp`` of the MLP's width; none if there is no such field.
     layers: tuple[str, ...] = ("num_hidden_layers",)
     hidden: tuple[str, ...] = ("hidden_size",)
     heads: tuple[str, ...] = ("num_attention_heads",)
     kv_heads: tuple[str, ...] = ("num_key_value_heads",)
     length: tuple[str, ...] = ("max_position_embeddings",)
     mlp: tuple[str, ...] = ("intermediate_size",)
+    #: Defaults of the sequence length and the key and value heads (``None``: as many as
+    #: heads), and of the width of a head (``None``: ``hidden / heads``).
     longest: int = 2048
     kv_default: int | None = None
     head_size: int | None = None
+    #: Default width of the MLP in widths of the stream; ``0``: it must be stated.
     mlp_factor: int = 0
+    #: Whether the width of a head may be stated.
     head_dim: bool = True
+    #: Whether ``hidden / heads`` is rounded down, or must be whole.
     floors: bool = False
+    #: Whether the MLP has a gate.
     gated: bool = True
+    #: RMSNorm, LayerNorm, one without bias, or without weights; how many a block has.
     norm: Literal["rms", "layer", "unbiased", "bare"] = "rms"
     norms: int = 2
+    #: Whether the output of the last block is normalized.
     final_norm: bool = True
+    #: Which linear layers have biases; ``output_bias`` ``None``: as ``biases``.
     biases: Switch = False
     output_bias: Switch | None = None
     mlp_biases: Switch = False
     head_bias: Switch = False
+    #: Whether attention is multi-head latent attention.
     latent: bool = False
+    #: As in :class:`nest.models.blocks.Attention`.
     query_key_norm: Switch = False
     norm_over: Literal["head", "heads", "nothing"] = "head"
     norm_vectors: int = 1
+    #: Whether attention has a gate as wide as its output, one that is part of the
+    #: queries' projection, with their biases, or a separate one without; or a separate
+    #: one of a value per head.
     gate: Literal["", "of queries", "separate", "per head"] = ""
+    #: Further learned numbers of attention, per head and per channel of a head, of
+    #: latent attention of its rotated part.
     head_numbers: int = 0
     channel_numbers: int = 0
+    #: As in :mod:`nest.models.blocks`.
     sinks: bool = False
     rotary: bool = True
     output_norm: bool = False
     inner_norm: bool = False
     activation_weights: int = 0
+    #: Default of the window, ``None`` if the family has none.
     window: int | None = None
+    #: Rule that says what a layer is where ``layer_types`` is not stated, see
+    #: :data:`~nest.models.hf.layouts.LAYOUTS`.
     layout: str | None = None
+    #: Without such a rule: every how manyeth layer is of the first of two kinds (``0``
+    #: for none), names of a field with that number, and the kinds.
     pattern: int = 0
     pattern_names: tuple[str, ...] = ()
     pattern_kinds: tuple[str, str] = ("global", "local")
+    #: What layers have that ``layer_types`` calls linear, and such, see
+    #: :data:`~nest.models.hf.mixers.MIXERS`.
     mixer: str | None = None
+    #: ``None`` if the MLP is dense.
     experts: Experts | None = None
+    #: Rows of learned positions beyond the longest sequence; ``None`` without a table.
     more_positions: int | None = None
+    #: As in :mod:`nest.models.blocks`.
     embedding_norm: bool = False
+    #: Name and default of the dropout rate.
     dropout: tuple[str, float] | None = None
+    #: What configurations leave out, by the names of their fields.
     sizes: dict[str, Any] = {}
+    #: Flags that must be as the record says; other models are refused.
     only: dict[str, bool] = {}
+    #: Fields with a value per layer, and which field it is there; fields may have the
+    #: same value in all of them.
     per_layer: dict[str, str] = {}
+    #: Default of whether the output layer is the token table; ``None``: it never is.
     tied: bool | None = False
+    #: As in :class:`nest.models.details.Rotary`.
     interleaved: bool = False
+    #: What it computes otherwise than plain transformers, which no field says.
     unlike: tuple[str, ...] = ()
 
 
 class Whole(Struct, frozen=True, kw_only=True):
-    """What a model that sees or hears too says about its text model.
+    """What a model that sees or hears too says about its text model."""
 
-    Attributes
-    ----------
-    ties
-        Who says whether embeddings are tied: the whole model, and by default they are
-        ``tied`` or ``apart``; the configuration ``inside``; ``never``: they are not.
-    text
-        Family of the text model, whose fields old configurations do not put into an
-        object of their own.
-    """
-
+    #: Who says whether embeddings are tied: the whole model, and by default they are
+    #: ``tied`` or ``apart``; the configuration ``inside``; ``never``: they are not.
     ties: Literal["tied", "apart", "inside", "never"]
+    #: Family of the text model, whose fields old configurations do not put into an
+    #: object of their own.
     text: str | None = None
 
 
@@ -279,7 +225,7 @@ def decoder(config: Config, family: Family, edit: EditBlock | None = None) -> Pa
         **{k: v for k, v in family.sizes.items() if not config.has(k)}
     )
     for name, value in family.only.items():
-        config.must_be(name, value, value, "such models are not supported")
+        config.must_be(name, value)
     layers = config.integer(*family.layers)
     experts = family.experts
     sparse = [experts is not None] * layers
@@ -626,12 +572,8 @@ MODULES = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers"
 def with_predictions(config: Config, model: Parts) -> Parts:
     """Return a decoder with its modules for multi-token prediction.
 
-    See :class:`~nest.models.blocks.Module`.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the configuration has no such modules.
+    See :class:`~nest.models.blocks.Module`. Raises ``InvalidProblemError`` if the
+    configuration has no such modules.
     """
     modules = config.integer(*MODULES, default=0, minimum=0)
     if not modules:

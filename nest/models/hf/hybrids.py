@@ -159,13 +159,9 @@ def zamba2(config: Config) -> Parts:
     of attention, biases of linear layers, and models without ties.
     """
     for name in ("use_shared_attention_adapter", "add_bias_linear"):
-        config.must_be(name, False, default=False, why="such models are not supported")
-    config.must_be(
-        "tie_word_embeddings",
-        True,
-        default=True,
-        why="transformers then shares no blocks either",
-    )
+        config.must_be(name, False)
+    remedy = "transformers then shares no blocks either"
+    config.must_be("tie_word_embeddings", True, remedy)
     layers = config.integer("num_hidden_layers")
     kinds = config.per_layer("layers_block_type", layers, _ZAMBA)
     if kinds is None:

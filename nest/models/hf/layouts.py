@@ -75,10 +75,8 @@ def _mimo(_config: Config, layers: int) -> list[str]:
 
 def _jamba(config: Config, layers: int) -> list[str]:
     """One layer of each period has attention."""
-    has_attention = _one_of_period(
-        config, layers, ("attn_layer_period", 8), ("attn_layer_offset", 4)
-    )
-    return ["global" if here else "mixer" for here in has_attention]
+    attends = _one_of_period(config, layers, name="attn_layer", period=8, offset=4)
+    return ["global" if here else "mixer" for here in attends]
 
 
 def _listed_attention(
@@ -134,22 +132,12 @@ LAYOUTS: dict[str, Callable[[Config, int], list[str]]] = {
 
 
 def _one_of_period(
-    config: Config, layers: int, period: tuple[str, int], offset: tuple[str, int]
+    config: Config, layers: int, *, name: str, period: int, offset: int
 ) -> list[bool]:
-    """Return which layers are the one of their period that fields name.
-
-    ``period`` and ``offset`` are names of fields with their defaults.
-    """
-    every = config.integer(period[0], default=period[1])
-    at = config.integer(offset[0], default=offset[1], minimum=0)
+    """Return which layers are the one of their period; the numbers are defaults."""
+    every = config.integer(f"{name}_period", default=period)
+    at = config.integer(f"{name}_offset", default=offset, minimum=0)
     return [i % every == at for i in range(layers)]
-
-
-def _jamba_experts(config: Config, layers: int) -> list[bool]:
-    """One layer of each period has experts."""
-    return _one_of_period(
-        config, layers, ("expert_layer_period", 2), ("expert_layer_offset", 1)
-    )
 
 
 def _all_but_listed(config: Config, layers: int) -> list[bool]:
@@ -204,7 +192,7 @@ def _llama4_experts(config: Config, layers: int) -> list[bool]:
 SPARSE_LAYERS: dict[str, Callable[[Config, int], list[bool]]] = {
     "ernie": _ernie,
     "first dense": _all_but_first,
-    "jamba": _jamba_experts,
+    "jamba": partial(_one_of_period, name="expert_layer", period=2, offset=1),
     "listed": _all_or_listed,
     "llama4": _llama4_experts,
     "one dense": partial(_all_but_first, default=1),

@@ -67,32 +67,22 @@ def selective_scan(config: Config) -> Mixer:
 
 
 class StateSpace(NamedTuple):
-    """Sizes of a mixer of Mamba-2.
+    """Sizes of a mixer of Mamba-2."""
 
-    Attributes
-    ----------
-    heads, head_size
-        Heads and channels of each.
-    groups, state
-        Groups that share what reads and writes a state; width of a state.
-    kernel, chunk
-        Tokens of the convolution, and of a chunk of the scan.
-    biases, convolution_bias, output_bias
-        Whether the layers before the scan, the convolution and the layer
-        after it have biases.
-    norm
-        Whether the output is normalized.
-    """
-
+    #: Heads and channels of each.
     heads: int
     head_size: int
+    #: Groups that share what reads and writes a state; width of a state.
     groups: int
     state: int
+    #: Tokens of the convolution, and of a chunk of the scan.
     kernel: int
     chunk: int
+    #: Whether layers before the scan, the convolution and the layer after have biases.
     biases: bool = False
     convolution_bias: bool = True
     output_bias: bool = False
+    #: Whether the output is normalized.
     norm: bool = True
 
 
@@ -146,27 +136,20 @@ def nemotron(config: Config) -> Mixer:
     return mamba2(config.updated(head_dim=None))
 
 
-def bamba(config: Config) -> Mixer:
-    """Read the mixer of Mamba-2 by the names that Bamba gives it."""
+def bamba(config: Config, *, own_sizes: bool = False) -> Mixer:
+    """Read the mixer of Mamba-2 by the names that Bamba gives it.
+
+    With ``own_sizes`` (Falcon H1) further fields state its width, the biases of its
+    output, and whether that is normalized.
+    """
     hidden = config.integer("hidden_size")
     inner = hidden * config.integer("mamba_expand", default=2)
-    biases = config.flag("mamba_proj_bias", False)
-    return _bamba(config, inner, output_bias=biases, norm=True)
-
-
-def falcon_h1(config: Config) -> Mixer:
-    """Read the mixer of Falcon H1: Bamba's, with sizes of its own."""
-    hidden = config.integer("hidden_size")
-    inner = hidden * config.integer("mamba_expand", default=2)
-    return _bamba(
-        config,
-        config.integer("mamba_d_ssm", default=inner),
-        output_bias=config.flag("projectors_bias", False),
-        norm=config.flag("mamba_rms_norm", False),
-    )
-
-
-def _bamba(config: Config, inner: int, *, output_bias: bool, norm: bool) -> Mixer:
+    biases = output_bias = config.flag("mamba_proj_bias", False)
+    norm = True
+    if own_sizes:
+        inner = config.integer("mamba_d_ssm", default=inner)
+        output_bias = config.flag("projectors_bias", False)
+        norm = config.flag("mamba_rms_norm", False)
     heads = config.integer("mamba_n_heads", default=128)
     config.divisor("mamba_n_heads", heads, f"{inner} channels", inner)
     scan = StateSpace(
@@ -176,12 +159,12 @@ def _bamba(config: Config, inner: int, *, output_bias: bool, norm: bool) -> Mixe
         state=config.integer("mamba_d_state", default=256),
         kernel=config.integer("mamba_d_conv", default=4),
         chunk=config.integer("mamba_chunk_size", default=256),
-        biases=config.flag("mamba_proj_bias", False),
+        biases=biases,
         convolution_bias=config.flag("mamba_conv_bias", True),
         output_bias=output_bias,
         norm=norm,
     )
-    return state_space(config.integer("hidden_size"), scan)
+    return state_space(hidden, scan)
 
 
 def zamba2(config: Config) -> Mixer:
@@ -484,7 +467,7 @@ def uncut(name: str, inputs: int, outputs: int) -> Linear:
 MIXERS: dict[str, Callable[[Config], Mixer]] = {
     "bamba": bamba,
     "delta rule": delta_rule,
-    "falcon h1": falcon_h1,
+    "falcon h1": partial(bamba, own_sizes=True),
     "gated recurrence": gated_recurrence,
     "kimi delta": kimi_delta,
     "kimi delta, whole gates": partial(kimi_delta, whole=True),

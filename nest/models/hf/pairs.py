@@ -131,12 +131,8 @@ def pair(config: Config, family: Pair) -> Parts:
     length = config.integer("max_position_embeddings", default=1024)
     vocabulary = config.integer("vocab_size")
     more = family.more_positions
-    config.must_be(
-        "share_encoder_decoder_embeddings",
-        True,
-        default=True,
-        why="tables of their own are not supported",
-    )
+    remedy = "tables of their own are not supported"
+    config.must_be("share_encoder_decoder_embeddings", True, remedy)
 
     tied = config.flag("tie_word_embeddings", True)
     head = Head(outputs=vocabulary, tied=tied)

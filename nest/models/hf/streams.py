@@ -201,7 +201,7 @@ def longcat(config: Config) -> Parts:
     those that a token visits, it counts as many as experts that compute.
     """
     family = FAMILIES["longcat_flash"]
-    config.must_be("router_bias", False, False, "such models are not supported")
+    config.must_be("router_bias", False)
     zero = config.integer("zero_expert_num", default=0, minimum=0)
 
     def edit(block: Block, *_: Any) -> Block:

@@ -30,17 +30,13 @@ RESNET_PIXELS = 224
 NUM_LABELS = 2
 
 
-def vit(config: Config) -> Parts:
+def vit(config: Config, rows: int = 1) -> Parts:
     """Read a vision transformer with its classifier.
 
-    The vector of the class token is one more row of a table.
+    The vector of the class token is one more row of a table; DeiT, which has a token
+    for distillation too, has two.
     """
-    return _vision(config, biases=config.flag("qkv_bias", True))
-
-
-def deit(config: Config) -> Parts:
-    """Read DeiT, which has a token for distillation too."""
-    return _vision(config, biases=config.flag("qkv_bias", True), rows=2)
+    return _vision(config, biases=config.flag("qkv_bias", True), rows=rows)
 
 
 def dinov2(config: Config, registers: int = 0) -> Parts:
@@ -73,12 +69,7 @@ def beit(config: Config) -> Parts:
     Biases of relative positions are refused.
     """
     for name in ("use_relative_position_bias", "use_shared_relative_position_bias"):
-        config.must_be(
-            name,
-            False,
-            default=False,
-            why="biases of relative positions are not supported",
-        )
+        config.must_be(name, False, "biases of relative positions are not supported")
     model = _vision(
         config,
         vectors=2 if config.drops("layer_scale_init_value", 0.1) else 0,
@@ -304,7 +295,7 @@ def _patches(config: Config) -> tuple[int, int]:
 READERS: dict[str, Callable[[Config], Parts]] = {
     "beit": beit,
     "clip": clip,
-    "deit": deit,
+    "deit": partial(vit, rows=2),
     "dinov2": dinov2,
     "dinov2_with_registers": partial(dinov2, registers=4),
     "resnet": resnet,

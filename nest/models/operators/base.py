@@ -53,32 +53,22 @@ Operation = Literal[
 
 
 class Split(Struct, frozen=True, kw_only=True):
-    """How one node is split, and what one data-parallel rank feeds it.
+    """How one node is split, and what one data-parallel rank feeds it."""
 
-    Attributes
-    ----------
-    tp, cp, ep
-        Tensor, context and expert parallel degree.
-    etp
-        1 where tensor ranks hold whole experts, which are spread over ``ep`` of the
-        ``dp * cp * tp`` ranks; 0 where each is cut over ``tp`` ranks.
-    samples
-        Samples ``b`` per data-parallel rank.
-    sequence_length
-        Tokens ``s`` of a sample, in the node's own tower.
-    sequence_parallel
-        Whether activations between layers are also split over ``tp``.
-    source_length
-        Tokens per sample of the tower that cross-attention reads.
-    """
-
+    #: Tensor, context and expert parallel degree.
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    #: 1 where tensor ranks hold whole experts, which are spread over ``ep`` of the
+    #: ``dp * cp * tp`` ranks; 0 where each is cut over ``tp`` ranks.
     etp: int = 0
+    #: Samples ``b`` per data-parallel rank.
     samples: int = 1
+    #: Tokens ``s`` of a sample, in the node's own tower.
     sequence_length: int
+    #: Whether activations between layers are also split over ``tp``.
     sequence_parallel: bool = True
+    #: Tokens per sample of the tower that cross-attention reads.
     source_length: int = 0
 
     @property
@@ -93,82 +83,57 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 class Execution(Struct, frozen=True, kw_only=True):
-    """How operators are run.
+    """How operators are run."""
 
-    Attributes
-    ----------
-    dtype
-        Of the matrix products.
-    flash_attention
-        Whether attention is one fused kernel.
-    fused
-        Whether neighboring elementwise operators (bias with activation
-        function, bias with dropout and residual, the steps of a norm, of
-        rotary embedding) are one kernel each.
-    fused_softmax
-        Whether scale, mask and softmax of an attention that is not fused are
-        one kernel.
-    softmax_batches
-        Matrices that a part of that kernel takes: where it does not divide
-        their number, they are not one kernel.
-    fused_loss
-        Whether softmax and gradient of the loss are one kernel each instead
-        of one for every step, as in Megatron-LM up to 2023.
-    logit_bytes, loss_bytes
-        Per logit: what is kept until the backward pass, and what else its loss takes
-        while it runs.
-    split_backward
-        Whether costs say what gradients of weights take.
-    offloads
-        Whether costs say what activations take to the memory of the host.
-    expert_tp
-        Whether tensor parallelism cuts experts too. Where not, its ranks
-        hold other experts, whole, so that experts are spread over
-        ``ep·tp`` ranks; needs sequence parallelism.
-    repeat_attention
-        Whether ``selective`` computes a fused attention again.
-    selective_operators
-        Whether ``selective`` keeps what attention and every other matrix product of a
-        block yield, and computes all other operators again, as torchtitan does.
-    dispatch_node
-        Devices of a node where tokens are dispatched to experts once for
-        each device of a node, and between nodes once for each node; 0 where
-        they are for each of their experts.
-    fused_router
-        Whether choosing the experts of tokens is one kernel.
-    fused_experts
-        Whether grouped products of experts apply the activation function
-        and cast to fp8 as they write.
-    checkpointed_ends
-        Whether recomputation is of embedding and head too, as of any layer of a plan;
-        frameworks put checkpoints around blocks only.
-    weight_copy_bytes
-        In fp8, per weight of its products: copies that stay beside the weights in 16
-        bits from micro-batch to micro-batch.
-    accumulation_bytes
-        Memory traffic per weight that adds a micro-batch's gradients to
-        those of earlier ones, in the backward pass; 0 where the product that
-        yields them adds them too.
-    """
-
+    #: Of the matrix products.
     dtype: Dtype = "bf16"
+    #: Whether attention is one fused kernel.
     flash_attention: bool = True
+    #: Whether neighboring elementwise operators (bias with activation function, bias
+    #: with dropout and residual, the steps of a norm, of rotary embedding) are one
+    #: kernel each.
     fused: bool = True
+    #: Whether scale, mask and softmax of an attention that is not fused are one kernel.
     fused_softmax: bool = True
+    #: Matrices that a part of that kernel takes: where it does not divide their number,
+    #: they are not one kernel.
     softmax_batches: int = SOFTMAX_BATCHES
+    #: Whether softmax and gradient of the loss are one kernel each instead of one for
+    #: every step, as in Megatron-LM up to 2023.
     fused_loss: bool = True
+    #: Per logit: what is kept for the backward pass, and what else its loss takes.
     logit_bytes: int = FP32
     loss_bytes: int = BF16
+    #: Whether costs say what gradients of weights take.
     split_backward: bool = False
+    #: Whether costs say what activations take to the memory of the host.
     offloads: bool = False
+    #: Whether tensor parallelism cuts experts too. Where not, its ranks hold other
+    #: experts, whole, so that experts are spread over ``ep·tp`` ranks; needs sequence
+    #: parallelism.
     expert_tp: bool = True
+    #: Whether ``selective`` computes a fused attention again.
     repeat_attention: bool = True
+    #: Whether ``selective`` keeps what attention and every other matrix product of a
+    #: block yield, and computes all other operators again, as torchtitan does.
     selective_operators: bool = False
+    #: Devices of a node where tokens are dispatched to experts once for each device of
+    #: a node, and between nodes once for each node; 0 where they are for each of their
+    #: experts.
     dispatch_node: int = 0
+    #: Whether choosing the experts of tokens is one kernel.
     fused_router: bool = True
+    #: Whether grouped products of experts apply the activation function and cast to fp8
+    #: as they write.
     fused_experts: bool = False
+    #: Whether recomputation is of embedding and head too, as of any layer of a plan;
+    #: frameworks put checkpoints around blocks only.
     checkpointed_ends: bool = True
+    #: In fp8, per weight of its products: copies that stay beside the weights in 16
+    #: bits from micro-batch to micro-batch.
     weight_copy_bytes: int = 0
+    #: Memory traffic per weight that adds a micro-batch's gradients to those of earlier
+    #: ones, in the backward pass; 0 where the product that yields them adds them too.
     accumulation_bytes: float = 0.0
 
 
@@ -199,106 +164,71 @@ class Product(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """One operator on one device, forward and backward.
+    """One operator on one device, forward and backward."""
 
-    Attributes
-    ----------
-    name
-        For people, and to say which operators are computed again.
-    unit
-        Which efficiency applies: ``matmul``, ``attention``, or ``memory`` (elementwise,
-        without counted FLOPs), ``routing`` where that moves tokens to experts and back.
-    forward_flops, forward_bytes, backward_flops, backward_bytes
-        Work and memory traffic of the two passes.
-    kernels, backward_kernels
-        Kernels that the host launches.
-    shape
-        ``(m, k, n)`` of one product; products of the backward pass have the
-        same three dimensions in another order.
-    low_precision
-        Whether it may run in fp8.
-    casts
-        Whether fp8 needs casts apart from it.
-    has_weights
-        Whether it is a product with weights: then half of its backward pass
-        yields their gradients.
-    groups
-        Products that share the rows, of one expert each.
-    blocks
-        Blocks of queries, over all heads and samples, that a fused attention
-        kernel computes apart.
-    head_size
-        Values of a head in such a kernel, the mean of keys and values.
-    products, backward_products
-        The matrix products that it is made of; of two backward ones the
-        first yields the gradient of the first factor. They have its FLOPs,
-        but where a group has a fraction of a row, or a mask of a column.
-    values, operations
-        What else it computes, forward, for so many values each.
-    after
-        Names of the operators listed before it whose results it needs, those
-        of its first factor first; ``None`` for the one before it. Of several
-        of a name the last one before it counts.
-    same_inputs_as
-        Name of an operator listed before it that has the same inputs, which
-        stands for ``after``.
-    """
-
+    #: For people, and to say which operators are computed again.
     name: str
+    #: Which efficiency applies: ``matmul``, ``attention``, or ``memory`` (elementwise,
+    #: without counted FLOPs), ``routing`` where that moves tokens to experts and back.
     unit: Literal["matmul", "attention", "memory", "routing"]
+    #: Work and memory traffic of the two passes.
     forward_flops: float
     forward_bytes: float
     backward_flops: float
     backward_bytes: float
+    #: Kernels that the host launches.
     kernels: int = 1
     backward_kernels: int = 2
+    #: ``(m, k, n)`` of one product; products of the backward pass have the same three
+    #: dimensions in another order.
     shape: tuple[int, int, int] = (0, 0, 0)
+    #: Whether it may run in fp8.
     low_precision: bool = False
+    #: Whether fp8 needs casts apart from it.
     casts: bool = True
+    #: Whether it is a product with weights: half of its backward pass is for these.
     has_weights: bool = False
+    #: Products that share the rows, of one expert each.
     groups: int = 1
+    #: Blocks of queries, of all heads and samples, that a fused kernel computes apart.
     blocks: float = 0.0
+    #: Values of a head in such a kernel, the mean of keys and values.
     head_size: float = 0.0
+    #: The matrix products that it is made of; of two backward ones the first yields the
+    #: gradient of the first factor. They have its FLOPs, but where a group has a
+    #: fraction of a row, or a mask of a column.
     products: tuple[Product, ...] = ()
     backward_products: tuple[Product, ...] = ()
+    #: What else it computes, forward, for so many values each.
     values: int = 0
     operations: tuple[Operation, ...] = ()
+    #: Names of the operators listed before it whose results it needs, those of its
+    #: first factor first; ``None`` for the one before it. Of several of a name the last
+    #: one before it counts.
     after: tuple[str, ...] | None = None
+    #: Name of an operator before it with the same inputs; it stands for ``after``.
     same_inputs_as: str = ""
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """What one graph node does and holds on one device.
+    """What one graph node does and holds on one device."""
 
-    Attributes
-    ----------
-    operators
-        In forward order.
-    collectives
-        Per micro-batch.
-    weights, expert_weights
-        Number of dense weights and of expert weights.
-    kept_bytes
-        Activation bytes kept per micro-batch, by recompute choice (parts of
-        a layer have no ``full``).
-    repeated
-        Names of the operators that ``selective`` computes again.
-    repeated_shares
-        What of an operator it computes again, where that is not all of it.
-    working_bytes
-        See the module docstring.
-    is_checkpointed
-        Whether recomputation is of it.
-    """
-
+    #: In forward order.
     operators: tuple[Operator, ...]
+    #: Per micro-batch.
     collectives: tuple[CollectiveCall, ...] = ()
+    #: Number of dense weights and of expert weights.
     weights: int = 0
     expert_weights: int = 0
+    #: Activation bytes kept per micro-batch, by recompute choice (parts: no ``full``).
     kept_bytes: dict[Recompute, int]
+    #: Names of the operators that ``selective`` computes again.
     repeated: tuple[str, ...] = ()
+    #: What of an operator it computes again, where that is not all of it.
     repeated_shares: dict[str, float] = {}
+    #: See the module docstring.
     working_bytes: int = 0
+    #: Whether recomputation is of it.
     is_checkpointed: bool = True
 
     def share_repeated(self, name: str) -> float:

@@ -34,10 +34,8 @@ def operator_ns(
 ) -> tuple[float, float]:
     """Return the forward and the backward roofline time in ns.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the machine's device has no peak rate for the data type.
+    Raises ``InvalidProblemError`` if the machine's device has no peak rate for the data
+    type.
     """
     device, calibration = machine.device, machine.calibration
     low = dtype == "fp8" and operator.low_precision
@@ -210,12 +208,8 @@ def _with_offload(
     """Return a cost that may leave activations to the memory of the host.
 
     What is kept at full recomputation stays. Two buffers hold what the other layers
-    than the one that runs send or get.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the machine's link to the host is not known.
+    than the one that runs send or get. Raises ``InvalidProblemError`` if the machine's
+    link to the host is not known.
     """
     if machine.host_bytes_per_s is None:
         raise InvalidProblemError(

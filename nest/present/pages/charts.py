@@ -176,8 +176,7 @@ def number_axis(
     if maximum is not None:
         how |= {"domain": [0, maximum]}
     return {
-        "field": field,
-        "type": "quantitative",
+        **quantity(field),
         "title": title,
         "scale": how,
         "axis": {"labelOverlap": True},
@@ -230,7 +229,7 @@ def kinds(
     scale: Spec = {"domain": list(order)}
     if look:
         scale["range"] = list(look)
-    return {"field": field, "type": "nominal", "scale": scale, **more}
+    return {**text_of(field), "scale": scale, **more}
 
 
 def _upright(axis: Spec) -> Spec:
@@ -241,8 +240,7 @@ def _upright(axis: Spec) -> Spec:
 def names(field: str, order: Sequence[str]) -> Spec:
     """Return an axis of names, with room for long ones."""
     return {
-        "field": field,
-        "type": "nominal",
+        **text_of(field),
         "sort": list(order),
         "title": None,
         "axis": {
@@ -290,7 +288,7 @@ def _marked(spec: Spec) -> Spec:
 
 
 #: The channel that shows the text of a record at its mark.
-TIP = {"field": "tip", "type": "nominal"}
+TIP = text_of("tip")
 
 
 def lines(
@@ -419,15 +417,6 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             )
     order = [block_label(block) for block in blocks]
     strategies_shown = list(dict.fromkeys(value["strategies"] for value in values))
-    drawn = bordered(document)
-    borders = [
-        {"at": at, "unit": unit}
-        for index, unit in enumerate(units)
-        if unit in drawn
-        for at in range(0, end + 1, unit)
-        # A border of a larger unit is drawn once, thick.
-        if index == len(units) - 1 or at % units[index + 1]
-    ]
     bar = mark("bar", stroke="#808080", strokeWidth=0.5)
     layers = [
         layer(
@@ -438,19 +427,18 @@ def device_map(document: Document) -> tuple[Spec, tuple[int, int] | None]:
             color=colors("strategies", strategies_shown, columns=2),
         )
     ]
-    for index, unit in enumerate(units):
-        lines_of_unit = [each for each in borders if each["unit"] == unit]
-        if lines_of_unit:
-            rule = mark(
-                "rule",
-                color=TEXT,
-                opacity=0.75,
-                strokeWidth=1 + 1.5 * index,
-                aria=False,
-            )
-            layers.append(
-                layer(rule, values=lines_of_unit, tip=False, x=quantity("at"))
-            )
+    for unit in bordered(document):
+        index = units.index(unit)
+        borders = [
+            {"at": at, "unit": unit}
+            for at in range(0, end + 1, unit)
+            # A border of a larger unit is drawn once, thick.
+            if index == len(units) - 1 or at % units[index + 1]
+        ]
+        look = {"color": TEXT, "opacity": 0.75, "strokeWidth": 1 + 1.5 * index}
+        rule = mark("rule", **look, aria=False)
+        if borders:
+            layers.append(layer(rule, values=borders, tip=False, x=quantity("at")))
     spec = chart(values, height=_rows(len(order)), layer=layers)
     return spec, (shown, replicas) if shown < replicas else None
 
@@ -461,8 +449,7 @@ def _devices(end: int, units: Sequence[int]) -> Spec:
     while end // step > 16:
         step *= 2
     return {
-        "field": "first",
-        "type": "quantitative",
+        **quantity("first"),
         "title": "device",
         "scale": {"domain": [0, end], "nice": False},
         "axis": {
@@ -477,47 +464,38 @@ def _devices(end: int, units: Sequence[int]) -> Spec:
 def memory(document: Document) -> Spec:
     """Return what a device of every block holds, and its limit."""
     blocks = document["plan"]["blocks"]
+    order = [block_label(block) for block in blocks]
     values = [
         {
-            "stage": block_label(block),
+            "stage": label,
             "part": title,
             "order": index,
-            "size": block["memory"][name] / GIB,
-            "tip": f"{block_label(block)}, {title}: "
-            f"{format_bytes(block['memory'][name])}",
+            "size": size_bytes / GIB,
+            "tip": f"{label}, {title}: {format_bytes(size_bytes)}",
         }
-        for block in blocks
+        for label, block in zip(order, blocks, strict=True)
         for index, (name, title) in enumerate(MEMORY_PARTS.items())
-        if block["memory"][name]
+        if (size_bytes := block["memory"][name])
     ]
     limits = [
         {
-            "stage": block_label(block),
+            "stage": label,
             "limit": block["capacity_bytes"] / GIB,
-            "tip": f"limit of {block_label(block)}: "
-            f"{format_bytes(block['capacity_bytes'])}",
+            "tip": f"limit of {label}: {format_bytes(block['capacity_bytes'])}",
         }
-        for block in blocks
+        for label, block in zip(order, blocks, strict=True)
     ]
-    order = [block_label(block) for block in blocks]
     used = {value["part"] for value in values}
     components = [title for title in MEMORY_PARTS.values() if title in used]
     y, height = names("stage", order), _rows(len(order))
     tick = mark("tick", color=_LIMIT, opacity=1, thickness=3, bandSize=height["step"])
-    return chart(
-        values,
-        height=height,
-        layer=[
-            layer(
-                mark("bar"),
-                x=number_axis("size", "GiB per device", stack="zero"),
-                y=y,
-                color=colors("part", components),
-                order=quantity("order"),
-            ),
-            layer(tick, values=limits, x=quantity("limit"), y=y),
-        ],
-    )
+    x = number_axis("size", "GiB per device", stack="zero")
+    color = colors("part", components)
+    layers = [
+        layer(mark("bar"), x=x, y=y, color=color, order=quantity("order")),
+        layer(tick, values=limits, x=quantity("limit"), y=y),
+    ]
+    return chart(values, height=height, layer=layers)
 
 
 def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
@@ -543,17 +521,12 @@ def terms(rows: Sequence[Document], scale: TimeScale, step_ns: float) -> Spec:
     inside = mark("text", align="right", dx=-5, color="#fff")
     beyond = mark("text", align="left", dx=5)
     text = text_of("text")
-    return chart(
-        values,
-        height=_rows(len(shown)),
-        layer=[
-            layer(mark("bar", color=COLORS[0]), x=x, y=y),
-            *(
-                layer(look, values=some_values, tip=False, x=x, y=y, text=text)
-                for look, some_values in ((inside, long), (beyond, short))
-            ),
-        ],
-    )
+    layers = [
+        layer(mark("bar", color=COLORS[0]), x=x, y=y),
+        layer(inside, values=long, tip=False, x=x, y=y, text=text),
+        layer(beyond, values=short, tip=False, x=x, y=y, text=text),
+    ]
+    return chart(values, height=_rows(len(shown)), layer=layers)
 
 
 def _share(fraction: float) -> str:
@@ -569,8 +542,7 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
     for event in facts["events"]:
         if not (low <= event["start_ns"] and event["end_ns"] <= high):
             continue
-        kind, _ = EVENTS[event["kind"]]
-        what = kind
+        what = kind = EVENTS[event["kind"]][0]
         if event["micro_batch"] is not None:
             what += f", micro-batch {event['micro_batch'] + 1}, stage {event['stage']}"
         begin, end = (event[key] / scale.unit_ns for key in ("start_ns", "end_ns"))
@@ -593,8 +565,7 @@ def timeline(document: Document, window: int, scale: TimeScale) -> Spec:
         **layer(
             mark("bar", stroke=BACK, strokeWidth=0.25),
             x={
-                "field": "start",
-                "type": "quantitative",
+                **quantity("start"),
                 "title": f"time in the step ({scale.unit})",
                 "scale": {
                     "domain": [low / scale.unit_ns, high / scale.unit_ns],
@@ -619,18 +590,13 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
             "time": point["step_time_ns"] / scale.unit_ns,
         }
 
-    curves = [
-        value(point, curve["num_devices"])
-        for curve, memory_bytes in zip(
-            facts["curves"], facts["capacities_bytes"], strict=True
-        )
-        if curve["points"]
-        for point in (
-            *curve["points"],
-            # The last one goes on to all the memory that there is.
-            {**curve["points"][-1], "memory_bytes": memory_bytes},
-        )
-    ]
+    curves = []
+    capacities_bytes = facts["capacities_bytes"]
+    for curve, memory_bytes in zip(facts["curves"], capacities_bytes, strict=True):
+        # The last point goes on to all the memory that there is.
+        ends = [{**last, "memory_bytes": memory_bytes} for last in curve["points"][-1:]]
+        shown = [*curve["points"], *ends]
+        curves += [value(point, curve["num_devices"]) for point in shown]
     points = [
         {
             **value(point, point["num_devices"]),
@@ -640,11 +606,7 @@ def frontier(facts: Document, scale: TimeScale) -> Spec:
         }
         for point in facts["points"]
     ]
-    order = [
-        f"{curve['num_devices']} devices"
-        for curve in facts["curves"]
-        if curve["points"]
-    ]
+    order = list(dict.fromkeys(point["devices"] for point in curves))
     channels = {
         "x": number_axis("memory", "memory of the fullest device (GiB)", False),
         "y": number_axis("time", f"step time ({scale.unit})", False),
@@ -676,41 +638,24 @@ def scatter(runs: Sequence[Document]) -> Spec:
         axis["scale"]["domain"] = ends
     families = sorted({value["family"] for value in values})
     diagonal: dict[str, Any] = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
-    return chart(
-        values,
-        height=520,
-        layer=[
-            layer(
-                mark("line", color=TEXT, strokeWidth=1),
-                values=[{"at": end} for end in ends],
-                tip=False,
-                **diagonal,
-            ),
-            layer(
-                mark("point", filled=True, opacity=0.8, size=50),
-                x=x,
-                y=y,
-                color=_marked(colors("family", families)),
-                shape=_marked(shapes("family", families)),
-            ),
-        ],
-    )
+    line, points = mark("line", color=TEXT, strokeWidth=1), [{"at": x} for x in ends]
+    dot = mark("point", filled=True, opacity=0.8, size=50)
+    color = _marked(colors("family", families))
+    shape = _marked(shapes("family", families))
+    layers = [
+        layer(line, values=points, tip=False, **diagonal),
+        layer(dot, x=x, y=y, color=color, shape=shape),
+    ]
+    return chart(values, height=520, layer=layers)
 
 
 def levels(network: Document) -> Spec:
     """Return the units of every level above the devices they join."""
     num_devices = network["num_devices"]
-    labels = [
-        level["name"] or f"level {index}"
-        for index, level in enumerate(network["levels"])
-    ]
-    units = [
-        ("devices", 1, 0.0),
-        *(
-            (name, level["devices"], level["bandwidth_bytes_per_s"])
-            for name, level in zip(labels, network["levels"], strict=True)
-        ),
-    ]
+    units = [("devices", 1, 0.0)]
+    for index, level in enumerate(network["levels"]):
+        name = level["name"] or f"level {index}"
+        units.append((name, level["devices"], level["bandwidth_bytes_per_s"]))
     values = []
     for name, size, speed in units:
         count = -(-num_devices // size)

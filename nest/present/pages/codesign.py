@@ -85,26 +85,18 @@ def _sentence(document: Document, best: Document) -> str:
         f"for {answers.title_of(best['models'])} is {point['text']} (point "
         f"{answers.place(point)} of those within the limits, counted from 0)"
     )
-    figure = _figure(document)
+    figure = "throughput"
+    if len(spec["models"]) > 1:
+        figure = answers.MEANS[spec["objective"]["kind"]]
     if best["proven"]:
         return (
             f"The best accelerator {which}, proven: none of {within} has a "
             f"larger {figure}."
         )
-    max_relative = best["most_relative"]
-    bound = (
-        f": none of {within} has more than {answers.times(max_relative)}"
-        if max_relative
-        else ""
-    )
+    max_relative, bound = best["most_relative"], ""
+    if max_relative:
+        bound = f": none of {within} has more than {answers.times(max_relative)}"
     return f"The best accelerator known {which}{bound}."
-
-
-def _figure(document: Document) -> str:
-    spec = document["spec"]
-    if len(spec["models"]) == 1:
-        return "throughput"
-    return answers.MEANS[spec["objective"]["kind"]]
 
 
 def _facts(document: Document, result: Document) -> list[Fact]:
@@ -119,13 +111,11 @@ def _facts(document: Document, result: Document) -> list[Fact]:
         facts.append(Fact("Price", answers.price(point), "of a device; yours to set"))
     facts.append(Fact("Peak", f"{point['peak_tflops']:,.1f} TFLOP/s"))
     for on in result["on"]:
-        power = on["power_w"]
+        label, power = f"Step of {on['model']}", on["power_w"]
         remark = f"{answers.speed(on['tokens_per_s'])} tokens/s"
         if power is not None:
             remark += f", {answers.watts(power)} on average per device"
-        facts.append(
-            Fact(f"Step of {on['model']}", answers.step(on["step_ps"]), remark)
-        )
+        facts.append(Fact(label, answers.step(on["step_ps"]), remark))
     return facts
 
 
@@ -136,18 +126,16 @@ def _frontier(document: Document) -> Section | None:
     points = _marked(document)
     if not points:
         return None
-    shown = []
-    for key, (name, title) in _AGAINST.items():
-        if all(x["point"][key] is not None for _, x in points):
-            shown.append(
-                Chart(
-                    name,
-                    _most_text(document, points, key, name),
-                    f"A dot per point; the line is the largest throughput up "
-                    f"to each {name}.",
-                    _against(points, key, title),
-                )
-            )
+    shown = [
+        Chart(
+            name,
+            _most_text(document, points, key, name),
+            f"A dot per point; the line is the largest throughput up to each {name}.",
+            _against(points, key, title),
+        )
+        for key, (name, title) in _AGAINST.items()
+        if all(x["point"][key] is not None for _, x in points)
+    ]
     text = ["Throughput is relative to that on the base."]
     if not document["frontier"]:
         text.append("Add --frontier for all points that none beats.")
@@ -210,30 +198,18 @@ def _against(points: Sequence[tuple[str, Document]], key: str, title: str) -> Sp
     x = charts.number_axis("x", title, zero=False)
     y = charts.number_axis("y", "throughput, relative to the base", zero=False)
     order = list(dict.fromkeys(value["what"] for value in values))
-    return charts.chart(
-        values,
-        height=320,
-        layer=[
-            charts.layer(
-                charts.mark(
-                    "line", interpolate="step-after", color=charts.TEXT, strokeWidth=1
-                ),
-                values=line,
-                tip=False,
-                x=x,
-                y=y,
-            ),
-            charts.layer(
-                charts.mark("point", filled=True),
-                x=x,
-                y=y,
-                color=charts.colors("what", order),
-                shape=charts.kinds("what", order, legend=None),
-                # A point may be several of them.
-                size=charts.kinds("what", order, [160, 80, 60, 40], legend=None),
-            ),
-        ],
+    look = {"interpolate": "step-after", "color": charts.TEXT, "strokeWidth": 1}
+    steps = charts.layer(charts.mark("line", **look), values=line, tip=False, x=x, y=y)
+    dots = charts.layer(
+        charts.mark("point", filled=True),
+        x=x,
+        y=y,
+        color=charts.colors("what", order),
+        shape=charts.kinds("what", order, legend=None),
+        # A point may be several of them.
+        size=charts.kinds("what", order, [160, 80, 60, 40], legend=None),
     )
+    return charts.chart(values, height=320, layer=[steps, dots])
 
 
 # What changes the answer
@@ -244,23 +220,21 @@ def _sensitivity(document: Document) -> Section | None:
     if not rows:
         return None
     solved = [row for row in rows if row["change"] is not None]
+    values = [
+        {
+            "name": f"{row['text']}{'' if row['listed'] else ' *'}",
+            "value": 100 * row["change"],
+            "tip": f"{row['text']}: {answers.change(row['change'])}",
+            "kind": "more" if row["change"] >= 0 else "less",
+        }
+        for row in solved
+    ]
     drawn = Chart(
         "sensitivity",
         _most_change(solved),
         "A bar per change of one parameter of the best point to the next "
         "listed value, solved exactly.",
-        _bars(
-            [
-                {
-                    "name": f"{row['text']}{'' if row['listed'] else ' *'}",
-                    "value": 100 * row["change"],
-                    "tip": f"{row['text']}: {answers.change(row['change'])}",
-                    "kind": "more" if row["change"] >= 0 else "less",
-                }
-                for row in solved
-            ],
-            "change of the throughput (%)",
-        ),
+        _bars(values, "change of the throughput (%)"),
     )
     return Section(
         "sensitivity",

@@ -16,8 +16,6 @@ from nest.util.sections import Chart, Fact, Page, Section
 from nest.util.tables import Column, Table
 from nest.util.time_scale import TimeScale
 
-_TRACE_KEYS = ("wall_s", "step_time_ns", "lower_bound_ns")
-
 #: Rows of the first screen that are shown large, up to a mark in their text.
 _MARKS = {
     **{"fits": ": ", "faster": ", ", "step time": "; ", "speed": ", "},
@@ -128,28 +126,17 @@ def _solvers(document: Document) -> Section | None:
     timed = [row for row in rows if row["step_time_ns"] is not None]
     if len(timed) > 1:
         best = min(timed, key=lambda row: row["step_time_ns"])
-        shown.append(
-            Chart(
-                "steps",
-                f"{best['name']} is the fastest: "
-                f"{scale.short(best['step_time_ns'])} per step",
-                "The dashed line is the greatest proven lower bound."
-                if any(row["lower_bound_ns"] for row in rows)
-                else "",
-                charts.steps(rows, scale),
-            )
-        )
+        step = scale.short(best["step_time_ns"])
+        title = f"{best['name']} is the fastest: {step} per step"
+        is_bounded = any(row["lower_bound_ns"] for row in rows)
+        summary = "The dashed line is the greatest proven lower bound." * is_bounded
+        shown.append(Chart("steps", title, summary, charts.steps(rows, scale)))
     traced = [row for row in rows if len(row["trace"]) > 1]
     if traced:
-        shown.append(
-            Chart(
-                "bounds",
-                _last_gain(traced),
-                "Solid: the best step time so far. Dashed: the proven lower bound.",
-                charts.bounds(traced, scale),
-                table=_trace_table(traced, scale),
-            )
-        )
+        title = _last_gain(traced)
+        summary = "Solid: the best step time so far. Dashed: the proven lower bound."
+        spec, table_of_times = charts.bounds(traced, scale), _trace_table(traced, scale)
+        shown.append(Chart("bounds", title, summary, spec, table=table_of_times))
     return Section(
         "solvers",
         "The plans" if are_plans else "Solvers",
@@ -198,17 +185,13 @@ def _share_text(share: float) -> str:
 
 def _trace_table(rows: Sequence[Document], scale: TimeScale) -> Table:
     columns = (
-        Column("solver"),
-        Column("after", form=lambda wall_s: f"{wall_s:.2f} s", right=True),
-        Column("step time", form=scale, right=True),
-        Column("lower bound", form=scale, right=True),
+        Column("name", "solver"),
+        Column("wall_s", "after", lambda wall_s: f"{wall_s:.2f} s", right=True),
+        Column("step_time_ns", "step time", scale, right=True),
+        Column("lower_bound_ns", "lower bound", scale, right=True),
     )
-    points = [
-        (row["name"], *(point[key] for key in _TRACE_KEYS))
-        for row in rows
-        for point in row["trace"]
-    ]
-    return Table(columns, points, "What solvers had, and when")
+    points = [{**row, **point} for row in rows for point in row["trace"]]
+    return Table.of(columns, points, "What solvers had, and when")
 
 
 # The plan
@@ -286,14 +269,15 @@ def _memory(document: Document) -> Section | None:
     columns = (
         Column("stage", value=charts.block_label),
         *(
-            Column(key, name, _gib, _memory_of(key), right=True)
+            Column(key, name, _gib, right=True)
             for key, name in charts.MEMORY_PARTS.items()
         ),
         Column("memory_bytes", "sum", _gib, right=True),
         Column("capacity_bytes", "limit", _gib, right=True),
         Column("left", form=_gib, value=_free_bytes, right=True),
     )
-    table = Table.of(columns, plan["blocks"], "Memory of a device, in GiB")
+    records = [{**block, **block["memory"]} for block in plan["blocks"]]
+    table = Table.of(columns, records, "Memory of a device, in GiB")
     fullest = min(plan["blocks"], key=_free_bytes)
     chart = Chart(
         "memory",
@@ -305,10 +289,6 @@ def _memory(document: Document) -> Section | None:
         table=table,
     )
     return Section("memory", "Memory", charts=(chart,))
-
-
-def _memory_of(key: str) -> Callable[[Document], int]:
-    return lambda block: block["memory"][key]
 
 
 def _free_bytes(block: Document) -> int:
@@ -387,10 +367,9 @@ def _timeline(document: Document) -> Section | None:
     if len(windows) > 1:
         titles = [f"The start of the step: {titles[0].lower()}"]
         idlest = max(timeline["blocks"], key=lambda x: x["bubble_share"])
-        titles.append(
-            f"The end of the step: {charts.block_label(idlest)} idles most, "
-            f"{_share_text(idlest['bubble_share'])} of the time"
-        )
+        share = _share_text(idlest["bubble_share"])
+        label = charts.block_label(idlest)
+        titles.append(f"The end of the step: {label} idles most, {share} of the time")
     shown = tuple(
         Chart(
             f"timeline-{index}",
@@ -431,16 +410,12 @@ def _frontier_title(points: Sequence[Document], scale: TimeScale) -> str:
     """Return what more memory buys, from the smallest plan to the fastest."""
     small = min(points, key=lambda x: (x["memory_bytes"], x["step_time_ns"]))
     fast = min(points, key=lambda x: (x["step_time_ns"], x["memory_bytes"]))
-    text = (
-        f"The fastest step needs {format_bytes(fast['memory_bytes'])} and "
-        f"takes {scale.short(fast['step_time_ns'])}"
+    (size, step), (least_size, longest_step) = (
+        (format_bytes(x["memory_bytes"]), scale.short(x["step_time_ns"]))
+        for x in (fast, small)
     )
-    if small is fast:
-        return text
-    return (
-        f"{text}; {format_bytes(small['memory_bytes'])} suffice for "
-        f"{scale.short(small['step_time_ns'])}"
-    )
+    text = f"The fastest step needs {size} and takes {step}"
+    return text if small is fast else f"{text}; {least_size} suffice for {longest_step}"
 
 
 # The network
@@ -461,18 +436,13 @@ def _network(document: Document) -> Section | None:
             for index, level in enumerate(network["levels"])
         ]
         table = Table.of(columns, levels, "Levels of the network, from the device up")
-        chart = Chart(
-            "network",
-            "A device has "
-            + ", ".join(
-                f"{level['bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s within "
-                f"{count(level['devices'], 'device')}"
-                for level in levels
-            ),
-            "Each bar joins the bars below it.",
-            charts.levels(network),
-            table=table,
+        rates = ", ".join(
+            f"{level['bandwidth_bytes_per_s'] / 1e9:,.4g} GB/s within "
+            f"{count(level['devices'], 'device')}"
+            for level in levels
         )
+        summary, spec = "Each bar joins the bars below it.", charts.levels(network)
+        chart = Chart("network", f"A device has {rates}", summary, spec, table=table)
         return Section("network", "The network", charts=(chart,))
     links = network.get("links", ())
     if not links:
@@ -483,17 +453,14 @@ def _network(document: Document) -> Section | None:
         f"Links of {count(network['num_devices'], 'device')} and "
         f"{network['num_switches']} switches, one way",
     )
-    shown: tuple[Chart, ...] = ()
-    if network["picture"]:
-        shown = (
-            Chart(
-                "graph",
-                f"{count(network['num_devices'], 'device')}, {network['num_switches']} "
-                f"switches and {count(network['num_links'], 'link')}",
-                "Switches are above the devices, by their distance.",
-                picture=network["picture"],
-            ),
-        )
+    chart = Chart(
+        "graph",
+        f"{count(network['num_devices'], 'device')}, {network['num_switches']} "
+        f"switches and {count(network['num_links'], 'link')}",
+        "Switches are above the devices, by their distance.",
+        picture=network["picture"],
+    )
+    shown = (chart,) if network["picture"] else ()
     return Section("network", "The network", charts=shown, tables=(table,))
 
 

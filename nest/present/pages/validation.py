@@ -48,30 +48,20 @@ def _answer(document: Document) -> Section:
     if not document["used"]:
         return Section("answer", "The answer", warnings=("No step time was compared.",))
     fits = document["memory"]["fits"]
+    bias = _percent(document["bias"], "+")
     facts = [
         Fact("Median error", _percent(document["median_abs_error"])),
         Fact("Mean error", _percent(document["mean_abs_error"])),
-        Fact(
-            "Bias", _percent(document["bias"], "+"), "above 0: predictions are too long"
-        ),
+        Fact("Bias", bias, "above 0: predictions are too long"),
     ]
     if fits["share"] is not None:
-        facts.append(
-            Fact(
-                "Predicted to fit",
-                _percent(fits["share"]),
-                f"of {count(fits['ran'], 'run')} that ran",
-            )
-        )
+        remark = f"of {count(fits['ran'], 'run')} that ran"
+        facts.append(Fact("Predicted to fit", _percent(fits["share"]), remark))
     intervals = document.get("intervals")
     if intervals is not None and intervals["rows"]:
-        facts.append(
-            Fact(
-                "Within 90 % intervals",
-                _percent(intervals["within_90"]),
-                f"and {_percent(intervals['within_50'])} within 50 % ones",
-            )
-        )
+        within = _percent(intervals["within_90"])
+        remark = f"and {_percent(intervals['within_50'])} within 50 % ones"
+        facts.append(Fact("Within 90 % intervals", within, remark))
     return Section("answer", "The answer", facts=tuple(facts))
 
 

@@ -19,7 +19,7 @@ from nest.cost.rules import get_rules
 from nest.cost.space import is_single, undivided, virtual_stages
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.search.frontier.staircase import Point, make_point, nothing_below
+from nest.search.frontier.staircase import nothing_below
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import INFINITE, StageOptions
 from nest.search.stages.paths import Paths
@@ -105,10 +105,7 @@ def least_memory(
         return MemoryBounds(floor)
     capacity = problem.cluster.memory_bytes()
 
-    def offer(split: OpenSplit, plan: Plan) -> Point:
-        return make_point(model, plan)
-
-    search = LeastMemory(capacity, splits, deadline, say, offer, floor)
+    search = LeastMemory(capacity, splits, deadline, say, lambda *_: None, floor)
     with suppress(OutOfTimeError):
         for divisor in (NEAR, None):
             search.close(divisor, -1 if enough_bytes is None else enough_bytes)
@@ -148,7 +145,8 @@ class LeastMemory:
     capacity, splits, deadline, say
         Memory of the devices, open splits, the clock, and where messages go.
     offer
-        Returns the point of a plan of a split.
+        Called with a split and a plan of a path; of several types of devices it may
+        not fit, and the path is a bound alone.
     floor
         Every plan needs more memory.
     """
@@ -159,7 +157,7 @@ class LeastMemory:
         splits: Sequence[OpenSplit],
         deadline: Deadline,
         say: Say,
-        offer: Callable[[OpenSplit, Plan], Point],
+        offer: Callable[[OpenSplit, Plan], object],
         floor: int = -1,
     ) -> None:
         self.capacity, self.deadline = capacity, deadline
@@ -197,8 +195,9 @@ class LeastMemory:
                 self.lows[index] = cap
             else:
                 self.plan = make_plan(options, path.stages)
-                self.min_bytes = self.offer(split, self.plan).memory_bytes
-                assert self.min_bytes <= cap
+                # Device ranges of another type may hold more than the path.
+                self.min_bytes = path.memory_bytes
+                self.offer(split, self.plan)
                 high = self.high(divisor)
                 self.say(f"least memory at most {self.min_bytes} bytes")
             cap = (self.lows[index] + high + 1) // 2

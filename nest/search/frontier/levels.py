@@ -41,8 +41,7 @@ from nest.search.frontier.staircase import (
 )
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.closed_sets import ClosedSets
-from nest.search.stages.labels import LabelSearch
-from nest.search.stages.neighbor_sizes import split_by_neighbor_size
+from nest.search.stages.labels import improvements
 from nest.search.stages.options import INFINITE, PairOptions
 from nest.search.stages.splits import (
     OpenSplit,
@@ -62,7 +61,7 @@ NUM_PARTS = 4
 
 #: The label search starts when the collected levels have this many options.
 #: Small batches need little memory, and each batch bounds the next one.
-BATCH = 200_000
+BATCH = 50_000
 
 #: A level with more options is cut, and its intervals are bounded again.
 ENOUGH = 16_000
@@ -169,11 +168,9 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     def _incumbent(self, memory_bytes: int) -> int:
         return self.staircase.least_time(memory_bytes)
 
-    def _offer(self, split: OpenSplit, plan: Plan) -> Point:
-        """Add the point of a plan."""
-        point = make_point(self.model, plan)
-        self._publish(point)
-        return point
+    def _offer(self, split: OpenSplit, plan: Plan) -> None:
+        """Add the point of a plan, if it fits."""
+        self._publish(make_point(self.model, plan))
 
     # The first plans
 
@@ -181,8 +178,8 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
         """Find a close lower bound on the memory of any plan.
 
         Sets :attr:`least_bytes`, which is at most a fraction ``1 / NEAR``
-        below the least memory of any plan. Returns whether there is a plan.
-        Paths suffice, because a path within the budget is a plan.
+        below the least memory of any path. Returns whether there is a path.
+        Paths suffice, because every plan is one and holds no less.
         """
         shared = self.deadline, self.say, self._offer
         search = LeastMemory(self.capacity, splits, *shared)
@@ -296,11 +293,13 @@ class FrontierSearch(BranchAndBound[OpenRanges, list[Gap]]):
     ) -> list[tuple[int, int]]:
         """Search collected levels; return levels that need another search."""
         graph = self._placed(split, batch)
-        if (graph.bounds() < INFINITE).any():
-            graph = split_by_neighbor_size(graph)
-            if (graph.bounds() < INFINITE).any():
-                for pipeline in LabelSearch(graph).pipelines(None):
-                    self._offer(split, make_plan(split.options, pipeline.stages))
+        floors = graph.target.floors
+
+        def target() -> IncumbentCurve:
+            return IncumbentCurve(floors, *self.staircase.arrays())
+
+        for pipeline in improvements(graph, target):
+            self._offer(split, make_plan(split.options, pipeline.stages))
         return []
 
     def _placed(

@@ -16,7 +16,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.score import score
 from nest.cost.space import has_plain
 from nest.errors import InvalidPlanError
 from nest.ir.job import ANY_ORDER
@@ -123,12 +122,9 @@ def _bounded(
 def _add(staircase: Staircase, model: CostModel, plan: Plan) -> None:
     """Add a plan unless it breaks a rule or does not fit."""
     try:
-        verdict = score(model.problem, plan, model)
+        staircase.add(make_point(model, plan))
     except InvalidPlanError:  # such as other numbers of chunks
         return
-    if verdict.feasible:
-        memory_bytes = max(x.memory_bytes for x in verdict.blocks)
-        staircase.add(Point(verdict.step_quanta, memory_bytes, plan))
 
 
 def _share(deadline: Deadline, share: float) -> Deadline:

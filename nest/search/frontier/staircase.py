@@ -76,10 +76,15 @@ def nothing_below(model: CostModel) -> int:
 
 
 def make_point(model: CostModel, plan: Plan) -> Point:
-    """Return what a plan reaches by the shared cost model."""
+    """Return what a plan reaches by the shared cost model.
+
+    The step time of a plan that does not fit is infinite: no staircase takes it. Of
+    several types of devices, the path of a plan may fit and its device ranges not.
+    """
     result = score(model.problem, plan, model)
     memory_bytes = max(block.memory_bytes for block in result.blocks)
-    return Point(result.step_quanta, memory_bytes, plan)
+    step_quanta = result.step_quanta if result.feasible else int(INFINITE)
+    return Point(step_quanta, memory_bytes, plan)
 
 
 class Staircase:

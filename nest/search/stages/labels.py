@@ -23,13 +23,14 @@ Desaulniers, *Shortest path problems with resource constraints*, 2005).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nest.search.stages.bounds import PlacementGraph
+from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.dominance import non_dominated
+from nest.search.stages.neighbor_sizes import split_by_neighbor_size
 from nest.search.stages.options import INFINITE, Bools, Ints, StageOptions
 
 
@@ -280,3 +281,25 @@ class LabelSearch:
         )
         kept: Ints = columns[:, order[keep]]
         return kept
+
+
+def improvements(
+    graph: PlacementGraph, target: Callable[[], IncumbentCurve]
+) -> Iterator[Pipeline]:
+    """Yield pipelines of a graph; at the end, none below the target is left.
+
+    ``target`` returns the step time that plans must be below. It may fall when
+    pipelines are taken, so it is asked again after each search of labels. No step
+    drops a plan below it, so a plan of few labels only makes the proof shorter.
+    """
+    # One label per node is fast and finds plans; the target then is lower. The stages
+    # that remain get exact receive times. All labels together are the proof.
+    for exact, max_labels in ((False, 1), (True, 1), (True, None)):
+        if (graph.bounds() >= INFINITE).all():
+            break
+        if exact and max_labels is not None:
+            graph = split_by_neighbor_size(graph)
+            if (graph.bounds() >= INFINITE).all():
+                break
+        yield from LabelSearch(graph).pipelines(max_labels)
+        graph.target = target()

@@ -11,7 +11,8 @@ sizes add up to at most ``P``, so for any multiplier ``μ >= 0`` of a device
 over such paths (the Lagrangian bound of a constrained shortest path; Handler
 and Zang, *A dual algorithm for the constrained shortest path problem*,
 Networks 10, 1980). Stages are counted from the end of the pipeline, so that
-in-flight counts are exact. A path within the budget is a plan.
+in-flight counts are exact. A path within the budget is a
+plan, unless types of devices differ: then its device ranges may not have the memory.
 """
 
 from __future__ import annotations

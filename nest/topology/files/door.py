@@ -21,22 +21,15 @@ from nest.topology.files import (
     slurm_yaml,
     topograph,
 )
+from nest.topology.files.hosts import NODE, PORT, UPLINKS
 from nest.topology.files.source import Source, read_source
 from nest.topology.files.supplement import supplement_of
 
 _YAML = (".yaml", ".yml")
 
 #: Options that lists of hosts need, and files that describe one node.
-_PORTS = ("ports_per_node", "port_bandwidth_bytes_per_s", "port_latency_ns")
-_HOSTS = (
-    "devices_per_node",
-    "node_bandwidth_bytes_per_s",
-    "node_latency_ns",
-    *_PORTS,
-    "uplink_bandwidths_bytes_per_s",
-    "uplink_latencies_ns",
-    "part",
-)
+_PORTS = ("ports_per_node", *PORT)
+_HOSTS = ("devices_per_node", *NODE, *_PORTS, *UPLINKS, "part")
 _NODES = (
     "num_nodes",
     "node_latency_ns",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, pairwise, product
 from typing import NamedTuple
 
@@ -24,29 +25,19 @@ class Axis(NamedTuple):
     latency_ns: float
 
 
-def _ring(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the neighbors on a ring; two of them share one cable."""
+def _neighbors(size: int, *, closed_from: int) -> Iterator[tuple[int, int]]:
+    """Yield the neighbors on a circle, which from so many members on is closed."""
     yield from pairwise(range(size))
-    if size > 2:
+    if size >= closed_from:
         yield size - 1, 0
-
-
-def _torus(size: int) -> Iterator[tuple[int, int]]:
-    """Yield the neighbors on an axis; two of them share two cables."""
-    yield from pairwise(range(size))
-    if size > 1:
-        yield size - 1, 0
-
-
-def _complete(size: int) -> Iterator[tuple[int, int]]:
-    yield from combinations(range(size), 2)
 
 
 #: Which members of a line are linked, by kind of axis.
 PAIRS: dict[str, Callable[[int], Iterator[tuple[int, int]]]] = {
-    "Ring": _ring,
-    "Torus": _torus,
-    "FullyConnected": _complete,
+    # Two members of a ring share one cable, two of a torus two.
+    "Ring": partial(_neighbors, closed_from=3),
+    "Torus": partial(_neighbors, closed_from=2),
+    "FullyConnected": lambda size: combinations(range(size), 2),
 }
 
 #: An axis whose members are each linked to a switch of their line.

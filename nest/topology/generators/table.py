@@ -34,8 +34,7 @@ class Parameter:
     kind: type
     #: Of a quantity.
     unit: str = ""
-    #: Used if it is left out, unless it is required; ``None`` is for the generator to
-    #: choose.
+    #: Used if it is left out, unless it is required; ``None``: the generator chooses.
     default: Value = None
     #: Whether it must be given.
     required: bool = False
@@ -67,8 +66,7 @@ class Generator:
     parameters: tuple[Parameter, ...]
     #: What a user can start from.
     example: str
-    #: Of nodes below leaf switches: from all values, the devices of a node and the
-    #: nodes of a leaf.
+    #: Of nodes below leaves: from all values, devices of a node and nodes of a leaf.
     tree: Callable[..., tuple[int, int]] | None = None
 
 

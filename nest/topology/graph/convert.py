@@ -27,16 +27,9 @@ def read_node_link(document: Any, where: str = "graph") -> Any:
     Edges are under ``edges`` or, as older versions of networkx wrote them, ``links``.
     ``where`` is the name of the document in messages.
 
-    Returns
-    -------
-    A :class:`networkx.Graph` or :class:`networkx.DiGraph` with text ids;
-    parallel edges are one, with the sum of their bandwidths and the worst
-    of their latencies.
-
-    Raises
-    ------
-    InvalidProblemError
-        If it is no such document, or says something twice.
+    The :class:`networkx.Graph` or :class:`networkx.DiGraph` has text ids; parallel
+    edges are one, with the sum of their bandwidths and the worst of their latencies.
+    Raises ``InvalidProblemError`` if it is no such document, or says something twice.
     """
     import networkx
 

@@ -8,7 +8,7 @@ routes to one device say what those to all others are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -27,6 +27,12 @@ SMALL = 512
 
 #: So few pairs of ranks are looked at one by one.
 _FEW = 1 << 14
+
+#: Up to so many flows, no pieces that are shifts of each other are looked for.
+_MAX_WHOLE = 1 << 10
+
+#: Numbers of equal pieces that are looked for, one after the other.
+_NUM_COPIES = (2, 3, 5, 7)
 
 
 class Box:
@@ -141,10 +147,68 @@ class ShiftedWays:
 
     def loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         """Return what flows put on every arc."""
+        count, shifts = self._first_piece((sources, targets), amounts, _MAX_WHOLE)
         loads = np.zeros(len(self.bandwidths))
-        for begin in range(0, len(sources), _FLOWS):
-            chunk = slice(begin, begin + _FLOWS)
+        for begin in range(0, count, _FLOWS):
+            chunk = slice(begin, min(begin + _FLOWS, count))
             loads += self._loads(sources[chunk], targets[chunk], amounts[chunk])
+        return self._repeated(loads, shifts)
+
+    def _first_piece(
+        self, ranks: Sequence[Ints], amounts: Floats, max_whole: int
+    ) -> tuple[int, list[Ints]]:
+        """Return how many of the flows, or rows, come first and are repeated.
+
+        The arrays of ``ranks`` are flat and have equal numbers of entries for each of
+        the ``amounts``. The second value has lists of shifts for :meth:`_repeated`.
+
+        A shift by multiples of the steps is an automorphism of the graph. It takes the
+        routes from ``s`` to ``t`` to those between the shifted ranks, with the
+        fractions that they carry. Where shifts take the first of ``k`` equal pieces,
+        flow by flow with its amount, to each piece, the loads of all pieces are the sum
+        of those of the first one, shifted as often. The first piece may be divided
+        again. Up to ``max_whole`` flows or rows are not divided.
+        """
+        count = len(amounts)
+        shifts: list[Ints] = []
+        width = len(ranks[0]) // max(count, 1)
+        for num_copies in _NUM_COPIES:
+            while count % num_copies == 0 and count > max_whole:
+                to_copies = self._shifts_to_copies(
+                    [of[: width * count] for of in ranks],
+                    amounts[:count].reshape(num_copies, -1),
+                )
+                if to_copies is None:
+                    break
+                shifts.append(to_copies)
+                count //= num_copies
+        return count, shifts
+
+    def _shifts_to_copies(self, ranks: Sequence[Ints], amounts: Floats) -> Ints | None:
+        """Return the shifts that take the first of equal pieces to each piece.
+
+        A row of ``amounts`` is a piece. ``None`` if no shifts do.
+        """
+        pieces = [of.reshape(len(amounts), -1) for of in ranks]
+        first = pieces[0][:, 0]
+        # These are multiples of the steps, whatever the ranks.
+        shifts = self._shift[self.box.minus(first, self._shift[first[0]])]
+        for of in pieces:
+            # Most pieces that are no shifts of each other end elsewhere.
+            for some in (of[:, -1:], of):
+                if (self.box.plus(some[:1], shifts[:, None]) != some).any():
+                    return None
+        return shifts if (amounts == amounts[0]).all() else None
+
+    def _repeated(self, loads: Floats, shifts: Sequence[Ints]) -> Floats:
+        """Return the sum of loads that all shifts of lists take to their places."""
+        for copies in reversed(shifts):
+            arcs = np.flatnonzero(loads)
+            carried = np.broadcast_to(loads[arcs], (len(copies), len(arcs)))
+            moved = self._moved(arcs, copies[:, None])
+            loads = np.bincount(moved.ravel(), carried.ravel(), len(loads)).astype(
+                np.float64
+            )
         return loads
 
     def _loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
@@ -187,6 +251,8 @@ class ShiftedWays:
 
     def loads_of_all(self, ranks: Ints, amounts: Floats) -> Floats:
         """Return what arcs carry if all ranks of a row send to all others."""
+        count, shifts = self._first_piece((ranks.ravel(),), amounts, 0)
+        ranks, amounts = ranks[:count], amounts[:count]
         steps = self._steps_of(ranks, amounts)
         corner_loads = np.zeros(len(self.bandwidths))
         for there, row, group in self._corners(ranks, steps):
@@ -199,7 +265,7 @@ class ShiftedWays:
         corner = self.box.encoded(self.box.places % steps)
         kinds = corner[self._tail] * self._slots + self._slot
         loads: Floats = np.bincount(kinds, corner_loads)[kinds]
-        return loads
+        return self._repeated(loads, shifts)
 
     def _steps_of(self, ranks: Ints, amounts: Floats) -> Ints:
         """Return the least shifts that take groups to such groups.

@@ -192,7 +192,7 @@ def test_a_solver_that_takes_forever_to_import(tmp_path, monkeypatch):
 
 def test_a_process_that_dies_costs_one_cell(tmp_path, monkeypatch):
     """It takes the pool along; cells that were in it run again."""
-    monkeypatch.setattr(engine, "_import_trouble", lambda *_: None)
+    monkeypatch.setattr(engine, "import_trouble", lambda *_: None)
     problems = instances(2)
     run = make_run(problems, ["bomb", "quick"])
     rows = go(tmp_path / "run", run, problems, jobs=2).rows
