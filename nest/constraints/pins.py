@@ -457,8 +457,8 @@ def _refuse(
         f"{text}: expected a plan that fulfills "
         f"{'it' if len(needed) == 1 else 'all of it'} on {problem.cluster.num_devices} "
         f"devices with a global batch of {job.global_batch}, got a contradiction: "
-        f"{_too_many_devices(problem, needed)}{_unsharded(problem, needed)}no such plan exists, whatever the "
-        f"memory; {hint or 'drop or change one'}"
+        f"{_too_many_devices(problem, needed)}{_unsharded(problem, needed)}"
+        f"no such plan exists, whatever the memory; {hint or 'drop or change one'}"
     )
 
 
