@@ -453,6 +453,8 @@ class _Search:
         except ValueError:  # no plan has such settings
             return None
         after = settings_of_plan(problem, plan)
+        # Unless they are said, the degree of experts is that of the rest.
+        after.setdefault("ETP", after["TP"])
         changed = tuple(
             SettingChange(name, value, after[name])
             for name, value in self.before.items()

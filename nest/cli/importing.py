@@ -13,7 +13,8 @@ import click
 from nest.cli.declare import option, output_option
 from nest.cli.inputs import Group, write_record
 from nest.cli.options import Files, takes
-from nest.cli.saying import say, say_error
+from nest.cli.progress import hint
+from nest.cli.saying import say_error
 from nest.errors import InvalidPlanError
 from nest.frameworks.faults import Fault, FaultsError
 from nest.ir.io import read_plan, read_text
@@ -93,7 +94,7 @@ def hf_command(
     defaults = defaults_of(problem, model, request.given_job)
     for note in (defaults and f"assumed: {defaults}", model.note):
         if note:
-            say(f"nest: note: {path}: {note}", err=True)
+            hint(f"nest: note: {path}: {note}")
     return 0
 
 
@@ -136,16 +137,17 @@ def _import(request: launch_files.LaunchFileRequest, output: str) -> int:
     files.check(reads={"FILE": request.path}, writes={"--plan": plan_path})
     try:
         imported = request.imported()
-    except FaultsError as error:
-        for fault in error.faults:
+    except (Fault, FaultsError) as error:
+        faults = error.faults if isinstance(error, FaultsError) else (error,)
+        for fault in faults:
             say_error(f"nest: error: {fault}")
-        if command := _with_answers(request.cluster, error.faults):
+        if command := _with_answers(request.cluster, faults):
             say_error(f"nest: then run: {command}")
         return 2
     write_record(output, imported.problem)
     write_record(plan_path, imported.plan)
     for note in imported.notes:
-        say(f"nest: note: {note}", err=True)
+        hint(f"nest: note: {note}")
     return 0
 
 

@@ -457,8 +457,8 @@ def _refuse(
         f"{text}: expected a plan that fulfills "
         f"{'it' if len(needed) == 1 else 'all of it'} on {problem.cluster.num_devices} "
         f"devices with a global batch of {job.global_batch}, got a contradiction: "
-        f"{_too_many_devices(problem, needed)}no such plan exists, whatever the "
-        f"memory; {hint or 'drop or change one'}"
+        f"{_too_many_devices(problem, needed)}{_unsharded(problem, needed)}"
+        f"no such plan exists, whatever the memory; {hint or 'drop or change one'}"
     )
 
 
@@ -473,6 +473,22 @@ def _too_many_devices(problem: Problem, needed: Restrictions) -> str:
     if count <= problem.cluster.num_devices:
         return ""
     return f"{' × '.join(smallest)} is {count:,} devices; "
+
+
+def _unsharded(problem: Problem, needed: Restrictions) -> str:
+    """Return that no data ranks are left to shard what has to be, if so."""
+    degrees = {
+        name: min(map(int, needed[name]))
+        for name in ("pp", "tp", "cp")
+        if name in needed
+    }
+    several = [x for x in problem.job.sharded_with if degrees.get(x, 1) > 1]
+    if not several or math.prod(degrees.values()) != problem.cluster.num_devices:
+        return ""
+    return (
+        f"that is dp 1, and with {' or '.join(several)} above 1 data-parallel ranks "
+        f"have to shard gradients (mixed precision comes with it); "
+    )
 
 
 def _changes(

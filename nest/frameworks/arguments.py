@@ -315,7 +315,11 @@ class Arguments:
         meant = used or similar_name(name, others)
         if meant is not None:
             remedy = f"did you mean {self.names.get(meant, meant)!r}?"
-            answers = None if self.names else self._renaming(name, meant)
+        if used is not None:
+            # Another name may be chance: then the command line only leaves it out.
+            answers = None if self.names else self._renaming(name, used)
+        elif self.names:
+            answers = None
         expected = "an argument that is known"
         return self.refuse(name, expected, spelt, remedy, answers, used or "")
 

@@ -8,7 +8,7 @@ the reader has nothing left to refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import NamedTuple, NoReturn, Protocol, Self, TypeVar
 
 from nest.errors import InvalidPlanError
 
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 #: Maximum number of faults that one error lists.
 _MAX_FAULTS = 50
+
+#: Models that stand for one that is not known: without experts, and with them.
+STAND_INS = ("llama3-8b", "mixtral-8x7b")
 
 #: What stands for a value that is wrong or missing, in the order of trial;
 #: ``None`` leaves it out. What a reader refuses under every order does not
@@ -117,6 +120,43 @@ def read_all(read: Callable[[F], T], file: F, first: Sequence[Fault] = ()) -> T:
     else:
         if not faults:
             return read_once
+    if len(faults) == 1:
+        raise faults[0]
+    raise FaultsError(faults[:_MAX_FAULTS])
+
+
+def ask(
+    questions: Sequence[Fault], attempts: Sequence[Callable[[], object]]
+) -> NoReturn:
+    """Raise what a file leaves open, with its other faults.
+
+    Parameters
+    ----------
+    questions
+        What the user has to say.
+    attempts
+        Readings of the file, each with other answers. What all of them refuse does
+        not depend on the answers.
+
+    Raises
+    ------
+    Fault
+        If there is only one question.
+    FaultsError
+        Otherwise.
+    """
+    refused: list[Sequence[Fault]] = []
+    for attempt in attempts:
+        refused.append(())
+        try:
+            attempt()
+        except FaultsError as error:
+            refused[-1] = error.faults
+        except Fault as error:
+            refused[-1] = (error,)
+        except InvalidPlanError:
+            pass
+    faults = [*questions, *_common(refused)]
     if len(faults) == 1:
         raise faults[0]
     raise FaultsError(faults[:_MAX_FAULTS])

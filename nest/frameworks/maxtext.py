@@ -189,6 +189,9 @@ def write(
         **_batch(run),
     }
     values |= details
+    if model.head.tied:
+        # By default its logits of tied embeddings are divided by a root of the width.
+        values["normalize_embedding_logits"] = False
     if mlp.experts:
         values["base_moe_mlp_dim"] = mlp.hidden
         values["num_experts"] = mlp.experts
@@ -561,12 +564,18 @@ def _read_model(config: KeyedFile) -> Architecture:
         ),
         mlp=mlp,
     )
-    vocabulary = config.get("vocab_size")
+    vocabulary, tied = config.get("vocab_size"), config.get("logits_via_embedding")
+    if tied and config.get("normalize_embedding_logits"):
+        remedy = "models of nest do not divide logits by the root of their width"
+        raise config.refuse(
+            *("normalize_embedding_logits", "false with tied embeddings", "true"),
+            remedy,
+        )
     run = RepeatedBlock(block=block, count=config.get("base_num_decoder_layers"))
     return Architecture(
         name="",
         towers=(Tower(runs=(run,), vocabulary=vocabulary),),
-        head=Head(outputs=vocabulary, tied=config.get("logits_via_embedding")),
+        head=Head(outputs=vocabulary, tied=tied),
         max_sequence=config.get("max_target_length"),
         details=Details(
             rotary=_rotary({name: config.get(name) for name in _ROTARY}),

@@ -267,7 +267,11 @@ def _read(
     where = config.where
     sources = _options(config, layout.keys)
     if layout is _NEMO:
-        sources |= _nemo_fp8(config)
+        fp8 = _nemo_fp8(config)
+        if not fp8:
+            # NeMo keeps weights in fp8 only where it computes in it.
+            sources.pop("--fp8-param-gather", None)
+        sources |= fp8
     unread = _unread(config, layout.read)
     sources = _without(sources, ignored, where)
     tokens = [token for source in sources.values() for token in source.tokens]

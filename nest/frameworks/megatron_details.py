@@ -250,6 +250,10 @@ def read_details(arguments: Arguments, attention: Attention, experts: bool) -> D
     has_option("--no-bias-gelu-fusion")
     squared = has_option("--squared-relu")
     activation = "silu" if arguments.has("--swiglu") else "gelu"
+    arguments.check(
+        not (squared and activation == "silu"),
+        *("--squared-relu", "none with --swiglu", "both", "remove one of them"),
+    )
     return Details(
         rotary=rotary if attention.rotary else None,
         router=router if experts else None,

@@ -157,10 +157,7 @@ def _texts(tokens: Iterable[Word]) -> list[str]:
 
 
 #: How reasons begin of what makes another model or step, which no plan may leave out.
-_OTHER_MODELS = (
-    *("it is another", "nest reads no experts", "plans know no encoder"),
-    "the checkpoint states",
-)
+_OTHER_MODELS = ("it is another", "nest reads no experts", "plans know no encoder")
 
 
 def check_refused(arguments: Arguments) -> None:

@@ -51,6 +51,8 @@ _SWITCHED_OFF = {
     "add_bias_linear": "disable-bias-linear",
     "add_position_embedding": "no-position-embedding",
 }
+#: Digits of the longest number that is a size of a vocabulary.
+_MOST_DIGITS = 12
 _TYPES = {
     "torch.float32": "fp32",
     "torch.float16": "fp16",
@@ -149,7 +151,10 @@ def _tokens(printed: Mapping[str, Word]) -> Iterator[Word]:
             "expert_tensor_parallel_size",
         )
     )
+    own_padding = _pads_otherwise(printed)
     for name, value in printed.items():
+        if name == "vocab_size" and own_padding:
+            continue
         option = f"--{_RENAMED.get(name, name.replace('_', '-'))}"
         texts = [_TYPES.get(text, text) for text in _values(name, value.text)]
         if name in _SWITCHED_OFF and value.text == "False":
@@ -169,6 +174,19 @@ def _tokens(printed: Mapping[str, Word]) -> Iterator[Word]:
             texts = []
         yield value._replace(text=option)
         yield from (value._replace(text=text) for text in texts)
+
+
+def _pads_otherwise(printed: Mapping[str, Word]) -> bool:
+    """Whether the vocabulary is padded to other rows than its multiple says."""
+    names = (
+        *("padded_vocab_size", "vocab_size"),
+        *("make_vocab_size_divisible_by", "tensor_model_parallel_size"),
+    )
+    texts = [printed.get(name, Word("", 0)).text for name in names]
+    if not all(text.isdecimal() and len(text) <= _MOST_DIGITS for text in texts):
+        return False
+    padded, rows, multiple, tp = map(int, texts)
+    return padded != rows + -rows % max(multiple * tp, 1)
 
 
 def _unknown(printed: Mapping[str, Word]) -> tuple[str, ...]:

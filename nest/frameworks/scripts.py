@@ -11,13 +11,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
-from nest.frameworks.faults import Correction, Fault, read_all
+from nest.frameworks.faults import STAND_INS, Correction, Fault, ask, read_all
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import model_flags
@@ -32,6 +33,7 @@ from nest.frameworks.shell_programs import PRINTING, SHELLS
 from nest.frameworks.shell_words import Word
 from nest.frameworks.swift import as_megatron, is_other_step, start_of
 from nest.models.architectures import Architecture
+from nest.models.zoo import architecture
 from nest.util.text import whole_number
 
 #: An argument whose value is that of a variable.
@@ -40,6 +42,9 @@ _BY_VARIABLE = re.compile(
     r"(?![\w$.:/*+-])"
 )
 
+#: A program in Python, and a key of a configuration that Hydra changes for it.
+_PYTHON = re.compile(r"(^|/)(python[\d.]*|torchrun)$|\.py$")
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(\.\w+)+=")
 #: A command that has one of these starts Megatron-LM.
 _SIGNS = frozenset(
     {
@@ -183,6 +188,15 @@ def read_launch(
         if model is None:
             model, unknown_model = swift.model, swift.unknown_model
     arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
+    if unknown_model is not None and "--num-layers" not in arguments.options:
+        rest = (text, where, world, variables, overrides)
+        ask(
+            [unknown_model],
+            [
+                partial(read_launch, *rest, architecture(name), ignored)
+                for name in STAND_INS
+            ],
+        )
     arguments = with_present_names(arguments)
     questions = _open_conditions(arguments)
     arguments.open = bool(questions)
@@ -198,8 +212,6 @@ def read_launch(
         taken: tuple[str, ...] = ()
         if counted:
             taken = check_devices(script, tokens, arguments, world)
-        if unknown_model is not None and "--num-layers" not in arguments.options:
-            raise unknown_model
         reading = read_checked(arguments, world, tokens)
         left_out = left_out_note(where, ignored)
         notes = (*taken, *notes_of(arguments), *more, *unread(arguments, tokens))
@@ -414,10 +426,26 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
     ]
     if _SIGNS & {*map(_name, tokens)}:
         return tuple(tokens)
+    _check_no_overrides(script, where)
     raise InvalidPlanError(
         f"{where}: expected a command with arguments of Megatron-LM such as "
         f"--num-layers, got none; pass the script that starts it"
     )
+
+
+def _check_no_overrides(script: Script, where: str) -> None:
+    """Refuse a command whose program takes keys of a configuration."""
+    for command in script.commands:
+        if not any(_PYTHON.search(token.text) for token in command.words):
+            continue
+        for token in command.words:
+            if _OVERRIDE.match(token.text):
+                raise InvalidPlanError(
+                    f"{where}:{command.line}: expected arguments of Megatron-LM such "
+                    f"as --num-layers, got a key such as {token.text}, which changes a "
+                    f"configuration; import that file with --say KEY=VALUE, or the log "
+                    f"with the arguments that Megatron-LM prints"
+                )
 
 
 def _name(token: Word) -> str:

@@ -209,7 +209,25 @@ def write(
         values["model"]["converters"] = [_FLOAT8]
     overlap = overlap_comment(run)
     start = "# Start it in this folder: it names a file.\n" * bool(files)
+    start += positions_comment(model, run.sequence_length)
     return {FILE: f"# {heading}\n{overlap}{start}{_toml(values)}", **files}
+
+
+def positions_comment(model: Architecture, length: int | None) -> str:
+    """Return the line that says where positions are not scaled as the model has it.
+
+    torchtitan scales by YaRN only samples that are longer than the original length
+    (``precompute_freqs_cis`` of its deepseek_v3).
+    """
+    rotary = model.details and model.details.rotary
+    if not rotary or rotary.scaling != "yarn":
+        return ""
+    if length is None or length > rotary.original_length:
+        return ""
+    return (
+        f"# torchtitan does not scale positions by YaRN here, as the model does: it "
+        f"scales samples of more than {rotary.original_length} tokens only.\n"
+    )
 
 
 def _model_files(

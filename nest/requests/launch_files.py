@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks.faults import STAND_INS, Fault, ask
 from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
@@ -236,6 +239,17 @@ class LaunchFileRequest(Request, command="nest import"):
         return site, software.facts
 
 
+def _open_question(setting_name: str, answer: str) -> Fault:
+    """Return the question for what a configuration does not say."""
+    name = option_name(setting_name)
+    return Fault(
+        f"{name}: expected a value, got none, and the configuration does not say it; "
+        f"add it",
+        subject=name,
+        answers=(name, answer),
+    )
+
+
 def read_text(path: str) -> str:
     """Return the text of a file that a framework starts with."""
     from nest.ir.io import read_text
@@ -360,9 +374,10 @@ class AccelerateRequest(LaunchFileRequest):
 
         model = self.architecture
         if model is None:
-            raise InvalidOptionError(
-                "--model: expected a value, got none, and the configuration does not "
-                "say it; add it"
+            attempts = (dataclasses.replace(self, model=name) for name in STAND_INS)
+            ask(
+                [_open_question("model", "<NAME|config.json>")],
+                [partial(attempt.read, num_ranks) for attempt in attempts],
             )
         launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, [*self.say]),
@@ -388,22 +403,27 @@ class DeepSpeedRequest(LaunchFileRequest):
     say: tuple[tuple[str, str], ...] = SAY
     ignore: tuple[str, ...] = IGNORE
 
-    def check(self) -> None:
-        """Refuse a configuration without a model or a sequence length."""
-        for name in ("model", "sequence_length"):
-            if self.path.endswith(".json") and getattr(self, name) is None:
-                raise InvalidOptionError(
-                    f"{option_name(name)}: expected a value, got none, and "
-                    f"the configuration does not say it; add it"
-                )
-
     def read(self, num_ranks: int) -> LaunchReading:
         """Return what a configuration, or a script, says."""
         from nest.frameworks.deepspeed import read_foreign
 
         model, length = self.architecture, self.sequence_length
         if model is None or length is None:
-            return self._read_script(num_ranks)
+            if not self.path.endswith(".json"):
+                return self._read_script(num_ranks)
+            answers = {"model": "<NAME|config.json>", "sequence_length": "<N>"}
+            attempts = (
+                dataclasses.replace(self, model=name, sequence_length=tokens)
+                for name, tokens in zip(STAND_INS, (1024, 4096), strict=True)
+            )
+            ask(
+                [
+                    _open_question(name, value)
+                    for name, value in answers.items()
+                    if getattr(self, name) is None
+                ],
+                [partial(attempt.read, num_ranks) for attempt in attempts],
+            )
         launch, notes = read_foreign(
             *(self.text, self.path, num_ranks, model, length),
             *((self.tp, self.pp), self.say, self.ignore),

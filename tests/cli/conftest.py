@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Cli:
         """Run a command that must exit with 2; return its error message."""
         assert self(command, *more) == 2
         assert self.out == ""
+        self.err = re.sub(r"(?m)^nest: then run: .*\n", "", self.err)
         assert self.err.count("\n") == 1
         assert self.err.startswith("nest: error: ")
         return self.err.removeprefix("nest: error: ").rstrip()

@@ -7,7 +7,7 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from nest.cli.main import commands
+from nest.cli.main import commands, main
 from nest.cli.progress import ProgressLine, StatusLine, duration, share_left
 from nest.ir import write
 from nest.present.verbosity import QUIET, VERBOSE
@@ -132,3 +132,17 @@ def test_quiet_says_nothing_beside_documents(cli, files):
     cli.succeeds("solve problem.json --json - -q")
     assert cli.out.startswith("{")
     assert cli.err == ""
+
+
+def test_an_import_that_is_quiet_prints_no_notes(tmp_path, capsys) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model qwen3-8b --max_length 4096\n"
+    )
+    output = str(tmp_path / "problem.json")
+    words = ["import", "megatron-args", str(path), "--cluster", "h100x8", "-o", output]
+    for more, has_notes in (["-q"], False), ([], True):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert ended.value.code == 0
+        assert bool(capsys.readouterr().err) == has_notes

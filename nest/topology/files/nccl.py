@@ -161,13 +161,19 @@ def _walk(
         if kind.startswith(_GPU) or gpu is not None:
             node.devices[parent] = gpu
         elif kind.startswith(_NIC):
-            node.cards[parent] = _speed(source, element)
+            node.cards[parent] = _speed(source, element, "nic/net")
         else:
             node.bridges.append(parent)
         node.links.append((parent, above, _pci_speed(source, element)))
         for link in element.findall("pcilink"):
             target = (link.get("target") or "").lower()
             node.joined.add(frozenset((parent, target)))
+    elif element.tag == "nic" and above in node.processors:
+        # One without a PCIe device, which NCCL joins to the processor itself.
+        parent = f"{above}-nic{len(node.cards)}"
+        _once(source, node, parent, location)
+        node.cards[parent] = _speed(source, element, "net")
+        node.links.append((parent, above, _LOCAL))
     if depth > _MAX_DEPTH:
         raise source.refuse(
             location, f"at most {_MAX_DEPTH} levels", "more", "correct the file"
@@ -222,10 +228,10 @@ def _pci_speed(source: Source, element: Element) -> float | None:
     return (width or 16) * lane * GB / 80
 
 
-def _speed(source: Source, card: Element) -> float | None:
+def _speed(source: Source, card: Element, ports: str) -> float | None:
     """Return bytes/s of a network card over all its ports."""
     speeds = []
-    for net in card.findall("nic/net"):
+    for net in card.findall(ports):
         mbit_per_s = source.number(
             f"{_place(card)} speed", net.get("speed", "0"), positive=False, unit="Mb/s"
         )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import nest
 from nest.analysis.fits import Fits, fits, settings_of_plan
 from nest.analysis.neighbors import strategies_of
+from nest.cli.main import main
 from nest.cost.score import score
 from nest.frameworks.export import lines_of
 from nest.frameworks.nearest import even_stages
@@ -245,3 +246,17 @@ def test_what_notebooks_show(too_large: Fits) -> None:
     document = too_large.to_json()
     assert document["schema"] == "nest-fits/1"
     assert document["stages"][0]["ranks"] == [[0, 7]]
+
+
+def test_a_change_may_end_the_own_degree_of_experts(tmp_path, capsys) -> None:
+    """With tensor parallelism 1 experts have no degree of their own."""
+    (tmp_path / "run.sh").write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --max_length 4096 "
+        "--tensor_model_parallel_size 2 --expert_model_parallel_size 4 "
+        "--sequence_parallel true\n"
+    )
+    path = str(tmp_path / "run.sh")
+    with pytest.raises(SystemExit) as ended:
+        main(["fits", path, "--cluster", "h100x8", "-q"])
+    assert ended.value.code == 1
+    assert "no: 102.9 of 79.1 GiB" in " ".join(capsys.readouterr().out.split())

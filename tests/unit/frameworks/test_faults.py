@@ -292,6 +292,27 @@ def test_other_models_are_never_left_out():
     assert launch.reading.launch.zero == 3
 
 
+def test_a_gate_and_squares_are_refused_together():
+    """Megatron-LM asserts the same."""
+    fault = faults_alone(f"{RUN} {SHAPE} --squared-relu --swiglu")
+    assert str(fault).endswith(
+        "--squared-relu: expected none with --swiglu, got both; remove one of them"
+    )
+
+
+def test_a_name_that_only_looks_alike_is_no_answer():
+    fault = faults_alone(f"{RUN} {SHAPE} --use-mpi")
+    assert str(fault).endswith("got --use-mpi; did you mean '--use-mup'?")
+    assert fault.answers == ("--ignore", "use-mpi")
+
+
+def test_a_shape_of_the_checkpoint_is_left_out_where_the_script_says_it():
+    text = f"{RUN} {SHAPE} --use-checkpoint-args"
+    assert faults_alone(text).answers == ("--ignore", "use-checkpoint-args")
+    ignored = launched(text, world=8, ignored=["use-checkpoint-args"])
+    assert ignored.reading == launched(f"{RUN} {SHAPE}", world=8).reading
+
+
 def test_what_is_wrong_under_a_guessed_name_is_no_further_fault():
     text = f"{RUN} {SHAPE}".replace("--hidden-size 1024", "--hiden-size a")
     with pytest.raises(InvalidPlanError) as caught:
@@ -473,3 +494,53 @@ def test_a_configuration_of_megatron_names_all_faults(tmp_path, monkeypatch, cap
         answers = answers.replace(f"{name}=<VALUE>", f"{name}={value}")
     code, lines = run(capsys, *words, *shlex.split(answers))
     assert code == 0, lines
+
+
+def test_questions_come_with_the_faults_of_any_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.json").write_text(
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto", "x": 3, '
+        '"bf16": {"enabled": true}}'
+    )
+    words = "two.json --cluster h100x8 -o p.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["import", "deepspeed", *words.split()])
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert len(lines) == 5
+    assert lines[-1] == (
+        f"nest: then run: nest import deepspeed {words} --model '<NAME|config.json>' "
+        "--sequence-length '<N>' --ignore x --say "
+        "'train_micro_batch_size_per_gpu=<VALUE>'"
+    )
+
+
+def test_a_single_question_has_its_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"{RUN} {SHAPE} --made-up 3\n")
+    words = "run.sh --cluster h100x8 -o p.json"
+    code, lines = run(capsys, *words.split())
+    assert (code, len(lines)) == (2, 2)
+    assert lines[1] == (
+        f"nest: then run: nest import megatron-args {words} --ignore made-up"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (
+            "torchrun megatron_gpt_pretraining.py model.num_layers=12",
+            "model.num_layers",
+        ),
+        ("python3 -m verl.trainer.main_ppo data.batch=8", "data.batch"),
+        ("python run_recipe.py --recipe a train.steps=8", "train.steps"),
+    ],
+)
+def test_keys_of_a_configuration_are_no_arguments(command, key):
+    with pytest.raises(
+        InvalidPlanError,
+        match="^run.sh:1: expected arguments of Megatron-LM such as --num-layers, got "
+        rf"a key such as {key}=\d+, which changes a configuration; import that file",
+    ):
+        launched(command, world=8)

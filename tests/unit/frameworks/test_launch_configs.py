@@ -204,6 +204,11 @@ def test_weights_that_are_gathered_in_fp8_are_left_out_when_asked(name, old, new
     assert "(plans gather weights in two bytes" in str(launched.notes)
 
 
+def test_weights_in_fp8_count_only_where_fp8_is_on():
+    text = NEMO.replace("fp8: False", "fp8: False\n  fp8_params: True")
+    assert read("nemo", text).reading == read("nemo", NEMO).reading
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

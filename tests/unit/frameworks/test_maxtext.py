@@ -197,6 +197,22 @@ def test_what_keys_cannot_say_is_refused(more, message):
         of_config(**more)
 
 
+def test_logits_of_tied_embeddings_are_not_divided():
+    """MaxText divides them by the root of the width unless it is told otherwise."""
+    written = of_config(tie_word_embeddings=True)
+    assert written["logits_via_embedding"]
+    assert written["normalize_embedding_logits"] is False
+    assert "normalize_embedding_logits" not in of_config()
+    written = {**written, "logits_via_embedding": True}
+    del written["normalize_embedding_logits"]
+    with pytest.raises(
+        InvalidPlanError,
+        match="normalize_embedding_logits: expected false with tied embeddings, got "
+        "true; models of nest do not divide",
+    ):
+        read(yaml.safe_dump(written), 16)
+
+
 def test_numbers_are_read_as_omegaconf_does():
     """In YAML 1.2 1e-6 and 8_192 are texts."""
     shape = FILE.replace("model_name: llama3-8b", "normalization_layer_epsilon: 1e-6")

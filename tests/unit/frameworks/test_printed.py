@@ -132,3 +132,13 @@ def test_answers_count_as_for_scripts():
     text = log(optimizer_cpu_offload="True", seq_length="None")
     more = {"ignored": ["optimizer-cpu-offload"], "overrides": [("seq-length", "1024")]}
     assert printed(text, **more).reading == printed(log()).reading
+
+
+def test_another_padding_of_the_vocabulary_is_what_was_printed():
+    """Two ranks pad 32,000 rows by none, and 50,257 to 50,432."""
+    multiple = {"make_vocab_size_divisible_by": "128"}
+    model = printed(log(padded_vocab_size="32256", **multiple)).reading.model
+    assert (model.head.outputs, model.head.row_multiple) == (32256, 1)
+    rows = {"vocab_size": "50257", "padded_vocab_size": "50432"}
+    usual = printed(log(**rows, **multiple)).reading.model
+    assert usual.head.outputs == 50257

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nest.errors import InvalidPlanError
-from nest.frameworks.faults import FaultsError
+from nest.frameworks.faults import Fault, FaultsError
 from nest.models.zoo import architecture
 from tests.unit.frameworks.test_launch_scripts import launched
 
@@ -84,5 +84,57 @@ def test_a_model_that_is_not_known_is_asked_for():
         r"pass --model NAME, or its config.json$",
     ):
         launched(text, world=8)
+    with pytest.raises(FaultsError) as caught:
+        launched(text.replace("--packing", "--made_up 3 --packing"), world=8)
+    assert [fault.subject for fault in caught.value.faults] == ["--model", "--made-up"]
     model = architecture("llama3-8b")
     assert launched(text, world=8, model=model).reading.model.layers == 32
+
+
+EXPERTS = """\
+NPROC_PER_NODE=8 \
+megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel_size 2 \
+    --expert_model_parallel_size 4 --max_length 4096 --sequence_parallel true
+"""
+
+
+def test_experts_are_whole_on_each_tensor_rank_by_default():
+    """ms-swift sets ``expert_tensor_parallel_size`` to 1, Megatron-LM to ``tp``."""
+    found = launched(EXPERTS, world=8)
+    assert (found.reading.launch.ep, found.reading.launch.etp) == (4, 1)
+    assert "--expert-tensor-parallel-size 1" in found.notes[-1]
+    text = f"{EXPERTS[:-1]} --expert_tensor_parallel_size 2\n"
+    assert launched(text, world=8).reading.launch.etp == 0
+
+
+def test_shards_of_fsdp_are_those_of_swift():
+    """Its default is ``optim_grads_params``, that of Megatron-LM ``no_shard``."""
+    text = f"{SWIFT[:-1]} --use_megatron_fsdp true --ckpt_format fsdp_dtensor\n"
+    text = text.replace("--pipeline_model_parallel_size 2", "")
+    assert launched(text, world=8).reading.launch.zero == 3
+
+
+def test_virtual_stages_have_the_name_of_swift():
+    text = f"{SWIFT[:-1]} --virtual_pipeline_model_parallel_size 2\n"
+    assert launched(text, world=8).reading.launch.virtual_stages == 2
+
+
+def test_arguments_of_swift_that_change_no_plan():
+    text = f"{SWIFT[:-1]} --output_dir out --eval_steps 10 --save_steps 20 "
+    text += (
+        "--dataloader_num_workers 8 --report_to wandb --perform_initialization true\n"
+    )
+    assert launched(text, world=8).reading == launched(SWIFT, world=8).reading
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("--adapters out", "expected none, got 'out'; plans train all weights"),
+        ("--quant_method fp8", "expected none, got 'fp8'; plans know no quantized"),
+        ("--cp_partition_mode contiguous", "expected zigzag, got 'contiguous'"),
+    ],
+)
+def test_arguments_of_swift_that_change_the_step(argument, expected):
+    with pytest.raises(Fault, match=expected):
+        launched(f"{SWIFT[:-1]} {argument}\n", world=8)

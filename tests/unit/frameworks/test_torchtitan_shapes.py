@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
 from nest.frameworks.megatron_model import comparable
-from nest.frameworks.torchtitan import job_file, read_foreign
+from nest.frameworks.torchtitan import job_file, positions_comment, read_foreign
 from nest.frameworks.torchtitan_shapes import (
     FILE,
     TransformerModelArgs,
@@ -199,3 +199,15 @@ def test_files_that_keep_all_in_bf16_are_read() -> None:
     message = "reduce: expected bfloat16 as training.dtype, got 'float32'; correct it"
     with pytest.raises(InvalidPlanError, match=message):
         read_foreign(text.rpartition("mixed")[0], "job.toml", 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "begins"),
+    [("deepseek-v3", 4096, "# torchtitan does not scale positions by YaRN here"),
+     ("deepseek-v3", 8192, ""), ("llama3-8b", 4096, "")],
+)  # fmt: skip
+def test_positions_that_torchtitan_does_not_scale(name, length, begins):
+    """It scales samples of more than the original 4,096 tokens only."""
+    comment = positions_comment(architecture(name), length)
+    assert comment.startswith(begins)
+    assert bool(comment) == bool(begins)

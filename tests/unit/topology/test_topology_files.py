@@ -925,6 +925,16 @@ class TestNccl:
         found = links(read_topology(path, **HOW["nccl-input.xml"][1]))
         assert found["node1/ffff:ff:01.0", "node1/ffff:ff:02.0"] == (5e12, 300)
 
+    def test_a_card_without_a_pcie_device(self, tmp_path: Path) -> None:
+        """NCCL joins it to the processor at its speed inside a card."""
+        text = (DATA / "nccl-dump.xml").read_text()
+        card = '<nic><net name="eth0" dev="1" speed="400000" port="1"/></nic>'
+        path = tmp_path / "topo.xml"
+        path.write_text(text.replace("  </cpu>\n</system>", f"{card}</cpu></system>"))
+        found = links(read_topology(path, **HOW["nccl-dump.xml"][1]))
+        assert found["node0/cpu1", "node0/cpu1-nic1"] == (5e12, 300)
+        assert found["network", "node0/cpu1-nic1"][0] == 50e9
+
     def test_ports_of_a_card_add_up(self, tmp_path: Path) -> None:
         text = (DATA / "nccl-dump.xml").read_text()
         path = tmp_path / "topo.xml"
