@@ -153,25 +153,17 @@ def _max_plans(options: SolveOptions) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """``(R, B)``, strategies that stages may use, and how they run.
+    """``(R, B)``, strategies that stages may use, and how they run."""
 
-    Attributes
-    ----------
-    split, strategies, runtime
-        The case, what stages may mix, and how plans run.
-    stage_counts
-        Numbers of stages of plans with one chunk per block.
-    num_blocks
-        ``S`` of plans with several chunks per block, else 0.
-    placement
-        Where chunks sit.
-    """
-
+    #: The case, what stages may mix, and how plans run.
     split: BatchSplit
     strategies: tuple[Strategy, ...]
     runtime: Runtime
+    #: Numbers of stages of plans with one chunk per block.
     stage_counts: frozenset[int] = frozenset()
+    #: ``S`` of plans with several chunks per block, else 0.
     num_blocks: int = 0
+    #: Where chunks sit.
     placement: Placement = "loop"
 
     def block_of(self, chunk: int) -> int:
@@ -189,41 +181,26 @@ class Choice:
 
 
 class _Ways(NamedTuple):
-    """Ways to run a stage that use as much.
+    """Ways to run a stage that use as much."""
 
-    Attributes
-    ----------
-    devices, ranks
-        What they use; ranks only where these run micro-batches in turn.
-    options
-        Strategies to choose from: of every layer in file order, or once for
-        all of them.
-    """
-
+    #: What they use; ranks only where these run micro-batches in turn.
     devices: int
     ranks: int
+    #: Strategies to choose from: of every layer in file order, or once for all of them.
     options: tuple[tuple[Strategy, ...], ...]
 
 
 class _State(NamedTuple):
-    """The first stages of a plan, as far as the others depend on them.
+    """The first stages of a plan, as far as the others depend on them."""
 
-    Attributes
-    ----------
-    closed
-        Their layers.
-    devices, ranks
-        What they leave of a replica.
-    number
-        How many they are.
-    widths
-        Devices of the blocks met so far, if they run several chunks.
-    """
-
+    #: Their layers.
     closed: int
+    #: What they leave of a replica.
     devices: int
     ranks: int
+    #: How many they are.
     number: int = 0
+    #: Devices of the blocks met so far, if they run several chunks.
     widths: tuple[int, ...] = ()
 
 

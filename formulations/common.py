@@ -43,66 +43,45 @@ FORWARD, BACKWARD = SIDES = (0, 1)
 
 @dataclass(frozen=True)
 class EngineResult:
-    """The result of an engine for some of the plans.
+    """The result of an engine for some of the plans."""
 
-    Attributes
-    ----------
-    finished
-        Whether the engine proved that no plan is faster than ``plan``, or
-        than the cutoff if there is no plan.
-    plan
-        The best plan of the engine.
-    claimed_quanta
-        Step time of the plan by the model. It may be too long if the engine
-        did not finish.
-    bound
-        Lower bound on plans that are faster than the cutoff; ``None`` if unknown.
-    """
-
+    #: Whether the engine proved that no plan is faster than ``plan``, or than the
+    #: cutoff if there is no plan.
     finished: bool
+    #: The best plan of the engine.
     plan: Plan | None = None
+    #: Step time of the plan by the model. It may be too long if the engine did not
+    #: finish.
     claimed_quanta: float | None = None
+    #: Lower bound on plans that are faster than the cutoff; ``None`` if unknown.
     bound: int | None = None
 
 
 class Choice(NamedTuple):
-    """One way to run a layer in a slot, and what it adds there.
+    """One way to run a layer in a slot, and what it adds there."""
 
-    Attributes
-    ----------
-    loads
-        Quanta per micro-batch, for each pace of the schedule.
-    recomputed
-        The part of the backward pass that hides the receive of gradients,
-        under rules where it does; not part of ``loads``.
-    sync
-        Quanta per step.
-    resident_bytes
-        Weights, gradients, optimizer state and all kept activations.
-    working_bytes
-        Needed while the layer runs.
-    layout
-        Position of its layout in :attr:`Profile.layouts`.
-    strategy
-        ``None`` where all layers of a slot have that of its option.
-    hideable, hidden, backward
-        Where gradient sync hides behind backward passes: what of ``sync`` may, the most
-        that it adds to what hides, and the layer's backward pass; else 0.
-    late
-        What the layer adds to the step where these passes are too short:
-        once its loads and its sync, less its backward pass; else 0.
-    """
-
+    #: Quanta per micro-batch, for each pace of the schedule.
     loads: tuple[int, ...]
+    #: The part of the backward pass that hides the receive of gradients, under rules
+    #: where it does; not part of ``loads``.
     recomputed: int
+    #: Quanta per step.
     sync: int
+    #: Weights, gradients, optimizer state and all kept activations.
     resident_bytes: int
+    #: Needed while the layer runs.
     working_bytes: int
+    #: Position of its layout in :attr:`Profile.layouts`.
     layout: int = 0
+    #: ``None`` where all layers of a slot have that of its option.
     strategy: Strategy | None = None
+    #: Where gradient sync hides behind backward passes: what of ``sync`` may, the most
+    #: that it adds to what hides, and the layer's backward pass; else 0.
     hideable: int = 0
     hidden: int = 0
     backward: int = 0
+    #: What the layer adds to the step where these passes are too short: once its loads
+    #: and its sync, less its backward pass; else 0.
     late: int = 0
 
     @property
@@ -121,37 +100,26 @@ class Choice(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What options that cost the same have in common.
+    """What options that cost the same have in common."""
 
-    Attributes
-    ----------
-    devices
-        Of the block.
-    choices
-        For each layer kind; one at most where all layers of a slot share a strategy,
-        none if the kind is not available or does not fit memory even alone.
-    capacity_bytes
-        Memory of each device.
-    tight
-        Whether some set of layers exceeds it; if not, the byte terms are 0.
-    layouts
-        The ``(dp, tp, cp)`` that layers can have, as strategies; empty where
-        all layers of a slot share a strategy.
-    moves
-        For each layout and each of ``GraphFacts.sizes``, quanta that it takes to
-        redistribute a tensor to that layout; empty unless there are several.
-    passing
-        For each layout of the slot's first layer (the only one where they
-        share it) and each of the sizes, bytes that a tensor which passes
-        takes; empty where that cannot exceed the memory.
-    """
-
+    #: Of the block.
     devices: int
+    #: For each layer kind; one at most where all layers of a slot share a strategy,
+    #: none if the kind is not available or does not fit memory even alone.
     choices: tuple[tuple[Choice, ...], ...]
+    #: Memory of each device.
     capacity_bytes: int
+    #: Whether some set of layers exceeds it; if not, the byte terms are 0.
     tight: bool
+    #: The ``(dp, tp, cp)`` that layers can have, as strategies; empty where all layers
+    #: of a slot share a strategy.
     layouts: tuple[Strategy, ...] = ()
+    #: For each layout and each of ``GraphFacts.sizes``, quanta that it takes to
+    #: redistribute a tensor to that layout; empty unless there are several.
     moves: tuple[tuple[int, ...], ...] = ()
+    #: For each layout of the slot's first layer (the only one where they share it) and
+    #: each of the sizes, bytes that a tensor which passes takes; empty where that
+    #: cannot exceed the memory.
     passing: tuple[tuple[int, ...], ...] = ()
 
 
@@ -179,34 +147,23 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """Constants of one slot.
+    """Constants of one slot."""
 
-    Attributes
-    ----------
-    number
-        ``s``, counted from the end of the pipeline.
-    options
-        What it can choose from, see :class:`Option`.
-    profiles
-        Distinct cost profiles.
-    receives
-        Distinct receives of either side; none forward in the first stage and
-        backward in the last one.
-    beside
-        Devices that the slots next to it can have.
-    entering_bytes
-        For each edge, bytes kept if it enters the slot, under rules that
-        keep only such tensors; else empty.
-    sync_constant
-        Part of ``Y`` that no layer accounts for.
-    """
-
+    #: ``s``, counted from the end of the pipeline.
     number: int
+    #: What it can choose from, see :class:`Option`.
     options: tuple[Option, ...]
+    #: Distinct cost profiles.
     profiles: tuple[Profile, ...]
+    #: Distinct receives of either side; none forward in the first stage and backward in
+    #: the last one.
     receives: tuple[tuple[Receive, ...], ...]
+    #: Devices that the slots next to it can have.
     beside: tuple[int, ...] = ()
+    #: For each edge, bytes kept if it enters the slot, under rules that keep only such
+    #: tensors; else empty.
     entering_bytes: tuple[int, ...] = ()
+    #: Part of ``Y`` that no layer accounts for.
     sync_constant: int = 0
 
     @property
@@ -234,27 +191,18 @@ class Slot:
 
 @dataclass(frozen=True)
 class SubProblem:
-    """One ``(R, B, S)``, and what its stages may mix.
+    """One ``(R, B, S)``, and what its stages may mix."""
 
-    Attributes
-    ----------
-    split, num_stages
-        ``R``, ``B`` and ``S``.
-    strategy
-        That of all stages, if they share it.
-    bound
-        A proven lower bound on the step time of its plans.
-    group
-        The strategies that its slots choose from.
-    runtime
-        How its plans run their stages.
-    """
-
+    #: ``R``, ``B`` and ``S``.
     split: BatchSplit
     num_stages: int
+    #: That of all stages, if they share it.
     strategy: Strategy | None
+    #: A proven lower bound on the step time of its plans.
     bound: int
+    #: The strategies that its slots choose from.
     group: tuple[Strategy, ...]
+    #: How its plans run their stages.
     runtime: Runtime = PLAIN
 
     def __str__(self) -> str:
@@ -271,18 +219,12 @@ class SubProblem:
 
 
 class Start(NamedTuple):
-    """A known plan in the terms of a sub-problem: what an engine is hinted.
+    """A known plan in the terms of a sub-problem: what an engine is hinted."""
 
-    Attributes
-    ----------
-    slot_of, strategy_of
-        Slot and strategy of each layer.
-    places
-        Offset and devices of each slot.
-    """
-
+    #: Slot and strategy of each layer.
     slot_of: dict[int, int]
     strategy_of: dict[int, Strategy]
+    #: Offset and devices of each slot.
     places: dict[int, tuple[int, int]]
 
 
@@ -870,22 +812,15 @@ class Instance:
 
 
 class Task(NamedTuple):
-    """The task of an engine: the best plan of one sub-problem.
+    """The task of an engine: the best plan of one sub-problem."""
 
-    Attributes
-    ----------
-    instance, sub_problem, slots
-        The sub-problem and its constants.
-    cutoff
-        Longest step time of a useful plan; ``None`` for no limit.
-    start
-        A known plan to start from, or ``None``.
-    """
-
+    #: The sub-problem and its constants.
     instance: Instance
     sub_problem: SubProblem
     slots: dict[int, Slot]
+    #: Longest step time of a useful plan; ``None`` for no limit.
     cutoff: int | None = None
+    #: A known plan to start from, or ``None``.
     start: Start | None = None
 
 

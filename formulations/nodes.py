@@ -36,18 +36,11 @@ class SearchNode(Protocol):
 
 
 class NodeResult(NamedTuple):
-    """What solving a node gave.
+    """What solving a node gave."""
 
-    Attributes
-    ----------
-    result
-        The result for the plans that the engine searched.
-    children
-        Nodes that contain all other plans of the node.
-    solved
-        Whether an engine ran.
-    """
-
+    #: The result for the plans that the engine searched.
     result: EngineResult
+    #: Nodes that contain all other plans of the node.
     children: tuple[SearchNode, ...] = ()
+    #: Whether an engine ran.
     solved: bool = False

@@ -82,21 +82,14 @@ FORM_OPTION = (
 
 @dataclass(frozen=True)
 class LayerNode:
-    """A sub-problem of the layer form.
+    """A sub-problem of the layer form."""
 
-    Attributes
-    ----------
-    instance, sub_problem
-        The sub-problem.
-    engine
-        What solves it.
-    warm_start
-        A plan to start from, if it belongs to it.
-    """
-
+    #: The sub-problem.
     instance: Instance
     sub_problem: SubProblem
+    #: What solves it.
     engine: Engine
+    #: A plan to start from, if it belongs to it.
     warm_start: Plan | None
 
     @property

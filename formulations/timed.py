@@ -53,21 +53,14 @@ MAX_TRIED = 200
 
 
 class LayerChoiceProgram(NamedTuple):
-    """An integer program: which options the layers of every kind take.
+    """An integer program: which options the layers of every kind take."""
 
-    Attributes
-    ----------
-    counts
-        Layers of every kind, ``c_k``.
-    costs, memory
-        Device-quanta and device-bytes of the options of a layer of each kind.
-    capacity
-        Device-bytes of all devices.
-    """
-
+    #: Layers of every kind, ``c_k``.
     counts: tuple[int, ...]
+    #: Device-quanta and device-bytes of the options of a layer of each kind.
     costs: tuple[tuple[int, ...], ...]
     memory: tuple[tuple[int, ...], ...]
+    #: Device-bytes of all devices.
     capacity: int
 
     def priced(self, numerator: int, denominator: int) -> int:
@@ -94,21 +87,14 @@ LeastWork = Callable[[LayerChoiceProgram, Deadline], int | None]
 
 @dataclass(frozen=True)
 class TimedPlans:
-    """What is known of plans timed pass by pass.
+    """What is known of plans timed pass by pass."""
 
-    Attributes
-    ----------
-    plan, step_quanta
-        The best plan, here or before, and its step time.
-    bound
-        What no such plan is faster than; ``None`` if there is none.
-    timed_out
-        Whether time ended the search.
-    """
-
+    #: The best plan, here or before, and its step time.
     plan: Plan | None
     step_quanta: int | None
+    #: What no such plan is faster than; ``None`` if there is none.
     bound: int | None
+    #: Whether time ended the search.
     timed_out: bool = False
 
 

@@ -48,20 +48,13 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine says, in its units.
+    """What an engine says, in its units."""
 
-    Attributes
-    ----------
-    verdict
-        What is proven.
-    objective
-        Of the solution that the variables hold; ``None`` if there is none.
-    bound
-        Lower bound on the objective; ``None`` if unknown.
-    """
-
+    #: What is proven.
     verdict: Verdict
+    #: Of the solution that the variables hold; ``None`` if there is none.
     objective: float | None = None
+    #: Lower bound on the objective; ``None`` if unknown.
     bound: float | None = None
 
 
@@ -92,32 +85,22 @@ def engine_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine has to know besides the problem.
+    """What an engine has to know besides the problem."""
 
-    Attributes
-    ----------
-    name
-        PuLP's name of the engine.
-    deadline
-        What is left is the engine's, less the time that it takes to hand
-        over the problem and the solution.
-    building_s
-        How long it took to build the problem: to hand it over takes no
-        longer, nor to read a solution as it took to hand over the problem.
-    num_workers, seed
-        Of the engine; SCIP has one thread.
-    parameters
-        Of the engine, by its own names: :mod:`formulations.milp.parameters`.
-    log
-        File to whose end its log is written; ``None`` for none.
-    """
-
+    #: PuLP's name of the engine.
     name: str
+    #: What is left is the engine's, less the time that it takes to hand over the
+    #: problem and the solution.
     deadline: Deadline
+    #: How long it took to build the problem: to hand it over takes no longer, nor to
+    #: read a solution as it took to hand over the problem.
     building_s: float
+    #: Of the engine; SCIP has one thread.
     num_workers: int
     seed: int
+    #: Of the engine, by its own names: :mod:`formulations.milp.parameters`.
     parameters: Mapping[str, str] = field(default_factory=dict)
+    #: File to whose end its log is written; ``None`` for none.
     log: str | None = None
 
     def left_s(self, kept_s: float) -> float | None:

@@ -23,26 +23,17 @@ Terms = list[tuple[Any, float]]
 
 @dataclass(frozen=True)
 class Content:
-    """What a slot holds in a solution.
+    """What a slot holds in a solution."""
 
-    Attributes
-    ----------
-    profile
-        Its cost profile.
-    layers
-        Its layers.
-    counts
-        How many layers of a kind take a choice, by ``(κ, h)``; at least one.
-    passing
-        Increments that pass it, where they take memory.
-    front
-        Layout of its first layer.
-    """
-
+    #: Its cost profile.
     profile: int
+    #: Its layers.
     layers: tuple[int, ...]
+    #: How many layers of a kind take a choice, by ``(κ, h)``; at least one.
     counts: Mapping[tuple[int, int], int]
+    #: Increments that pass it, where they take memory.
     passing: tuple[int, ...]
+    #: Layout of its first layer.
     front: int
 
 

@@ -23,21 +23,14 @@ class Best(NamedTuple):
 
 
 class Arcs(NamedTuple):
-    """The arcs of an acyclic graph, by ascending tail.
+    """The arcs of an acyclic graph, by ascending tail."""
 
-    Attributes
-    ----------
-    tail, head
-        Their nodes, each tail smaller than its head.
-    num_nodes
-        How many nodes there are.
-    starts, ends
-        Where paths begin and end: nothing leads to a start or from an end.
-    """
-
+    #: Their nodes, each tail smaller than its head.
     tail: Integers
     head: Integers
+    #: How many nodes there are.
     num_nodes: int
+    #: Where paths begin and end: nothing leads to a start or from an end.
     starts: Integers
     ends: Integers
 

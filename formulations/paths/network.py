@@ -26,25 +26,17 @@ MAX_STAGES = 2_000_000
 
 
 class Network(NamedTuple):
-    """A graph whose paths are all plans of a case up to a step time.
+    """A graph whose paths are all plans of a case up to a step time."""
 
-    Attributes
-    ----------
-    arcs
-        Stages, from where they begin to where they end.
-    once, paces, sync
-        What every stage adds to the sum, its paces, and its sync.
-    row
-        Where it is in the table.
-    bound
-        What no path is faster than.
-    """
-
+    #: Stages, from where they begin to where they end.
     arcs: Arcs
+    #: What every stage adds to the sum, its paces, and its sync.
     once: Integers
     paces: tuple[Integers, ...]
     sync: Integers
+    #: Where it is in the table.
     row: Integers
+    #: What no path is faster than.
     bound: int
 
     def only(self, mask: Any, bound: int) -> Network:

@@ -34,21 +34,14 @@ MAX_SPREAD = 64
 
 @dataclass(frozen=True)
 class PathTask:
-    """The task of an engine: the fastest path of a network.
+    """The task of an engine: the fastest path of a network."""
 
-    Attributes
-    ----------
-    table, network
-        The table of stages, and the network of some of them.
-    cutoff
-        Longest step time of a useful plan.
-    name
-        Name of the solver.
-    """
-
+    #: The table of stages, and the network of some of them.
     table: StageTable
     network: Network
+    #: Longest step time of a useful plan.
     cutoff: int
+    #: Name of the solver.
     name: str
 
     def plan(self, stages: Sequence[int]) -> Plan:
@@ -98,32 +91,22 @@ PathEngine = Callable[[PathTask], EngineResult]
 
 @dataclass(frozen=True)
 class PathNode:
-    """A case with its current bound.
+    """A case with its current bound."""
 
-    Attributes
-    ----------
-    instance, cuts, case
-        The problem under one runtime, its cuts, and the case.
-    engine, name
-        The engine that finds paths, and the name of the solver.
-    proves
-        Returns the step time that the engine refutes, within its precision.
-    bound
-        Lower bound on the step time of its plans.
-    spread
-        Length of the next window, in 1/64 of the bound.
-    builder
-        Builds the networks; ``None`` before the first call of :meth:`solve`.
-    """
-
+    #: The problem under one runtime, its cuts, and the case.
     instance: Instance = field(repr=False)
     cuts: Cuts = field(repr=False)
     case: StageFamilyCase
+    #: The engine that finds paths, and the name of the solver.
     engine: PathEngine = field(repr=False)
     name: str
+    #: Returns the step time that the engine refutes, within its precision.
     proves: Callable[[int], int] = field(repr=False)
+    #: Lower bound on the step time of its plans.
     bound: int
+    #: Length of the next window, in 1/64 of the bound.
     spread: int = SPREAD
+    #: Builds the networks; ``None`` before the first call of :meth:`solve`.
     builder: Builder | None = field(default=None, repr=False)
 
     def __str__(self) -> str:

@@ -49,22 +49,15 @@ class StageFamilyCase(NamedTuple):
 
 @dataclass(frozen=True)
 class Levels:
-    """How many stages are left, as far as it matters.
+    """How many stages are left, as far as it matters."""
 
-    Attributes
-    ----------
-    inflight
-        Micro-batches in flight of a stage on every level, ``[level - 1]``;
-        level 1 is the last stage.
-    starts
-        Levels that a first stage can have.
-    loop
-        Whether stages of the highest level can be behind each other: it
-        stands for all that have at least so many stages left.
-    """
-
+    #: Micro-batches in flight of a stage on every level, ``[level - 1]``; level 1 is
+    #: the last stage.
     inflight: tuple[int, ...]
+    #: Levels that a first stage can have.
     starts: tuple[int, ...]
+    #: Whether stages of the highest level can be behind each other: it stands for all
+    #: that have at least so many stages left.
     loop: bool
 
     @property

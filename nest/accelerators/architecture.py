@@ -12,41 +12,28 @@ _LEAST_BUFFER_BYTES = 1024
 
 
 class Architecture(Struct, frozen=True, kw_only=True, order=True):
-    """One accelerator, and the network it sits in.
+    """One accelerator, and the network it sits in."""
 
-    Attributes
-    ----------
-    tensor_cores, rows, columns
-        Tensor cores, and the systolic array of one. Phaze's depth and width.
-    vector_cores, lanes
-        Vector cores, and lanes of one. Phaze's lanes are its columns.
-    sram_bytes
-        The buffer that all cores share; Phaze's global one.
-    hbm_bytes, hbm_bytes_per_s
-        Memory, and its bandwidth.
-    frequency_hz
-        Clock of all cores.
-    link_bytes_per_s, network_bytes_per_s
-        Bandwidth per device in one direction inside a node, and between nodes.
-    devices_per_node
-        Devices that such links join.
-    core_buffer_bytes
-        The own buffer of a tensor core; 0 for Phaze's rule, see
-        :attr:`core_sram_bytes`.
-    """
-
+    #: Tensor cores, and the systolic array of one. Phaze's depth and width.
     tensor_cores: Count
     rows: Count
     columns: Count
+    #: Vector cores, and lanes of one. Phaze's lanes are its columns.
     vector_cores: Count
     lanes: Count
+    #: The buffer that all cores share; Phaze's global one.
     sram_bytes: Count
+    #: Memory, and its bandwidth.
     hbm_bytes: Count
     hbm_bytes_per_s: Count
+    #: Clock of all cores.
     frequency_hz: Count
+    #: Bandwidth per device in one direction inside a node, and between nodes.
     link_bytes_per_s: Count
     network_bytes_per_s: Count
+    #: Devices that such links join.
     devices_per_node: Count = 1
+    #: The own buffer of a tensor core; 0 for Phaze's rule, see :attr:`core_sram_bytes`.
     core_buffer_bytes: Size = 0
 
     @property

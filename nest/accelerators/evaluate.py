@@ -25,29 +25,20 @@ from nest.units import MAX_TOTAL, ceil_div
 
 
 class Solved(Struct, frozen=True, kw_only=True):
-    """The result of a model on a point, or on several points together.
+    """The result of a model on a point, or on several points together."""
 
-    Attributes
-    ----------
-    key
-        Of the task, see :class:`nest.accelerators.tasks.Task`.
-    lower_quanta
-        No step is shorter; where no plan fits,
-        :data:`~nest.accelerators.objective.NO_PLAN`.
-    plan
-        That of the shortest step, where it is known.
-    splits
-        Of several points: the ``(R, B)`` with which some of them may have a
-        plan within the target.
-    out_of_time
-        Whether time ran out: then nothing is known.
-    """
-
+    #: Of the task, see :class:`nest.accelerators.tasks.Task`.
     key: str
+    #: No step is shorter; where no plan fits,
+    #: :data:`~nest.accelerators.objective.NO_PLAN`.
     lower_quanta: int
     exact: bool
+    #: That of the shortest step, where it is known.
     plan: Plan | None = None
+    #: Of several points: the ``(R, B)`` with which some of them may have a plan within
+    #: the target.
     splits: tuple[tuple[int, int], ...] = ()
+    #: Whether time ran out: then nothing is known.
     out_of_time: bool = False
 
 

@@ -71,26 +71,18 @@ class Vector(NamedTuple):
 
 
 class OperatorWork(Struct, frozen=True, kw_only=True):
-    """The computation and the traffic of one operator.
+    """The computation and the traffic of one operator."""
 
-    Attributes
-    ----------
-    name
-        For people.
-    gemms, vectors
-        One after the other on an engine; the engines side by side.
-    vector_bytes
-        What its vectors read from memory and write there.
-    traffic_bytes
-        All that it moves, instead of what shapes and ``vector_bytes`` say:
-        of an operator that keeps in the buffer what others write, such as
-        fused attention. ``None`` to count.
-    """
-
+    #: For people.
     name: str
+    #: One after the other on an engine; the engines side by side.
     gemms: tuple[Gemm, ...] = ()
     vectors: tuple[Vector, ...] = ()
+    #: What its vectors read from memory and write there.
     vector_bytes: int = 0
+    #: All that it moves, instead of what shapes and ``vector_bytes`` say: of an
+    #: operator that keeps in the buffer what others write, such as fused attention.
+    #: ``None`` to count.
     traffic_bytes: int | None = None
 
 

@@ -54,34 +54,23 @@ class Limit(Struct, frozen=True, kw_only=True):
 
 
 class Space(Struct, frozen=True, kw_only=True):
-    """The points within the limits.
+    """The points within the limits."""
 
-    Attributes
-    ----------
-    points
-        Those kept, in the order of the list.
-    raw
-        How many were listed.
-    cut
-        What cut how many points, in the order tested: ``area-most``,
-        ``area-least``, … for the limits there are, and :data:`NO_WAFER`. A
-        point counts for the first that cuts it.
-    limits
-        Bounds by name of a figure, see :data:`FIGURES`, if there are any.
-    axes
-        Listed values per parameter, ascending.
-    first
-        The first that was listed, whether it is kept or not.
-    lanes_are_columns
-        Whether a vector core has as many lanes as arrays have columns.
-    """
-
+    #: Those kept, in the order of the list.
     points: tuple[Point, ...]
+    #: The first that was listed, whether it is kept or not.
     first: Architecture
+    #: How many were listed.
     raw: int
+    #: What cut how many points, in the order tested: ``area-most``, ``area-least``, …
+    #: for the limits there are, and :data:`NO_WAFER`. A point counts for the first that
+    #: cuts it.
     cut: dict[str, int]
+    #: Bounds by name of a figure, see :data:`FIGURES`, if there are any.
     limits: dict[str, Limit]
+    #: Listed values per parameter, ascending.
     axes: dict[str, tuple[int, ...]]
+    #: Whether a vector core has as many lanes as arrays have columns.
     lanes_are_columns: bool = False
 
 

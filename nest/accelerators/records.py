@@ -13,27 +13,18 @@ T = TypeVar("T")
 
 
 class ExtraAnalyses(NamedTuple):
-    """Analyses that a user requests in addition to the best points.
+    """Analyses that a user requests in addition to the best points."""
 
-    Attributes
-    ----------
-    frontier
-        The points that none is better than in throughput, area, power and price.
-    sensitivity
-        What the next listed value of every parameter changes.
-    contributions
-        What architecture, schedule and placement contribute.
-    phaze_order
-        What Phaze's order and stop rule would have found.
-    samples
-        Seeds of random samples with as many exact step times as the search
-        took; none by default.
-    """
-
+    #: The points that none is better than in throughput, area, power and price.
     frontier: bool = False
+    #: What the next listed value of every parameter changes.
     sensitivity: bool = False
+    #: What architecture, schedule and placement contribute.
     contributions: bool = False
+    #: What Phaze's order and stop rule would have found.
     phaze_order: bool = False
+    #: Seeds of random samples with as many exact step times as the search took; none by
+    #: default.
     samples: tuple[int, ...] = ()
 
 
@@ -155,51 +146,35 @@ class Contribution(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """The result of another search.
+    """The result of another search."""
 
-    Attributes
-    ----------
-    name
-        ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
-    evaluated
-        Points that it looked at, in its order.
-    regret
-        How much more throughput the best known point of the list has, as a fraction.
-    most_regret
-        How much more any point can have: the same once the best is proven.
-    """
-
+    #: ``tpu-v4-like``, ``phaze-order``, or ``sample SEED``.
     name: str
+    #: Points that it looked at, in its order.
     evaluated: tuple[int, ...]
     best: DesignResult | None
+    #: How much more throughput the best known point of the list has, as a fraction.
     regret: float | None
+    #: How much more any point can have: the same once the best is proven.
     most_regret: float | None
 
 
 class Answers(NamedTuple):
-    """All that is known of a space.
-
-    Attributes
-    ----------
-    base
-        The base, on which every model has a throughput of 1.
-    best
-        Of every model; of all together last, if they are several.
-    frontier, sensitivity, contributions, baselines
-        As far as they were asked for; by rising area, in the order of
-        parameters, of models.
-    solved, stored
-        Questions about placements that were answered, and that were found in
-        the directory.
-    """
+    """All that is known of a space."""
 
     spec: Spec
+    #: The base, on which every model has a throughput of 1.
     base: DesignResult
+    #: Of every model; of all together last, if they are several.
     best: tuple[Best, ...]
+    #: As far as they were asked for; by rising area, in the order of parameters, of
+    #: models.
     frontier: tuple[DesignResult, ...]
     sensitivity: tuple[Neighbor, ...]
     contributions: tuple[Contribution, ...]
     baselines: tuple[Baseline, ...]
+    #: Questions about placements that were answered, and that were found in the
+    #: directory.
     solved: int
     stored: int
     out_of_time: bool = False

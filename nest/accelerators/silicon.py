@@ -39,35 +39,25 @@ Growing = Annotated[Curve, _check_curve]
 
 
 class Areas(Struct, frozen=True, kw_only=True):
-    """Areas of components on the die, in 1e-6 µm².
+    """Areas of components on the die, in 1e-6 µm²."""
 
-    Attributes
-    ----------
-    mac_e6_um2, lane_e6_um2
-        An element of an array, and a lane.
-    tensor_core_e6_um2, vector_core_e6_um2
-        What joins a core to the others.
-    sram_e6_um2
-        A buffer, by its size: what lies between two listed sizes is in
-        proportion between them, a smaller one takes as much as the smallest,
-        a larger one is made of the largest.
-    hbm_link_bytes_per_s, hbm_link_e6_um2
-        One interface to memory; 0 where none is counted.
-    link_bytes_per_s, link_e6_um2
-        One link to other devices; 0 where none is counted.
-    other_ppm
-        All else, in millionths of the rest.
-    """
-
+    #: An element of an array, and a lane.
     mac_e6_um2: Count
     lane_e6_um2: Count
+    #: What joins a core to the others.
     tensor_core_e6_um2: Size = 0
     vector_core_e6_um2: Size = 0
+    #: A buffer, by its size: what lies between two listed sizes is in proportion
+    #: between them, a smaller one takes as much as the smallest, a larger one is made
+    #: of the largest.
     sram_e6_um2: Growing
+    #: One interface to memory; 0 where none is counted.
     hbm_link_bytes_per_s: Size = 0
     hbm_link_e6_um2: Size = 0
+    #: One link to other devices; 0 where none is counted.
     link_bytes_per_s: Size = 0
     link_e6_um2: Size = 0
+    #: All else, in millionths of the rest.
     other_ppm: Size = 0
 
 
@@ -113,27 +103,18 @@ class UnitEnergies(NamedTuple):
 
 
 class Prices(Struct, frozen=True, kw_only=True):
-    """Prices of silicon and memory.
+    """Prices of silicon and memory."""
 
-    Attributes
-    ----------
-    wafer_micro_usd, wafer_um
-        Price and diameter of a wafer; 10,000 USD for one of 300 mm.
-    defects_per_m2
-        Defects that kill a die; 0.1 per cm².
-    clustering
-        α of the negative binomial yield ``(1 + A·D/α)^-α``; 10.
-    hbm_micro_usd_per_gb
-        Memory, per 10⁹ bytes; 7 USD.
-    package_micro_usd
-        Package and assembly; 21 USD.
-    """
-
+    #: Price and diameter of a wafer; 10,000 USD for one of 300 mm.
     wafer_micro_usd: Count = 10_000_000_000
     wafer_um: Count = 300_000
+    #: Defects that kill a die; 0.1 per cm².
     defects_per_m2: Size = 1000
+    #: α of the negative binomial yield ``(1 + A·D/α)^-α``; 10.
     clustering: Count = 10
+    #: Memory, per 10⁹ bytes; 7 USD.
     hbm_micro_usd_per_gb: Size = 7_000_000
+    #: Package and assembly; 21 USD.
     package_micro_usd: Size = 21_000_000
 
 

@@ -114,25 +114,18 @@ class ObjectiveSpec(Struct, frozen=True, kw_only=True):
 
 
 class Spec(Struct, frozen=True, kw_only=True):
-    """All that SPEC.yaml says.
-
-    Attributes
-    ----------
-    models
-        What ``--model`` takes: names, or paths of ``config.json``; none if
-        the command line says them.
-    job
-        What all problems ask for, of 4,096 samples by default.
-    convention, attention
-        How arrays are timed, see :mod:`nest.accelerators.systolic`; of
-        :data:`ATTENTION`.
-    """
+    """All that SPEC.yaml says."""
 
     space: Space
+    #: What ``--model`` takes: names, or paths of ``config.json``; none if the command
+    #: line says them.
     models: tuple[str, ...]
     devices: int
+    #: What all problems ask for, of 4,096 samples by default.
     job: Request
     objective: ObjectiveSpec
+    #: How arrays are timed, see :mod:`nest.accelerators.systolic`; of
+    #: :data:`ATTENTION`.
     convention: Convention
     attention: str
     link_latency_ns: int

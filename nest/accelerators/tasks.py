@@ -57,23 +57,16 @@ class WorkloadSetting(Struct, frozen=True, kw_only=True):
 
 
 class Task(Struct, frozen=True, kw_only=True, dict=True):
-    """A model to solve on an architecture, or on several together.
-
-    Attributes
-    ----------
-    target_quanta
-        The longest step that matters.
-    entries
-        What passes take at least on several points, whose memory and rates
-        the architecture has; empty for one point, which has its own.
-    splits
-        The ``(R, B)`` with which a plan can be so fast; none for all.
-    """
+    """A model to solve on an architecture, or on several together."""
 
     setting: WorkloadSetting
     architecture: Architecture
+    #: The longest step that matters.
     target_quanta: int
+    #: What passes take at least on several points, whose memory and rates the
+    #: architecture has; empty for one point, which has its own.
     entries: tuple[int, ...] = ()
+    #: The ``(R, B)`` with which a plan can be so fast; none for all.
     splits: tuple[tuple[int, int], ...] = ()
     version: str
     limit_s: float | None = None

@@ -199,30 +199,21 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Fits(Tabular):
-    """Whether a plan fits, and what would make it fit.
-
-    Attributes
-    ----------
-    stages
-        The memory of every stage, the fullest first.
-    intervals
-        Of the step time and of the fullest device; ``None`` if not known.
-    changes
-        Changes that fit, the cheapest first, and last those that need more
-        devices. If the plan fits, only those that are cheaper than the plan.
-    remedies
-        What any plan needs; empty unless no change fits.
-    notes
-        What the file of the launch leaves open.
-    """
+    """Whether a plan fits, and what would make it fit."""
 
     problem: Problem
     plan: Plan
     score: Score
+    #: The memory of every stage, the fullest first.
     stages: tuple[StageMemory, ...]
+    #: Of the step time and of the fullest device; ``None`` if not known.
     intervals: Intervals | None
+    #: Changes that fit, the cheapest first, and last those that need more devices. If
+    #: the plan fits, only those that are cheaper than the plan.
     changes: tuple[Change, ...]
+    #: What any plan needs; empty unless no change fits.
     remedies: tuple[str, ...] = ()
+    #: What the file of the launch leaves open.
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -126,23 +126,15 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Term:
-    """A term of the step.
+    """A term of the step."""
 
-    Attributes
-    ----------
-    name
-        Its name in documents.
-    text
-        What it is, for people.
-    group
-        Whose deviation it has: 0 devices, 1 the network, 2 hosts.
-    longer
-        How it is priced; ``None``: as exposed in the step.
-    """
-
+    #: Its name in documents.
     name: str
+    #: What it is, for people.
     text: str
+    #: Whose deviation it has: 0 devices, 1 the network, 2 hosts.
     group: int
+    #: How it is priced; ``None``: as exposed in the step.
     longer: Longer | None = None
 
 
@@ -181,27 +173,18 @@ class RunVariant:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One term that is off.
+    """One term that is off."""
 
-    Attributes
-    ----------
-    term
-        The term.
-    exposed_ns
-        How much longer the step is where the term takes twice as long.
-    factor
-        By how much it must be longer to explain the step; ``None``: no factor from
-        :data:`LEAST_FACTOR` to :data:`MOST_FACTOR` does.
-    deviation
-        What is known of its error: standard deviation of the logarithm.
-    cause
-        What makes it take so long, in plain words; empty where nothing known does.
-    """
-
+    #: The term.
     term: Term
+    #: How much longer the step is where the term takes twice as long.
     exposed_ns: float
+    #: By how much it must be longer to explain the step; ``None``: no factor from
+    #: :data:`LEAST_FACTOR` to :data:`MOST_FACTOR` does.
     factor: float | None
+    #: What is known of its error: standard deviation of the logarithm.
     deviation: float
+    #: What makes it take so long, in plain words; empty where nothing known does.
     cause: str
 
     @property
@@ -218,27 +201,18 @@ class Hypothesis:
 
 
 class Experiment(NamedTuple):
-    """A change of the run that tells hypotheses apart.
+    """A change of the run that tells hypotheses apart."""
 
-    Attributes
-    ----------
-    name, detail
-        What to change, and more about it.
-    predicted_ns
-        Its step time if nothing is off.
-    steps_ns
-        Its step time under each hypothesis, by the name of the term, shortest first.
-    pairs_apart
-        Pairs of hypotheses whose step times differ enough to be told apart.
-    separation
-        Smallest difference of the logarithms of two of the step times.
-    """
-
+    #: What to change, and more about it.
     name: str
     detail: str
+    #: Its step time if nothing is off.
     predicted_ns: float
+    #: Its step time under each hypothesis, by the name of the term, shortest first.
     steps_ns: dict[str, float]
+    #: Pairs of hypotheses whose step times differ enough to be told apart.
     pairs_apart: int
+    #: Smallest difference of the logarithms of two of the step times.
     separation: float
 
     @property
@@ -254,31 +228,21 @@ class Experiment(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What would explain a measured step.
+    """What would explain a measured step."""
 
-    Attributes
-    ----------
-    measured_ns, predicted_ns
-        Both step times.
-    within_90
-        Whether the measured one is in the interval that nine of ten are in; ``None``
-        where nothing is known of errors.
-    split
-        Whether computation is told apart into kernels.
-    hypotheses
-        Plausible ones first, and of these the one with the smallest factor.
-    experiment
-        The one that tells them apart best; ``None`` if none does.
-    near_the_end
-        Whether memory is so full that the allocator may be why a step is long.
-    """
-
+    #: Both step times.
     measured_ns: float
     predicted_ns: float
+    #: Whether the measured one is in the interval that nine of ten are in; ``None``
+    #: where nothing is known of errors.
     within_90: bool | None
+    #: Whether computation is told apart into kernels.
     split: bool
+    #: Plausible ones first, and of these the one with the smallest factor.
     hypotheses: tuple[Hypothesis, ...]
+    #: The one that tells them apart best; ``None`` if none does.
     experiment: Experiment | None
+    #: Whether memory is so full that the allocator may be why a step is long.
     near_the_end: bool
 
     def to_json(self) -> dict[str, Any]:

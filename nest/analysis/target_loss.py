@@ -11,19 +11,13 @@ if TYPE_CHECKING:
 
 
 class TargetLoss(NamedTuple):
-    """How much longer a step takes in a framework.
+    """How much longer a step takes in a framework."""
 
-    Attributes
-    ----------
-    step_quanta, free_quanta
-        Step times of the best plan for the target, and of the best one
-        without it; ``None`` where there is no plan.
-    proven
-        Whether both are the least that there are.
-    """
-
+    #: Step times of the best plan for the target, and of the best one without it;
+    #: ``None`` where there is no plan.
     step_quanta: int | None
     free_quanta: int | None
+    #: Whether both are the least that there are.
     proven: bool
 
     @property

@@ -62,33 +62,24 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkSpec(FileStruct, frozen=True, kw_only=True, tag="nest-bench-run/1"):
-    """All that a run shall do; the manifest of its directory.
-
-    Attributes
-    ----------
-    problems, solvers, seeds
-        There is a cell for each of their combinations.
-    workers, extra
-        Workers and own options by solver.
-    planners
-        What the registry has of solvers that are commands, by name.
-    notes
-        What else reports must say, such as what restricts plans.
-    versions
-        Of the project and of what answers may depend on.
-    """
+    """All that a run shall do; the manifest of its directory."""
 
     title: str
+    #: There is a cell for each of their combinations.
     problems: tuple[Entry, ...]
     solvers: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
     time_limit_s: float | None = None
     gap: float = 0.0
     repair: bool = False
+    #: Workers and own options by solver.
     workers: dict[str, int] = {}
     extra: dict[str, dict[str, str]] = {}
+    #: What the registry has of solvers that are commands, by name.
     planners: dict[str, AnyText] = {}
+    #: What else reports must say, such as what restricts plans.
     notes: tuple[str, ...] = ()
+    #: Of the project and of what answers may depend on.
     versions: dict[str, str | None] = {}
 
     def cells(self) -> Iterator[tuple[Entry, BenchCell]]:

@@ -21,35 +21,27 @@ from nest.units import quanta_to_ns
 
 @dataclass(frozen=True)
 class Row:
-    """A finished cell, as reports have it.
-
-    Attributes
-    ----------
-    outcome, status, limit, detail
-        As in :class:`~nest.solvers.result.SolveResult`.
-    step_quanta, bound_quanta
-        Step time of a plan that fits, and a lower bound on all plans.
-    over_memory_bytes, own_objective_ns
-        As in :class:`~nest.solvers.result.Verdict`.
-    host, shares_cpus
-        Where it ran, and whether on CPUs that it shared with other cells.
-    """
+    """A finished cell, as reports have it."""
 
     entry: Entry
     cell: BenchCell
     exact: bool
+    #: As in :class:`~nest.solvers.result.SolveResult`.
     outcome: Outcome
     status: Status | None
     limit: Limit | None
     detail: str
+    #: Step time of a plan that fits, and a lower bound on all plans.
     step_quanta: int | None
     bound_quanta: int | None
+    #: As in :class:`~nest.solvers.result.Verdict`.
     over_memory_bytes: int | None
     own_objective_ns: float | None
     wall_s: float
     cpu_s: float | None
     peak_rss_bytes: int | None
     trace: tuple[TracePoint, ...]
+    #: Where it ran, and whether on CPUs that it shared with other cells.
     host: str
     shares_cpus: bool
     quantum_ps: int
@@ -95,24 +87,16 @@ class Row:
 
 
 class ProblemSummary(NamedTuple):
-    """What is known of a problem after the run.
+    """What is known of a problem after the run."""
 
-    Attributes
-    ----------
-    best_quanta
-        The least step time of any plan, of the run or known before.
-    by
-        The solvers of the run that found it.
-    bound_quanta
-        The greatest lower bound that a solver of the run proved.
-    proven_by
-        The solvers that proved the best plan optimal, or that there is none.
-    """
-
+    #: The least step time of any plan, of the run or known before.
     best_quanta: int | None
+    #: The solvers of the run that found it.
     by: tuple[str, ...]
+    #: The greatest lower bound that a solver of the run proved.
     bound_quanta: int | None
     infeasible: bool
+    #: The solvers that proved the best plan optimal, or that there is none.
     proven_by: tuple[str, ...]
 
     @property

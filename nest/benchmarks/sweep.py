@@ -16,21 +16,14 @@ from nest.models.choices import Request
 
 
 class Sweep(FileStruct, frozen=True, kw_only=True, tag="nest-sweep/1"):
-    """A grid, as its file has it.
+    """A grid, as its file has it."""
 
-    Attributes
-    ----------
-    models, clusters
-        As ``--model`` and ``--cluster`` say them.
-    batches
-        Global batches; by default that of each model.
-    bandwidths
-        Factors of the bandwidth between nodes, or of all links with ``within_nodes``.
-    """
-
+    #: As ``--model`` and ``--cluster`` say them.
     models: tuple[str, ...]
     clusters: tuple[str, ...]
+    #: Global batches; by default that of each model.
     batches: tuple[int, ...] | None = None
+    #: Factors of the bandwidth between nodes, or of all links with ``within_nodes``.
     bandwidths: tuple[float, ...] = (1.0,)
     within_nodes: bool = False
     job: Request = Request()

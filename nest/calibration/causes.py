@@ -52,17 +52,11 @@ COMPILER = "torch.compile"
 
 
 class Cause(NamedTuple):
-    """A switch that explains why runs are off, or explains it best.
+    """A switch that explains why runs are off, or explains it best."""
 
-    Attributes
-    ----------
-    change
-        What rows would state, such as ``attention_impl=flash``.
-    factor
-        Measured over predicted step time with it, in the median.
-    """
-
+    #: What rows would state, such as ``attention_impl=flash``.
     change: str
+    #: Measured over predicted step time with it, in the median.
     factor: float
 
     @property

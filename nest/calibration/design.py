@@ -62,35 +62,23 @@ _NOTHING_MEASURED = {
 
 @dataclass(frozen=True)
 class Candidates:
-    """Runs that could be done.
+    """Runs that could be done."""
 
-    Attributes
-    ----------
-    rows
-        ``m`` configurations that fit the devices, with the predicted step
-        time in ``iter_time_s``.
-    slopes
-        How the logarithms of step times move with those of the parameters, ``(m, p)``.
-    """
-
+    #: ``m`` configurations that fit the devices, with the predicted step time in
+    #: ``iter_time_s``.
     rows: tuple[Row, ...]
+    #: How the logarithms of step times move with those of the parameters, ``(m, p)``.
     slopes: Array
 
 
 class Proposal(NamedTuple):
-    """A run that would tell much.
+    """A run that would tell much."""
 
-    Attributes
-    ----------
-    row
-        What to run, with the predicted step time.
-    deviation
-        How far off step times of all candidates are after this run and
-        those before it: the root of their mean uncertainty and the noise of
-        a run, a fraction of step times.
-    """
-
+    #: What to run, with the predicted step time.
     row: Row
+    #: How far off step times of all candidates are after this run and those before it:
+    #: the root of their mean uncertainty and the noise of a run, a fraction of step
+    #: times.
     deviation: float
 
 

@@ -23,23 +23,15 @@ STEP = 0.03
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows whose step times are measured and can be predicted.
+    """Rows whose step times are measured and can be predicted."""
 
-    Attributes
-    ----------
-    rows
-        ``n`` rows.
-    families
-        Whose parameters their devices take.
-    groups
-        What counts as one source.
-    noise
-        Scale of the noise of a row's logarithm, in that of a row of tier A.
-    """
-
+    #: ``n`` rows.
     rows: tuple[Row, ...]
+    #: Whose parameters their devices take.
     families: tuple[str, ...]
+    #: What counts as one source.
     groups: tuple[str, ...]
+    #: Scale of the noise of a row's logarithm, in that of a row of tier A.
     noise: Array
 
     def errors(

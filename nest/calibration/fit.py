@@ -43,20 +43,13 @@ class Linear:
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters after a fit.
+    """Parameters after a fit."""
 
-    Attributes
-    ----------
-    parameters
-        What was fitted, ``p`` of them.
-    x
-        Logarithms of their values.
-    covariance
-        Of the logarithms, ``(p, p)``.
-    """
-
+    #: What was fitted, ``p`` of them.
     parameters: tuple[Parameter, ...]
+    #: Logarithms of their values.
     x: Array
+    #: Of the logarithms, ``(p, p)``.
     covariance: Array
 
     @property

@@ -19,31 +19,21 @@ SOFTWARE = "software"
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
-    """One fitted parameter.
+    """One fitted parameter."""
 
-    Attributes
-    ----------
-    name
-        ``family.field`` of :class:`~nest.hardware.calibration.Calibration`;
-        ``every.field`` is one value for all families, ``software.name`` an
-        overlapped fraction.
-    value
-        Most probable value without any row.
-    deviation
-        Standard deviation of what is known of it, in its logarithm.
-    spread
-        Standard deviation of its logarithm from source to source.
-    most
-        Largest value.
-    note
-        Where ``value`` is from.
-    """
-
+    #: ``family.field`` of :class:`~nest.hardware.calibration.Calibration`;
+    #: ``every.field`` is one value for all families, ``software.name`` an overlapped
+    #: fraction.
     name: str
+    #: Most probable value without any row.
     value: float
+    #: Standard deviation of what is known of it, in its logarithm.
     deviation: float
+    #: Standard deviation of its logarithm from source to source.
     spread: float
+    #: Largest value.
     most: float = math.inf
+    #: Where ``value`` is from.
     note: str = ""
 
     @property

@@ -274,36 +274,25 @@ def prior_of(families: Collection[str], common: Fit | None = None) -> Fit:
 
 @dataclass(frozen=True)
 class Learned:
-    """What runs say.
+    """What runs say."""
 
-    Attributes
-    ----------
-    runs
-        ``n`` runs.
-    before, after
-        The ``p`` parameters without and with the runs.
-    errors_before, errors_after
-        Logarithms of predicted over measured step times, ``(n,)``.
-    errors_left_out
-        Each of a fit to the other runs, ``(n,)``.
-    slopes
-        How the logarithms move with those of the parameters, ``(n, p)``.
-    scale
-        How much the runs scatter, in what published ones do.
-    factor
-        By how much all runs alike are slower than predicted, where the model
-        has no reason for so much; 1 elsewhere. The prior of the factor on all
-        times of devices and hosts lies there.
-    """
-
+    #: ``n`` runs.
     runs: Runs
+    #: The ``p`` parameters without and with the runs.
     before: Fit
     after: Fit
+    #: Logarithms of predicted over measured step times, ``(n,)``.
     errors_before: Array
     errors_after: Array
+    #: Each of a fit to the other runs, ``(n,)``.
     errors_left_out: Array
+    #: How the logarithms move with those of the parameters, ``(n, p)``.
     slopes: Array
+    #: How much the runs scatter, in what published ones do.
     scale: float = 1.0
+    #: By how much all runs alike are slower than predicted, where the model has no
+    #: reason for so much; 1 elsewhere. The prior of the factor on all times of devices
+    #: and hosts lies there.
     factor: float = 1.0
 
     @property

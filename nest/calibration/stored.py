@@ -13,23 +13,15 @@ from nest.util.stored import read_stored
 
 
 class StoredFit(FileStruct, frozen=True, kw_only=True, tag="nest-fit/1"):
-    """A fit in a file.
+    """A fit in a file."""
 
-    Attributes
-    ----------
-    names
-        The ``p`` fitted parameters.
-    logarithms
-        Of their values.
-    covariance
-        Of the logarithms, ``(p, p)``.
-    rows, sources
-        How many step times of how many sources were fitted.
-    """
-
+    #: The ``p`` fitted parameters.
     names: tuple[str, ...]
+    #: Of their values.
     logarithms: tuple[float, ...]
+    #: Of the logarithms, ``(p, p)``.
     covariance: tuple[tuple[float, ...], ...]
+    #: How many step times of how many sources were fitted.
     rows: int
     sources: int
 

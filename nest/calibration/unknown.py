@@ -39,17 +39,11 @@ FITTED = np.array([1.0, 0.0, 1.0])
 
 
 class Remainder(NamedTuple):
-    """What runs tell, and what they leave.
+    """What runs tell, and what they leave."""
 
-    Attributes
-    ----------
-    gain
-        How the estimates follow from the errors of ``n`` runs, ``(3, n)``.
-    covariance
-        Of what the estimates are off by, ``(3, 3)``.
-    """
-
+    #: How the estimates follow from the errors of ``n`` runs, ``(3, n)``.
     gain: Array
+    #: Of what the estimates are off by, ``(3, 3)``.
     covariance: Array
 
 

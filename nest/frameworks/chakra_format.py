@@ -45,30 +45,20 @@ Value = int | str | bool
 
 
 class Node(NamedTuple):
-    """A node of a trace.
+    """A node of a trace."""
 
-    Attributes
-    ----------
-    number
-        Its id, from 1.
-    name
-        For readers of the trace.
-    kind
-        One of :data:`KINDS`.
-    ctrl_deps, data_deps
-        Ids of nodes of the same trace that end before it begins.
-    attributes
-        Values by the names of :data:`ATTRIBUTES`.
-    start_us, duration_us
-        As the format has them, in whole µs.
-    """
-
+    #: Its id, from 1.
     number: int
+    #: For readers of the trace.
     name: str
+    #: One of :data:`KINDS`.
     kind: str
+    #: Ids of nodes of the same trace that end before it begins.
     ctrl_deps: tuple[int, ...]
     data_deps: tuple[int, ...]
+    #: Values by the names of :data:`ATTRIBUTES`.
     attributes: Mapping[str, Value]
+    #: As the format has them, in whole µs.
     start_us: int = 0
     duration_us: int = 0
 

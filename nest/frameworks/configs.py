@@ -28,20 +28,13 @@ _WHOLE = re.compile(r"\$\{([^${}]*)\}")
 
 
 class Entry(NamedTuple):
-    """A value of a configuration.
+    """A value of a configuration."""
 
-    Attributes
-    ----------
-    value
-        A number, a text, a truth value, ``None``, or a list of these.
-    line
-        Where it is written, from 1.
-    unknown
-        Why it is not known (``$NAME, which the file does not set``), or empty.
-    """
-
+    #: A number, a text, a truth value, ``None``, or a list of these.
     value: Any
+    #: Where it is written, from 1.
     line: int
+    #: Why it is not known (``$NAME, which the file does not set``), or empty.
     unknown: str = ""
 
 

@@ -59,29 +59,19 @@ class Unsupported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyTable(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """The keys of a framework's files.
+    """The keys of a framework's files."""
 
-    Attributes
-    ----------
-    keys
-        Those that exports write, and that are read.
-    unsupported
-        Those that plans cannot express.
-    harmless
-        Those that change no plan, by reason: lists of a section and its keys.
-    elsewhere
-        Keys and sections that other code of nest reads.
-    moved
-        Names that keys had in older versions, with their present names.
-    moved_sections
-        Names that sections had, with their present names.
-    """
-
+    #: Those that exports write, and that are read.
     keys: dict[str, Key]
+    #: Those that plans cannot express.
     unsupported: dict[str, Unsupported] = {}
+    #: Those that change no plan, by reason: lists of a section and its keys.
     harmless: dict[str, tuple[tuple[str, ...], ...]] = {}
+    #: Keys and sections that other code of nest reads.
     elsewhere: tuple[str, ...] = ()
+    #: Names that keys had in older versions, with their present names.
     moved: dict[str, str] = {}
+    #: Names that sections had, with their present names.
     moved_sections: dict[str, str] = {}
 
     @cached_property

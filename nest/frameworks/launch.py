@@ -47,67 +47,49 @@ class Settings(NamedTuple):
 
 
 class Launch(Struct, frozen=True, kw_only=True, dict=True):
-    """A plan with one strategy for all stages.
+    """A plan with one strategy for all stages."""
 
-    Attributes
-    ----------
-    tp, cp, dp, ep, etp
-        Degrees; ``dp`` per replica, ``etp`` as of a strategy.
-    replicas, stages, virtual_stages
-        ``R``, ``S`` (blocks of devices) and ``v``.
-    chunks
-        What every stage holds, in pipeline order; of an interleaved plan the
-        ``S v`` chunks.
-    schedule
-        Of the pipeline; without one ``1f1b``.
-    placement, order
-        Where chunks sit, and the passes of every block, with the schedule
-        ``any``; as of a plan.
-    zero, distributed_optimizer
-        ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimizer that is
-        sharded over replicas too. 0 where it shards over one rank.
-    recompute
-        Of every layer.
-    micro_batch, global_batch
-        ``B`` and ``A`` in samples.
-    sequence_length
-        Tokens per sample, ``None`` if not stated.
-    overlap
-        Names of the communication that runs behind computation.
-    sequence_parallel
-        Whether activations between layers are cut over ``tp`` too.
-    dtype
-        Of the matrix products.
-    weight_bytes, gradient_bytes, state_bytes
-        Of the optimizer, per weight.
-    optimizer
-        Which one it is, of those with one moment; ``adam`` for all others.
-    """
-
+    #: Degrees; ``dp`` per replica, ``etp`` as of a strategy.
     tp: int = 1
     cp: int = 1
     dp: int = 1
     ep: int = 1
     etp: int = 0
+    #: ``R``, ``S`` (blocks of devices) and ``v``.
     replicas: int = 1
     stages: int = 1
     virtual_stages: int = 1
+    #: What every stage holds, in pipeline order; of an interleaved plan the ``S v``
+    #: chunks.
     chunks: tuple[Chunk, ...]
+    #: Of the pipeline; without one ``1f1b``.
     schedule: Schedule | Literal["any"] = "1f1b"
+    #: Where chunks sit, and the passes of every block, with the schedule ``any``; as of
+    #: a plan.
     placement: Literal["loop", "v"] = "loop"
     order: PassLists | None = None
+    #: ZeRO stage of the ``dp * cp`` ranks, or (with 0) an optimizer that is sharded
+    #: over replicas too. 0 where it shards over one rank.
     zero: int = 0
     distributed_optimizer: bool = False
+    #: Of every layer.
     recompute: Recompute = "none"
+    #: ``B`` and ``A`` in samples.
     micro_batch: int
     global_batch: int
+    #: Tokens per sample, ``None`` if not stated.
     sequence_length: int | None = None
+    #: Names of the communication that runs behind computation.
     overlap: tuple[Overlap, ...] = ()
+    #: Whether activations between layers are cut over ``tp`` too.
     sequence_parallel: bool = False
+    #: Of the matrix products.
     dtype: str = "bf16"
+    #: Of the optimizer, per weight.
     weight_bytes: int = 2
     gradient_bytes: int = 2
     state_bytes: int = 12
+    #: Which one it is, of those with one moment; ``adam`` for all others.
     optimizer: str = "adam"
 
     @property

@@ -47,24 +47,16 @@ Meaning = tuple[str, ...]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The meaning of a key of a configuration, in arguments.
+    """The meaning of a key of a configuration, in arguments."""
 
-    Attributes
-    ----------
-    option
-        The argument whose value it is, or that it switches on.
-    absent_for, given_for
-        The values without and with the option, where it is a switch.
-    means
-        The meaning of each value, where it is neither.
-    any
-        The meaning of all values.
-    """
-
+    #: The argument whose value it is, or that it switches on.
     option: str = ""
+    #: The values without and with the option, where it is a switch.
     absent_for: tuple[Any, ...] = ()
     given_for: tuple[Any, ...] = ()
+    #: The meaning of each value, where it is neither.
     means: dict[Any, Meaning] = {}
+    #: The meaning of all values.
     any: Meaning = ()
 
     @property
@@ -93,35 +85,24 @@ _PLAIN = {
 
 
 class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of configuration, as ``data/megatron_configs.yaml`` has it.
+    """A kind of configuration, as ``data/megatron_configs.yaml`` has it."""
 
-    Attributes
-    ----------
-    title
-        Of the framework, for people.
-    keys
-        What keys stand for.
-    required
-        Keys whose default the framework has not, or has elsewhere.
-    plain, transformer
-        Sections whose keys are called as arguments are, or as the
-        configurations of transformers call them.
-    nodes, devices
-        Keys that say how many nodes there are, and devices of each.
-    unsupported
-        Keys that plans know nothing of, with the values that change nothing.
-    elsewhere
-        Keys that are read apart from ``keys``.
-    """
-
+    #: Of the framework, for people.
     title: str
+    #: What keys stand for.
     keys: dict[str, Key]
+    #: Keys whose default the framework has not, or has elsewhere.
     required: tuple[str, ...]
+    #: Sections whose keys are called as arguments are, or as the configurations of
+    #: transformers call them.
     plain: tuple[str, ...] = ()
     transformer: tuple[str, ...] = ()
+    #: Keys that say how many nodes there are, and devices of each.
     nodes: str = ""
     devices: str = ""
+    #: Keys that plans know nothing of, with the values that change nothing.
     unsupported: dict[str, tuple[Any, ...]] = {}
+    #: Keys that are read apart from ``keys``.
     elsewhere: tuple[str, ...] = ()
 
     @property

@@ -38,32 +38,23 @@ class OptionTable(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=
     """The arguments of Megatron-LM, as ``data/megatron.yaml`` lists them.
 
     Names are without dashes; all texts are names between spaces.
-
-    Attributes
-    ----------
-    values, switches, others
-        Those that are read; of the last ones, ``=`` ends those with values.
-    shaping
-        Those whose default counts.
-    present
-        What older arguments are today, ``{}`` being their value.
-    harmless, refused
-        The others, by what they are about and by what they change. After ``=`` are
-        the values that change nothing, between ``|``.
-    programs
-        Parts of the names of programs that train no decoder.
-    older
-        Those that megatron-core 0.19.2 has not.
     """
 
+    #: Those that are read; of the last ones, ``=`` ends those with values.
     values: str
     switches: str
     others: str
+    #: Those whose default counts.
     shaping: str
+    #: What older arguments are today, ``{}`` being their value.
     present: dict[str, str]
+    #: The others, by what they are about and by what they change. After ``=`` are the
+    #: values that change nothing, between ``|``.
     harmless: dict[str, str]
     refused: dict[str, str]
+    #: Parts of the names of programs that train no decoder.
     programs: str
+    #: Those that megatron-core 0.19.2 has not.
     older: _Older
 
     @cached_property

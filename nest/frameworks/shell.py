@@ -47,36 +47,24 @@ class Command(NamedTuple):
 
 
 class Script(NamedTuple):
-    """The commands and variables of a script.
+    """The commands and variables of a script."""
 
-    Attributes
-    ----------
-    commands
-        All simple commands, in their order; assignments are none.
-    variables
-        Values at the end of the script, or of one command alone, and where
-        they were set.
-    directives
-        ``#SBATCH`` options by name, with their line.
-    unset
-        Variables that the script uses without setting them.
-    defaults
-        Arguments of the script that count with its default: number, line and value.
-    used
-        The overridden variables that the script uses.
-    files
-        Texts of the files that the script writes, by name.
-    fallbacks
-        What counts for variables that the script does not set: ``${NAME:-2}``.
-    """
-
+    #: All simple commands, in their order; assignments are none.
     commands: tuple[Command, ...]
+    #: Values at the end of the script, or of one command alone, and where they were
+    #: set.
     variables: Mapping[str, tuple[Word, ...]]
+    #: ``#SBATCH`` options by name, with their line.
     directives: Mapping[str, Word]
+    #: Variables that the script uses without setting them.
     unset: frozenset[str]
+    #: Arguments of the script that count with its default: number, line and value.
     defaults: Mapping[str, Word]
+    #: The overridden variables that the script uses.
     used: frozenset[str] = frozenset()
+    #: Texts of the files that the script writes, by name.
     files: Mapping[str, Word] = {}
+    #: What counts for variables that the script does not set: ``${NAME:-2}``.
     fallbacks: Mapping[str, Word] = {}
 
 

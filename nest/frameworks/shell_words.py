@@ -28,20 +28,13 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^]]*\])?(\+?)=")
 
 
 class Word(NamedTuple):
-    """A word of a command.
+    """A word of a command."""
 
-    Attributes
-    ----------
-    text
-        What the shell would pass on.
-    line
-        Where it is written, from 1.
-    unknown
-        Why it is not known (``$NAME, which the script does not set``), or empty.
-    """
-
+    #: What the shell would pass on.
     text: str
+    #: Where it is written, from 1.
     line: int
+    #: Why it is not known (``$NAME, which the script does not set``), or empty.
     unknown: str = ""
 
 

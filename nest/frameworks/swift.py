@@ -45,21 +45,14 @@ _SWIFT = read_data("swift", _Table)
 
 
 class SwiftLaunch(NamedTuple):
-    """A launch of ms-swift in the words of Megatron-LM.
+    """A launch of ms-swift in the words of Megatron-LM."""
 
-    Attributes
-    ----------
-    tokens
-        The words of a launch line.
-    model, unknown_model
-        The model that it trains, or the error if nest does not know its name.
-    faults, notes
-        What plans cannot say, and what the user should know.
-    """
-
+    #: The words of a launch line.
     tokens: tuple[Word, ...]
+    #: The model that it trains, or the error if nest does not know its name.
     model: Architecture | None
     unknown_model: Fault | None
+    #: What plans cannot say, and what the user should know.
     faults: tuple[Fault, ...]
     notes: tuple[str, ...]
 

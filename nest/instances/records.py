@@ -29,55 +29,38 @@ State = Literal["closed", "open"]
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """One stored problem.
+    """One stored problem."""
 
-    Attributes
-    ----------
-    name, title
-        Of the problem and its file; what it is, in one line.
-    problem_hash, unlimited_hash
-        The instance is the problem with this hash and no other; the hash of the same
-        without a memory limit, see :func:`nest.instances.store.unlimited`.
-    classes
-        What is true of the problem, see :data:`CLASSES`.
-    num_devices, num_layers, quantum_ps
-        Of its cluster and its graph; the size of its time unit.
-    source
-        Where its figures come from.
-    recipe
-        What made it.
-    """
-
+    #: Of the problem and its file; what it is, in one line.
     name: str
     title: str
+    #: The instance is the problem with this hash and no other; the hash of the same
+    #: without a memory limit, see :func:`nest.instances.store.unlimited`.
     problem_hash: str
     unlimited_hash: str
+    #: What is true of the problem, see :data:`CLASSES`.
     classes: Distinct[str]
+    #: Of its cluster and its graph; the size of its time unit.
     num_devices: Count
     num_layers: Count
     quantum_ps: Count = 1000
+    #: Where its figures come from.
     source: str
+    #: What made it.
     recipe: dict[str, Any]
 
 
 class Index(FileStruct, frozen=True, kw_only=True, tag="nest-instances/1"):
-    """All instances, and what made them.
+    """All instances, and what made them."""
 
-    Attributes
-    ----------
-    generator, version
-        The script, and the version of the package that it used.
-    calibration_sha256, sources_sha256
-        Of the fitted parameters that times of operators and links rest on;
-        of the code and the data that make a problem of a recipe.
-    instances
-        By name.
-    """
-
+    #: The script, and the version of the package that it used.
     generator: str
     version: str
+    #: Of the fitted parameters that times of operators and links rest on; of the code
+    #: and the data that make a problem of a recipe.
     calibration_sha256: str
     sources_sha256: str
+    #: By name.
     instances: tuple[Instance, ...]
 
 
@@ -94,43 +77,29 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 class Unlimited(Struct, frozen=True, kw_only=True):
-    """What is known if memory is no limit: whether it is what binds.
+    """What is known if memory is no limit: whether it is what binds."""
 
-    Attributes
-    ----------
-    plan, value_quanta
-        A plan that does not fit the memory and is faster than all that do
-        (any plan where none does), and its step time.
-    proof
-        That no plan is faster than the best known, fitting or not.
-    """
-
+    #: A plan that does not fit the memory and is faster than all that do (any plan
+    #: where none does), and its step time.
     plan: Plan | None = None
     value_quanta: Size | None = None
+    #: That no plan is faster than the best known, fitting or not.
     proof: Proof | None = None
 
 
 class BestKnown(Struct, frozen=True, kw_only=True):
-    """The best known plan of an instance and the best proven bound.
+    """The best known plan of an instance and the best proven bound."""
 
-    Attributes
-    ----------
-    problem_hash
-        What it is known about.
-    value_quanta, plan, found_by
-        Step time of the best known plan, the plan itself, and the solver
-        with its version, or whatever the plan says of itself.
-    proofs
-        The best proof of every exact solver that has one.
-    unlimited
-        What is known without a memory limit, ``None`` if nothing is.
-    """
-
+    #: What it is known about.
     problem_hash: str
+    #: Step time of the best known plan, the plan itself, and the solver with its
+    #: version, or whatever the plan says of itself.
     value_quanta: Size | None = None
     plan: Plan | None = None
     found_by: str | None = None
+    #: The best proof of every exact solver that has one.
     proofs: tuple[Proof, ...] = ()
+    #: What is known without a memory limit, ``None`` if nothing is.
     unlimited: Unlimited | None = None
 
     @property

@@ -16,23 +16,16 @@ class Mode(NamedTuple):
 
 
 class Job(NamedTuple):
-    """An operator that runs on something, without its name.
+    """An operator that runs on something, without its name."""
 
-    Attributes
-    ----------
-    tensor, vector
-        Cores of each type that it takes in mode ``single``: 0 or 1.
-    single, whole
-        The modes that can be part of a shortest schedule; one may be ``None``.
-    after
-        Jobs of the same part, by their numbers, that it directly follows;
-        all are smaller than its own.
-    """
-
+    #: Cores of each type that it takes in mode ``single``: 0 or 1.
     tensor: int
     vector: int
+    #: The modes that can be part of a shortest schedule; one may be ``None``.
     single: Mode | None
     whole: Mode | None
+    #: Jobs of the same part, by their numbers, that it directly follows; all are
+    #: smaller than its own.
     after: tuple[int, ...]
 
     @property

@@ -20,30 +20,21 @@ class Cores(NamedTuple):
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """An operator of one pass of a layer.
+    """An operator of one pass of a layer."""
 
-    Attributes
-    ----------
-    name
-        Unique among the operators of a pass.
-    single_ticks
-        Ticks on one core of its type, of both types if it is fused; ``None``
-        if it cannot.
-    whole_ticks
-        Ticks on the whole chip, alone; ``None`` if it cannot.
-    single_channel_ticks, whole_channel_ticks
-        Ticks for which it has the memory channel to itself if it runs so, no
-        more than it takes.
-    after
-        Names of the operators whose results it reads.
-    """
-
+    #: Unique among the operators of a pass.
     name: str
     engine: Engine
+    #: Ticks on one core of its type, of both types if it is fused; ``None`` if it
+    #: cannot.
     single_ticks: int | None = None
+    #: Ticks on the whole chip, alone; ``None`` if it cannot.
     whole_ticks: int | None = None
+    #: Ticks for which it has the memory channel to itself if it runs so, no more than
+    #: it takes.
     single_channel_ticks: int = 0
     whole_channel_ticks: int = 0
+    #: Names of the operators whose results it reads.
     after: tuple[str, ...] = ()
 
 
@@ -62,24 +53,17 @@ class Placed(NamedTuple):
 
 
 class PartOf(NamedTuple):
-    """A part of a pass: all before it is done, nothing after it has begun.
-
-    Attributes
-    ----------
-    start_tick, end_tick
-        ``[start, end)``; operators may end earlier, and the memory channel later.
-    channel_ticks
-        Ticks of the memory channel that its operators need.
-    proof
-        What proves it: ``"single"`` (it has one operator), ``"bound"`` (a
-        schedule as short as a bound), an engine's keyword, or ``"none"``.
-    """
+    """A part of a pass: all before it is done, nothing after it has begun."""
 
     operators: tuple[str, ...]
+    #: ``[start, end)``; operators may end earlier, and the memory channel later.
     start_tick: int
     end_tick: int
     lower_bound_ticks: int
+    #: Ticks of the memory channel that its operators need.
     channel_ticks: int
+    #: What proves it: ``"single"`` (it has one operator), ``"bound"`` (a schedule as
+    #: short as a bound), an engine's keyword, or ``"none"``.
     proof: str
 
 

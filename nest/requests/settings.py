@@ -103,19 +103,13 @@ def redeclared(request: Any, name: str, help: str = "") -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Base of all requests.
+    """Base of all requests."""
 
-    Attributes
-    ----------
-    COMMAND
-        The command that asks the same, for messages. A class names it by its
-        argument ``command``.
-    GROUP
-        The section of the help in which the settings stand that the class
-        declares, its argument ``group``; empty for those of one question.
-    """
-
+    #: The command that asks the same, for messages. A class names it by its argument
+    #: ``command``.
     COMMAND: ClassVar[str] = "nest"
+    #: The section of the help in which the settings stand that the class declares, its
+    #: argument ``group``; empty for those of one question.
     GROUP: ClassVar[str] = ""
 
     def __init_subclass__(cls, command: str = "", group: str = "") -> None:

@@ -12,27 +12,19 @@ from nest.solvers.base import Deadline, Progress, Report, SolveOptions, ignore_p
 
 @dataclass(frozen=True)
 class SearchTask:
-    """A problem to search for its best plan.
+    """A problem to search for its best plan."""
 
-    Attributes
-    ----------
-    model, sets
-        Cost terms and closed sets.
-    deadline, report
-        The clock, and where progress goes.
-    upper, plan
-        Step time in quanta and plan of a warm start, or ``None``. Only
-        better plans count; without a plan, ``upper`` is a mere limit.
-    options
-        How many processes, and how close the answer must be.
-    """
-
+    #: Cost terms and closed sets.
     model: CostModel
     sets: ClosedSets
+    #: The clock, and where progress goes.
     deadline: Deadline
     report: Report = ignore_progress
+    #: Step time in quanta and plan of a warm start, or ``None``. Only better plans
+    #: count; without a plan, ``upper`` is a mere limit.
     upper: int | None = None
     plan: Plan | None = None
+    #: How many processes, and how close the answer must be.
     options: SolveOptions = field(default_factory=SolveOptions)
 
 

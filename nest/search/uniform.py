@@ -35,22 +35,15 @@ NEAR = 16
 
 @dataclass(eq=False)
 class BatchCase:
-    """One ``(R, B)`` with one strategy, and what bounds its plans.
+    """One ``(R, B)`` with one strategy, and what bounds its plans."""
 
-    Attributes
-    ----------
-    terms, split, family
-        Which plans it has.
-    bounds
-        On ``T``, by the family's numbers of stages.
-    tries
-        How often it was searched.
-    """
-
+    #: Which plans it has.
     terms: BatchTerms
     split: BatchSplit
     family: Family
+    #: On ``T``, by the family's numbers of stages.
     bounds: Ints
+    #: How often it was searched.
     tries: int = 0
 
     @property

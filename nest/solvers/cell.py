@@ -75,20 +75,6 @@ class Cell:
 
     Gathers what the solver says until it answers, fails, dies, has proven enough or is
     :data:`GRACE_S` too late. Nothing of it is checked.
-
-    Attributes
-    ----------
-    on_progress, on_report
-        Called at every report and every :data:`TICK_S`; and with every report.
-    folder
-        Where the process starts; ``None`` is where this one is.
-    best, bound, message, last
-        The best report of a plan, the greatest lower bound in quanta, the last
-        words, and what it ended with, if it said so.
-    started
-        Whether the solver was called before the process ended.
-    usage
-        What its process used, once that has ended.
     """
 
     name: str
@@ -96,16 +82,22 @@ class Cell:
     problem: Problem
     options: SolveOptions
     clock: Deadline
+    #: Called at every report and every :data:`TICK_S`; and with every report.
     on_progress: OnProgress | None = None
     on_report: OnReport | None = None
+    #: Where the process starts; ``None`` is where this one is.
     folder: str | None = None
+    #: The best report of a plan, the greatest lower bound in quanta, the last words,
+    #: and what it ended with, if it said so.
     best: Progress = field(default_factory=Progress)
     bound: int | None = None
     message: str = ""
     last: messages.OutputMessage | messages.Failure | None = None
+    #: Whether the solver was called before the process ended.
     started: bool = False
     out_of_time: bool = False
     within_gap: bool = False
+    #: What its process used, once that has ended.
     usage: Usage | None = None
     _worker: Worker | None = None
     _begun: bool = False

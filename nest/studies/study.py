@@ -102,24 +102,17 @@ class StudySetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A question, and how it is answered.
+    """A question, and how it is answered."""
 
-    Attributes
-    ----------
-    name
-        Keyword on the command line.
-    quick
-        The part that a quick run covers.
-    files
-        Published data that the study needs, as paths in the data folder.
-    """
-
+    #: Keyword on the command line.
     name: str
     question: str
     method: str
+    #: The part that a quick run covers.
     quick: str
     limits: tuple[str, ...]
     run: Callable[[StudySetting], Findings]
+    #: Published data that the study needs, as paths in the data folder.
     files: tuple[str, ...] = ()
 
     def check(self, setting: StudySetting) -> None:

@@ -27,32 +27,22 @@ from nest.validation.software import software_of
 
 
 class KnownModel(Struct, frozen=True, kw_only=True):
-    """A model that rows may name without its shape.
+    """A model that rows may name without its shape."""
 
-    Attributes
-    ----------
-    name
-        Pattern of the whole name, upper or lower case.
-    source
-        Pattern that is found in the row's source; empty for all.
-    reference
-        Where the shape comes from.
-    columns
-        Cells of the row by column.
-    zoo, config
-        Name of an architecture of the zoo, or fields of a configuration of
-        Hugging Face, instead of columns.
-    beyond_columns
-        Whether columns cannot say the shape, so that rows that state it mean
-        this architecture too.
-    """
-
+    #: Pattern of the whole name, upper or lower case.
     name: str
+    #: Where the shape comes from.
     reference: str
+    #: Pattern that is found in the row's source; empty for all.
     source: str = ""
+    #: Cells of the row by column.
     columns: dict[str, int | bool] = {}
+    #: Name of an architecture of the zoo, or fields of a configuration of Hugging Face,
+    #: instead of columns.
     zoo: str = ""
     config: dict[str, Any] = {}
+    #: Whether columns cannot say the shape, so that rows that state it mean this
+    #: architecture too.
     beyond_columns: bool = False
 
 
@@ -60,29 +50,20 @@ KNOWN_MODELS = read_stored("nest.validation", "models", tuple[KnownModel, ...])
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """A published configuration, whose batch runs have that do not state it.
+    """A published configuration, whose batch runs have that do not state it."""
 
-    Attributes
-    ----------
-    name
-        Of the recipe.
-    framework, model, hardware
-        Patterns that are found in the columns of these names, upper or lower
-        case; empty ones match all.
-    stated
-        Cells that a row must have.
-    columns
-        Cells that it fills, all of them empty in the row.
-    reference
-        Where the recipe is.
-    """
-
+    #: Of the recipe.
     name: str
+    #: Patterns that are found in the columns of these names, upper or lower case; empty
+    #: ones match all.
     framework: str
     model: str
     hardware: str = ""
+    #: Cells that a row must have.
     stated: dict[str, int]
+    #: Cells that it fills, all of them empty in the row.
     columns: dict[str, int]
+    #: Where the recipe is.
     reference: str
 
     def matches(self, row: Row) -> bool:

@@ -15,21 +15,14 @@ from nest.validation.flops import HALVED, IN_FULL, logged_count
 
 
 class FlopRate(NamedTuple):
-    """What a plan reaches by one count of FLOPs.
+    """What a plan reaches by one count of FLOPs."""
 
-    Attributes
-    ----------
-    flop_count
-        What counts: :data:`~nest.validation.flops.IN_FULL` or
-        :data:`~nest.validation.flops.HALVED`.
-    mfu
-        Model FLOPs utilization, a fraction of the data-sheet peak.
-    tflops_per_device
-        10^12 FLOP/s of a device.
-    """
-
+    #: What counts: :data:`~nest.validation.flops.IN_FULL` or
+    #: :data:`~nest.validation.flops.HALVED`.
     flop_count: str
+    #: Model FLOPs utilization, a fraction of the data-sheet peak.
     mfu: float
+    #: 10^12 FLOP/s of a device.
     tflops_per_device: float
 
 

@@ -23,26 +23,17 @@ HALVED = "causal attention halved"
 
 
 class FlopCount(Struct, frozen=True, kw_only=True):
-    """How a software counts the FLOPs of a step.
+    """How a software counts the FLOPs of a step."""
 
-    Attributes
-    ----------
-    name
-        Software and releases.
-    words
-        Pattern of the beginning of ``tflops_kind``, upper or lower case.
-    causal
-        Whether only the half of attention's products below the diagonal counts.
-    reference
-        Where the count is from.
-    target
-        Target of plans whose current release prints this count; empty for none.
-    """
-
+    #: Software and releases.
     name: str
+    #: Pattern of the beginning of ``tflops_kind``, upper or lower case.
     words: str
+    #: Whether only the half of attention's products below the diagonal counts.
     causal: bool
+    #: Where the count is from.
     reference: str
+    #: Target of plans whose current release prints this count; empty for none.
     target: str = ""
 
     @property

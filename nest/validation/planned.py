@@ -31,17 +31,11 @@ NAMES_OF_TARGETS = {
 
 
 class Planned(NamedTuple):
-    """The software of a problem that is to be made.
+    """The software of a problem that is to be made."""
 
-    Attributes
-    ----------
-    row
-        What is known of a run: the names of software, model and device.
-    facts
-        The entry of the table.
-    """
-
+    #: What is known of a run: the names of software, model and device.
     row: Row
+    #: The entry of the table.
     facts: Software
 
     def on(self, machines: Sequence[MachineRun]) -> list[MachineRun]:

@@ -91,22 +91,15 @@ FP4_CASTS = 1.5
 
 
 class PredictOptions(Struct, frozen=True, kw_only=True):
-    """Options of a prediction.
+    """Options of a prediction."""
 
-    Attributes
-    ----------
-    calibration
-        Parameter sets instead of the stored ones, by device family, or by the one whose
-        parameters it takes, see :func:`~nest.hardware.calibration.calibrated_family`.
-    software
-        Parameters that do not depend on the device, instead of the stored ones.
-    host_shares
-        Factors on the host's time instead of those of the table, by the name
-        of the entry of :data:`~nest.validation.software.SOFTWARE`.
-    """
-
+    #: Parameter sets instead of the stored ones, by device family, or by the one whose
+    #: parameters it takes, see :func:`~nest.hardware.calibration.calibrated_family`.
     calibration: dict[str, Calibration] = {}
+    #: Parameters that do not depend on the device, instead of the stored ones.
     software: SoftwareCalibration | None = None
+    #: Factors on the host's time instead of those of the table, by the name of the
+    #: entry of :data:`~nest.validation.software.SOFTWARE`.
     host_shares: dict[str, float] = {}
 
 
@@ -115,27 +108,18 @@ STORED = PredictOptions()
 
 
 class Prediction(NamedTuple):
-    """What the cost model says about a row.
+    """What the cost model says about a row."""
 
-    Attributes
-    ----------
-    step_time_s
-        Step time.
-    memory_bytes
-        Memory of the device that the row's figure is about, in its sense.
-    fits
-        Whether the plan fits the devices' memory.
-    breakdown
-        Parts of the memory of that device, in bytes.
-    fits_with_headroom
-        Whether it fits too with head-room of the model's error
-        (:data:`~nest.uncertainty.headroom.MEAN_ERROR`) left free.
-    """
-
+    #: Step time.
     step_time_s: float | None
+    #: Memory of the device that the row's figure is about, in its sense.
     memory_bytes: int | None
+    #: Whether the plan fits the devices' memory.
     fits: bool | None
+    #: Parts of the memory of that device, in bytes.
     breakdown: dict[str, float]
+    #: Whether it fits too with head-room of the model's error
+    #: (:data:`~nest.uncertainty.headroom.MEAN_ERROR`) left free.
     fits_with_headroom: bool | None = None
 
 
@@ -344,33 +328,24 @@ def _copied_bytes(row: Row, blocks: int) -> list[int]:
 
 
 class _Setting(NamedTuple):
-    """What ran, as far as a problem and its plan have it.
+    """What ran, as far as a problem and its plan have it."""
 
-    Attributes
-    ----------
-    stated, software, schedule
-        The cells that a row must have, its software, and the schedule of its pipeline.
-    site
-        The machine, with the rates that the run reaches.
-    ep, expert_tp
-        See :func:`~nest.validation.settings.expert_ranks`.
-    cp, virtual, sequence_parallel, zero
-        As in a plan.
-    replicas, ranks
-        Groups of data-parallel ranks that states are sharded within, and
-        ranks of a group.
-    """
-
+    #: The cells that a row must have, its software, and the schedule of its pipeline.
     stated: Stated
     software: Software
     schedule: Schedule
+    #: The machine, with the rates that the run reaches.
     site: Machine
+    #: See :func:`~nest.validation.settings.expert_ranks`.
     ep: int
     expert_tp: bool
+    #: As in a plan.
     cp: int
     virtual: int
     sequence_parallel: bool
     zero: int
+    #: Groups of data-parallel ranks that states are sharded within, and ranks of a
+    #: group.
     replicas: int
     ranks: int
 

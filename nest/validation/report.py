@@ -62,33 +62,23 @@ def source_of(row: Row) -> str:
 
 
 class Assessment(NamedTuple):
-    """A row, what was measured and what was predicted.
+    """A row, what was measured and what was predicted."""
 
-    Attributes
-    ----------
-    row
-        The row.
-    reason
-        Why its step time is not compared; None if it is.
-    measured_s, predicted_s
-        Step time in seconds.
-    measured_bytes, predicted_bytes
-        Memory of a device, in the sense of the row's ``mem_class``.
-    fits, fits_with_headroom
-        Whether the plan is predicted to fit the devices, and with head-room
-        of the model's error left free.
-    interval_90_s
-        Ends of the 90 % interval of the step time in seconds; None if not asked for.
-    """
-
+    #: The row.
     row: Row
+    #: Why its step time is not compared; None if it is.
     reason: Reason | None = None
+    #: Step time in seconds.
     measured_s: float | None = None
     predicted_s: float | None = None
+    #: Memory of a device, in the sense of the row's ``mem_class``.
     measured_bytes: int | None = None
     predicted_bytes: int | None = None
+    #: Whether the plan is predicted to fit the devices, and with head-room of the
+    #: model's error left free.
     fits: bool | None = None
     fits_with_headroom: bool | None = None
+    #: Ends of the 90 % interval of the step time in seconds; None if not asked for.
     interval_90_s: tuple[float, float] | None = None
 
     @property
@@ -113,26 +103,18 @@ class Assessment(NamedTuple):
 
 
 class Selection(Struct, frozen=True, kw_only=True):
-    """Which rows to look at; an empty field takes all.
+    """Which rows to look at; an empty field takes all."""
 
-    Attributes
-    ----------
-    tiers
-        Values of ``time_tier``; of ``mem_tier`` where memory is compared.
-    precisions
-        Values of ``precision_class``.
-    source, hardware
-        Part of the name of the source, or the device, upper or lower case.
-    after
-        Date, such as ``2026-11-23``, on or after which a row was collected. A row
-        without a date is left out.
-    """
-
+    #: Values of ``time_tier``; of ``mem_tier`` where memory is compared.
     tiers: tuple[str, ...] = ()
+    #: Values of ``precision_class``.
     precisions: tuple[str, ...] = ()
+    #: Part of the name of the source, or the device, upper or lower case.
     source: str = ""
     hardware: str = ""
     min_devices: int = 0
+    #: Date, such as ``2026-11-23``, on or after which a row was collected. A row
+    #: without a date is left out.
     after: str = ""
 
     def __str__(self) -> str:

@@ -34,167 +34,121 @@ Kind = Literal["recipe", "compiled", "eager", "unknown"]
 
 
 class Software(Struct, frozen=True, kw_only=True):
-    """One release of a training framework, or of several.
+    """One release of a training framework, or of several."""
 
-    Attributes
-    ----------
-    name
-        Of the entry.
-    based_on
-        Name of an entry whose facts hold unless stated here; not what it matches.
-    names
-        Patterns of words, one of which is anywhere in the framework's name, or in
-        the source's where no framework is named; upper or lower case. Without any
-        all match.
-    framework, source, model
-        Patterns that are found in the columns of these names, upper or lower
-        case; empty ones match all.
-    hardware
-        Pattern that the device's name begins with.
-    precisions
-        Precision classes; empty for all.
-    notes
-        Pattern that is found in framework, model or notes, upper or lower case.
-    until
-        The last year of the release, see :func:`year_of`; a row without a year is
-        later. 0: any year.
-    is_known
-        Whether the software is known; not of the entry that matches all.
-    kind
-        Who made its kernels: a vendor's recipe with fused ones, a compiler, or
-        PyTorch operator by operator (``eager``).
-    flash_attention, fused
-        Whether attention is one fused kernel, and whether norms and other
-        chains of elementwise operators are.
-    deterministic
-        Whether runs are deterministic, which fused attention is not, so that it is used
-        only where context parallelism needs it, whatever a row says.
-    attention_share
-        What its attention kernel reaches of the calibrated rate: half for
-        the first FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
-    hopper_attention
-        Whether on devices of Hopper its attention kernel is one made for
-        them: cuDNN's, or the third FlashAttention.
-    repeat_attention
-        Whether ``selective`` computes a fused attention again.
-    selective_operators
-        Whether ``selective`` is torchtitan's per-operator checkpointing, see
-        :class:`~nest.models.operators.base.Execution`.
-    fused_loss
-        Whether softmax and gradient of the loss are one kernel each.
-    logit_bytes, loss_bytes
-        Memory per logit, see :class:`~nest.models.operators.base.Execution`.
-    classic
-        Whether GPT models have biases and dropout.
-    overlap
-        Communication that it overlaps with computation.
-    gradient_bytes, state_bytes, buffer_bytes
-        Per weight: the gradient that is kept and communicated, optimizer
-        state with master weights, and below ZeRO 2 buffers that are not sharded.
-    reduce_bucket, live_weights
-        From ZeRO 2 on, gradients in each buffer that they are copied to for their
-        reduction, of which there are two at ZeRO 2 where gradients overlap; at ZeRO 3,
-        gathered weights that are kept for their next use. 0: none.
-    gradient_copy_bytes
-        Per value, of the copy of one weight's gradient at a time that is
-        made when a backward pass is over; 0: none is made.
-    weight_copy_bytes
-        In fp8, per weight of its products: the copies that stay beside the weights in
-        16 bits.
-    accumulation_bytes
-        Memory traffic per weight that adds the gradients of a micro-batch to
-        those of earlier ones; 0 where the product that yields them does.
-    keeps_outputs
-        Whether a pipeline stage keeps what it has sent on until the backward pass.
-    transformer_engine
-        Whether matrix products are those of Transformer Engine and PyTorch,
-        which keep workspaces.
-    zero
-        ZeRO stage.
-    sequence_parallel
-        Whether tensor parallelism splits all activations.
-    etp
-        Ranks that an expert's matrices are cut over; 0: as many as ``tp``.
-    broadcast_tensors
-        Tensors of a block, where ZeRO 1 gives every rank some of them, whole,
-        and each rank broadcasts its own after the update; 0 where all ranks
-        gather their shards at once.
-    balance
-        How blocks become pipeline chunks; what is left over goes to the first ones.
-    chunk_layers
-        Blocks of a chunk where interleaving is not stated; 0: no interleaving.
-    recompute
-        What may be recomputed where it is not stated: the first with which
-        the plan fits.
-    num_devices
-        Devices of a job where neither they nor ``dp`` are stated; 0: unknown.
-    dispatch_once
-        Whether tokens are dispatched to experts once for each device of a
-        node, and between nodes once for each node (DeepEP, HybridEP), and
-        not for each of their experts.
-    fused_router
-        Whether choosing the experts of tokens is one kernel.
-    fused_experts
-        Whether grouped products of experts apply the activation function and
-        cast to fp8 as they write.
-    cuda_graphs
-        Whether the kernels of a step are replayed from CUDA graphs, which
-        takes the host no time.
-    host_share
-        Factor on the host's time per kernel (``host_ns`` of the
-        calibration), set by hand; a fit may replace it.
-    sources
-        Where each of the stated facts comes from, by their names; ``""`` for
-        all that are not named.
-    """
-
+    #: Of the entry.
     name: str
+    #: Name of an entry whose facts hold unless stated here; not what it matches.
     based_on: str = ""
+    #: Patterns of words, one of which is anywhere in the framework's name, or in the
+    #: source's where no framework is named; upper or lower case. Without any all match.
     names: tuple[str, ...] = ()
+    #: Patterns that are found in the columns of these names, upper or lower case; empty
+    #: ones match all.
     framework: str = ""
     source: str = ""
     model: str = ""
+    #: Pattern that the device's name begins with.
     hardware: str = ""
+    #: Precision classes; empty for all.
     precisions: tuple[str, ...] = ()
+    #: Pattern that is found in framework, model or notes, upper or lower case.
     notes: str = ""
+    #: The last year of the release, see :func:`year_of`; a row without a year is later.
+    #: 0: any year.
     until: int = 0
+    #: Whether the software is known; not of the entry that matches all.
     is_known: bool = True
+    #: Who made its kernels: a vendor's recipe with fused ones, a compiler, or PyTorch
+    #: operator by operator (``eager``).
     kind: Kind = "recipe"
+    #: Whether attention is one fused kernel, and whether norms and other chains of
+    #: elementwise operators are.
     flash_attention: bool = True
     fused: bool = True
+    #: Whether runs are deterministic, which fused attention is not, so that it is used
+    #: only where context parallelism needs it, whatever a row says.
     deterministic: bool = False
+    #: What its attention kernel reaches of the calibrated rate: half for the first
+    #: FlashAttention (Dao 2023, arXiv 2307.08691, abstract).
     attention_share: PositiveReal = 1.0
+    #: Whether on devices of Hopper its attention kernel is one made for them: cuDNN's,
+    #: or the third FlashAttention.
     hopper_attention: bool = False
+    #: Whether softmax and gradient of the loss are one kernel each.
     fused_loss: bool = True
+    #: Memory per logit, see :class:`~nest.models.operators.base.Execution`.
     logit_bytes: Count = 4
     loss_bytes: Count = 2
+    #: Whether ``selective`` computes a fused attention again.
     repeat_attention: bool = True
+    #: Whether ``selective`` is torchtitan's per-operator checkpointing, see
+    #: :class:`~nest.models.operators.base.Execution`.
     selective_operators: bool = False
+    #: Whether GPT models have biases and dropout.
     classic: bool = False
+    #: Communication that it overlaps with computation.
     overlap: tuple[Overlap, ...] = ()
+    #: Per weight: the gradient that is kept and communicated, optimizer state with
+    #: master weights, and below ZeRO 2 buffers that are not sharded.
     gradient_bytes: Count = 2
     state_bytes: Count = 12
     buffer_bytes: int = 0
+    #: From ZeRO 2 on, gradients in each buffer that they are copied to for their
+    #: reduction, of which there are two at ZeRO 2 where gradients overlap; at ZeRO 3,
+    #: gathered weights that are kept for their next use. 0: none.
     reduce_bucket: int = 0
     live_weights: int = 0
+    #: Per value, of the copy of one weight's gradient at a time that is made when a
+    #: backward pass is over; 0: none is made.
     gradient_copy_bytes: int = 0
+    #: In fp8, per weight of its products: the copies that stay beside the weights in 16
+    #: bits.
     weight_copy_bytes: int = 0
+    #: Memory traffic per weight that adds the gradients of a micro-batch to those of
+    #: earlier ones; 0 where the product that yields them does.
     accumulation_bytes: int = 0
+    #: Whether a pipeline stage keeps what it has sent on until the backward pass.
     keeps_outputs: bool = False
+    #: Whether matrix products are those of Transformer Engine and PyTorch, which keep
+    #: workspaces.
     transformer_engine: bool = False
+    #: ZeRO stage.
     zero: int = 0
+    #: Whether tensor parallelism splits all activations.
     sequence_parallel: bool = False
+    #: Ranks that an expert's matrices are cut over; 0: as many as ``tp``.
     etp: int = 0
+    #: Tensors of a block, where ZeRO 1 gives every rank some of them, whole, and each
+    #: rank broadcasts its own after the update; 0 where all ranks gather their shards
+    #: at once.
     broadcast_tensors: int = 0
+    #: How blocks become pipeline chunks; what is left over goes to the first ones.
     balance: Balance = "either"
+    #: Blocks of a chunk where interleaving is not stated; 0: no interleaving.
     chunk_layers: int = 0
+    #: What may be recomputed where it is not stated: the first with which the plan
+    #: fits.
     recompute: tuple[Recompute, ...] = USUAL_RECOMPUTE
+    #: Devices of a job where neither they nor ``dp`` are stated; 0: unknown.
     num_devices: int = 0
+    #: Whether tokens are dispatched to experts once for each device of a node, and
+    #: between nodes once for each node (DeepEP, HybridEP), and not for each of their
+    #: experts.
     dispatch_once: bool = False
+    #: Whether choosing the experts of tokens is one kernel.
     fused_router: bool = True
+    #: Whether grouped products of experts apply the activation function and cast to fp8
+    #: as they write.
     fused_experts: bool = False
+    #: Whether the kernels of a step are replayed from CUDA graphs, which takes the host
+    #: no time.
     cuda_graphs: bool = False
+    #: Factor on the host's time per kernel (``host_ns`` of the calibration), set by
+    #: hand; a fit may replace it.
     host_share: PositiveReal = 1.0
+    #: Where each of the stated facts comes from, by their names; ``""`` for all that
+    #: are not named.
     sources: dict[str, str] = {}
 
     def with_buckets(self, optimizer: Optimizer, weights: int) -> Optimizer:

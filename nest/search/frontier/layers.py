@@ -75,26 +75,17 @@ CHUNK = 2_000_000
 
 
 class Relaxed(NamedTuple):
-    """Relaxed options of all stages, whatever the memory is.
+    """Relaxed options of all stages, whatever the memory is."""
 
-    Attributes
-    ----------
-    options
-        The options without their costs; ``fixed_bytes`` is relative to the capacity.
-    capacity
-        Memory of the devices of each.
-    passing_bytes
-        What passing tensors take of it.
-    least
-        The least of every amount.
-    steps
-        What makes a difference to any of them, ascending.
-    """
-
+    #: The options without their costs; ``fixed_bytes`` is relative to the capacity.
     options: LooseOptions
+    #: Memory of the devices of each.
     capacity: Ints
+    #: What passing tensors take of it.
     passing_bytes: Ints
+    #: The least of every amount.
     least: list[LeastCosts]
+    #: What makes a difference to any of them, ascending.
     steps: Ints
 
 
@@ -389,19 +380,13 @@ class Pipelines(LayerStages):
 
 
 class StageDemands(NamedTuple):
-    """What some stages, alike but for their places, are asked for.
+    """What some stages, alike but for their places, are asked for."""
 
-    Attributes
-    ----------
-    target
-        Which plans matter.
-    rows
-        Of every stage the in-flight count that it must have; what the stages
-        beside it add once, and wait, sync and joint of :class:`Demand`; floor
-        and cap of its level.
-    """
-
+    #: Which plans matter.
     target: IncumbentCurve
+    #: Of every stage the in-flight count that it must have; what the stages beside it
+    #: add once, and wait, sync and joint of :class:`Demand`; floor and cap of its
+    #: level.
     rows: Ints
 
     @staticmethod

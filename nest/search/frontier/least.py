@@ -39,21 +39,14 @@ def ignore(text: str) -> None:
 
 
 class MemoryBounds(NamedTuple):
-    """What is known of the least memory.
+    """What is known of the least memory."""
 
-    Attributes
-    ----------
-    refuted_bytes
-        No plan fits devices with so much.
-    plan, memory_bytes
-        A plan, and what its fullest device holds; ``None`` if none is known.
-    impossible
-        Whether no plan fits the memory that there is.
-    """
-
+    #: No plan fits devices with so much.
     refuted_bytes: int
+    #: A plan, and what its fullest device holds; ``None`` if none is known.
     plan: Plan | None = None
     memory_bytes: int | None = None
+    #: Whether no plan fits the memory that there is.
     impossible: bool = False
 
 

@@ -52,15 +52,10 @@ class TooManyWaysError(Exception):
 
 
 class Allowance(NamedTuple):
-    """What a stage may take, by what it holds: a falling staircase.
+    """What a stage may take, by what it holds: a falling staircase."""
 
-    Attributes
-    ----------
-    starts, values
-        Less than ``values[i]`` quanta with ``starts[i]`` bytes and more, up
-        to the next start; no stage holds as much as the last start.
-    """
-
+    #: Less than ``values[i]`` quanta with ``starts[i]`` bytes and more, up to the next
+    #: start; no stage holds as much as the last start.
     starts: Ints
     values: Ints
 
@@ -78,20 +73,14 @@ class Allowance(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """A cost of a stage, and how much of it is allowed.
+    """A cost of a stage, and how much of it is allowed."""
 
-    Attributes
-    ----------
-    once, wait, sync
-        How often it counts what the stage adds once, what the others wait
-        for it, and ``Y``.
-    allowance
-        What it must be less than.
-    """
-
+    #: How often it counts what the stage adds once, what the others wait for it, and
+    #: ``Y``.
     once: int
     wait: int
     sync: int
+    #: What it must be less than.
     allowance: Allowance
 
 

@@ -26,18 +26,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Gap:
-    """Memory for which faster plans than the curve's are not ruled out.
+    """Memory for which faster plans than the curve's are not ruled out."""
 
-    Attributes
-    ----------
-    above_bytes, up_to_bytes
-        Such a plan's fullest device holds more than the one and at most the other.
-    lower_bound_quanta
-        Its step time is at least that.
-    """
-
+    #: Such a plan's fullest device holds more than the one and at most the other.
     above_bytes: int
     up_to_bytes: int
+    #: Its step time is at least that.
     lower_bound_quanta: int
 
 

@@ -55,41 +55,27 @@ BEAM = 60
 
 
 class LayerSequence(NamedTuple):
-    """The layers of a stage, up to layers that have the same costs.
+    """The layers of a stage, up to layers that have the same costs."""
 
-    Attributes
-    ----------
-    kinds
-        Kind of every layer, in topological order.
-    edges
-        (consumer, producer, bytes per sample) of the edges inside, by the
-        position of the layers in that order.
-    cuts, shape
-        The cuts before and after the stage, and the shape of the stage.
-    """
-
+    #: Kind of every layer, in topological order.
     kinds: tuple[int, ...]
+    #: (consumer, producer, bytes per sample) of the edges inside, by the position of
+    #: the layers in that order.
     edges: tuple[tuple[int, int, int], ...]
+    #: The cuts before and after the stage, and the shape of the stage.
     cuts: tuple[int, int]
     shape: int
 
 
 class Fitting(NamedTuple):
-    """The options of layers that fit alone, and bounds on their stages.
+    """The options of layers that fit alone, and bounds on their stages."""
 
-    Attributes
-    ----------
-    memory, working
-        Least memory and least working set of each kind of layer.
-    missing
-        The kinds without an option.
-    amounts, together
-        Bounds on the amounts, and on the time that all wait plus ``Y``.
-    """
-
+    #: Least memory and least working set of each kind of layer.
     memory: Ints
     working: Ints
+    #: The kinds without an option.
     missing: Bools
+    #: Bounds on the amounts, and on the time that all wait plus ``Y``.
     amounts: list[StageBounds]
     together: StageBounds
 

@@ -36,39 +36,27 @@ T = TypeVar("T", np.int64, np.float64)
 
 
 class StageLayers(NamedTuple):
-    """The layers of a stage at a place: what its labels depend on.
+    """The layers of a stage at a place: what its labels depend on."""
 
-    Attributes
-    ----------
-    kinds
-        Kind of every layer, in topological order.
-    options
-        Of every kind.
-    changes
-        (consumer, producer, forward, backward) of the edges inside, by the
-        position of the layers in that order; what a change of layout takes
-        in either pass, ``(producer's layout, consumer's)``.
-    receive, receive_back
-        Receives across both cuts, by layout.
-    passing_bytes
-        What passes the stage, per micro-batch, by layout.
-    capacity
-        Memory per device.
-    schedule, num_micro_batches
-        The schedule, and ``M``.
-    hidden
-        What hides at most of so much sync; ``None`` where none may.
-    """
-
+    #: Kind of every layer, in topological order.
     kinds: tuple[int, ...]
+    #: Of every kind.
     options: list[LayerOptions]
+    #: (consumer, producer, forward, backward) of the edges inside, by the position of
+    #: the layers in that order; what a change of layout takes in either pass,
+    #: ``(producer's layout, consumer's)``.
     changes: list[tuple[int, int, Ints, Ints]]
+    #: Receives across both cuts, by layout.
     receive: Ints
     receive_back: Ints
+    #: What passes the stage, per micro-batch, by layout.
     passing_bytes: Ints
+    #: Memory per device.
     capacity: int
+    #: The schedule, and ``M``.
     schedule: StageSchedule
     num_micro_batches: int
+    #: What hides at most of so much sync; ``None`` where none may.
     hidden: Callable[[Ints], Ints] | None = None
 
     def wait(self, amounts: Any) -> Any:
@@ -100,23 +88,17 @@ class Demand:
     ``Y``, is part of a better plan only if ``Σ + o + max(W, w) + max(y, Y)``
     is less than the step time in hand, with ``Σ``, ``W`` and ``y`` the least
     of the stages in front and behind.
-
-    Attributes
-    ----------
-    min_inflight, max_inflight
-        Micro-batches in flight that it must and can have.
-    sync_floor, wait, joint
-        ``y``, ``W``, and the least ``w + Y`` of some other stage: smaller
-        values are as good as these.
-    budget
-        Less than this must be left for ``o + max(W, w) + max(y, Y)``.
     """
 
+    #: Micro-batches in flight that it must and can have.
     min_inflight: int
     max_inflight: int
+    #: ``y``, ``W``, and the least ``w + Y`` of some other stage: smaller values are as
+    #: good as these.
     sync_floor: int
     wait: int
     joint: int
+    #: Less than this must be left for ``o + max(W, w) + max(y, Y)``.
     budget: int
 
     def widen(self, other: Demand) -> None:
@@ -138,28 +120,19 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class StageWays:
-    """Non-dominated ways to run a stage; parallel arrays.
+    """Non-dominated ways to run a stage; parallel arrays."""
 
-    Attributes
-    ----------
-    amounts, sync
-        Quanta, by the ``sums`` of the schedule, and of ``Y``.
-    max_inflight
-        The largest in-flight count that fits.
-    fixed_bytes, kept_bytes
-        With ``i`` micro-batches in flight it holds ``fixed_bytes + i kept_bytes``.
-    label
-        Position among the labels of the last step.
-    steps
-        One per layer.
-    """
-
+    #: Quanta, by the ``sums`` of the schedule, and of ``Y``.
     amounts: Ints
     sync: Ints
+    #: The largest in-flight count that fits.
     max_inflight: Ints
+    #: With ``i`` micro-batches in flight it holds ``fixed_bytes + i kept_bytes``.
     fixed_bytes: Ints
     kept_bytes: Ints
+    #: Position among the labels of the last step.
     label: Ints
+    #: One per layer.
     steps: tuple[Step, ...]
 
     def __len__(self) -> int:

@@ -29,28 +29,20 @@ SLACK = 1e-9
 
 
 class LayerOptions(NamedTuple):
-    """Strategies of one kind of layer, as parallel arrays.
+    """Strategies of one kind of layer, as parallel arrays."""
 
-    Attributes
-    ----------
-    strategy, layout
-        Positions of the strategy, and of its layout among those of as many devices.
-    amounts, sync
-        Quanta of the ``sums`` of the schedule, a row each, and of ``Y`` at least.
-    hidden, hideable, backward
-        What ``sync`` leaves out because it may hide, all of the layer's sync
-        that may, and the backward pass, in quanta.
-    static_bytes, kept_bytes, working_bytes
-        As in :class:`~nest.cost.terms.LayerTerms`.
-    """
-
+    #: Positions of the strategy, and of its layout among those of as many devices.
     strategy: Ints
     layout: Ints
+    #: Quanta of the ``sums`` of the schedule, a row each, and of ``Y`` at least.
     amounts: Ints
     sync: Ints
+    #: What ``sync`` leaves out because it may hide, all of the layer's sync that may,
+    #: and the backward pass, in quanta.
     hidden: Ints
     hideable: Ints
     backward: Ints
+    #: As in :class:`~nest.cost.terms.LayerTerms`.
     static_bytes: Ints
     kept_bytes: Ints
     working_bytes: Ints

@@ -77,28 +77,19 @@ class _Queue(enum.IntEnum):
 
 
 class LayerChoices(NamedTuple):
-    """A kind of layer under a strategy each, in parallel arrays.
+    """A kind of layer under a strategy each, in parallel arrays."""
 
-    Attributes
-    ----------
-    kind
-        Of which kind of layer.
-    devices
-        Of the block that it is on.
-    load
-        What a step takes at least, with sync, in quanta.
-    forward, inputs, weights
-        Passes of all micro-batches together, in quanta.
-    static, kept_share, working
-        Bytes, in parts of the largest memory of a device.
-    """
-
+    #: Of which kind of layer.
     kind: Ints
+    #: Of the block that it is on.
     devices: Floats
+    #: What a step takes at least, with sync, in quanta.
     load: Floats
+    #: Passes of all micro-batches together, in quanta.
     forward: Floats
     inputs: Floats
     weights: Floats
+    #: Bytes, in parts of the largest memory of a device.
     static: Floats
     kept_share: Floats
     working: Floats

@@ -75,19 +75,13 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """A case and the strategy of all blocks.
+    """A case and the strategy of all blocks."""
 
-    Attributes
-    ----------
-    terms, row
-        Terms of runs of layers, see :func:`prefix_shapes`, and the position
-        of the strategy there; it has a cost for every layer.
-    case
-        ``R``, ``B`` and ``M``.
-    """
-
+    #: Terms of runs of layers, see :func:`prefix_shapes`, and the position of the
+    #: strategy there; it has a cost for every layer.
     terms: BatchTerms
     row: int
+    #: ``R``, ``B`` and ``M``.
     case: BatchSplit
 
     @property
@@ -295,34 +289,24 @@ def bubble_part(schedule: Schedule) -> int:
 
 
 class Prices(NamedTuple):
-    """What some ways to cut cost: arrays with a row for each of them.
+    """What some ways to cut cost: arrays with a row for each of them."""
 
-    Attributes
-    ----------
-    excess, spare
-        ``(ways, S)``: bytes over the capacity, and below it, or 0.
-    forward, backward
-        ``(ways, S v)``: per chunk, in quanta.
-    load, sync
-        ``(ways, S)``: per block, in quanta.
-    busy
-        ``(ways, S)``: what a block does in the step, in quanta.
-    weights, hiding_forward, hiding_backward
-        ``(ways, S v)``: parts of the passes, as in ``Times``.
-    step
-        Step time if chunks were even, in quanta.
-    """
-
+    #: ``(ways, S)``: bytes over the capacity, and below it, or 0.
     excess: Ints
     spare: Ints
+    #: ``(ways, S v)``: per chunk, in quanta.
     forward: Ints
     backward: Ints
+    #: ``(ways, S)``: per block, in quanta.
     load: Ints
     sync: Ints
+    #: ``(ways, S)``: what a block does in the step, in quanta.
     busy: Ints
+    #: ``(ways, S v)``: parts of the passes, as in ``Times``.
     weights: Ints
     hiding_forward: Ints
     hiding_backward: Ints
+    #: Step time if chunks were even, in quanta.
     step: Ints
 
     def take(self, ways: Ints | list[int]) -> Prices:

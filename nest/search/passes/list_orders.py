@@ -39,29 +39,19 @@ _MAX_GOOD = 6
 
 @dataclass(frozen=True, eq=False)
 class OrderScope:
-    """What orders of a plan's passes depend on.
+    """What orders of a plan's passes depend on."""
 
-    Attributes
-    ----------
-    times
-        The passes of every chunk, in pipeline order.
-    kept_bytes
-        What a micro-batch in flight keeps, by chunk.
-    free_bytes
-        What all micro-batches in flight may keep, by block.
-    block_of
-        The block of every chunk.
-    whole
-        Chunks that may not compute gradients of weights apart.
-    num_micro_batches
-        ``M``.
-    """
-
+    #: The passes of every chunk, in pipeline order.
     times: Sequence[PassTimes]
+    #: What a micro-batch in flight keeps, by chunk.
     kept_bytes: tuple[int, ...]
+    #: What all micro-batches in flight may keep, by block.
     free_bytes: tuple[int, ...]
+    #: The block of every chunk.
     block_of: tuple[int, ...]
+    #: Chunks that may not compute gradients of weights apart.
     whole: frozenset[int]
+    #: ``M``.
     num_micro_batches: int
 
     @cached_property
@@ -103,28 +93,20 @@ class OrderScope:
 
 
 class Delays(NamedTuple):
-    """How much later passes of every chunk seem able to start, in quanta.
+    """How much later passes of every chunk seem able to start, in quanta."""
 
-    Attributes
-    ----------
-    forward_first
-        Whether of passes that seem able to start together the forward pass
-        runs, and not that for gradients of inputs.
-    forward, inputs, weights
-        By chunk.
-    max_in_flight
-        How many micro-batches of a chunk may be in flight.
-    is_roomy
-        Whether a forward pass leaves room for one micro-batch in every later
-        chunk of its block that has none; else for all in flight that have
-        yet to pass the last one. No order runs dead either way.
-    """
-
+    #: Whether of passes that seem able to start together the forward pass runs, and not
+    #: that for gradients of inputs.
     forward_first: bool
+    #: By chunk.
     forward: tuple[int, ...]
     inputs: tuple[int, ...]
     weights: tuple[int, ...]
+    #: How many micro-batches of a chunk may be in flight.
     max_in_flight: tuple[int, ...]
+    #: Whether a forward pass leaves room for one micro-batch in every later chunk of
+    #: its block that has none; else for all in flight that have yet to pass the last
+    #: one. No order runs dead either way.
     is_roomy: bool = False
 
 

@@ -45,16 +45,11 @@ class IncumbentCurve(NamedTuple):
     ``U(m)`` is the least step time of all known plans that hold at most ``m``
     bytes on their fullest device. Levels are adjacent intervals ``(floor,
     cap]`` of this memory. Memory below the floor counts as the floor.
-
-    Attributes
-    ----------
-    floors
-        The floor of each level.
-    memories, times
-        ``U`` is ``times[i]`` from ``memories[i - 1]`` on.
     """
 
+    #: The floor of each level.
     floors: Ints
+    #: ``U`` is ``times[i]`` from ``memories[i - 1]`` on.
     memories: Ints
     times: Ints
 

@@ -29,17 +29,11 @@ MAX_COUNTED = 100_000
 
 @dataclass(frozen=True)
 class ClosedSets:
-    """All closed sets, smallest first, and the pairs ``a ⊂ b``.
+    """All closed sets, smallest first, and the pairs ``a ⊂ b``."""
 
-    Attributes
-    ----------
-    member
-        Boolean ``(sets, layers)``: is the layer in the set?
-    pair_source, pair_target
-        Positions of ``a`` and ``b`` of every pair, ordered by ``(a, b)``.
-    """
-
+    #: Boolean ``(sets, layers)``: is the layer in the set?
     member: NDArray[np.bool_]
+    #: Positions of ``a`` and ``b`` of every pair, ordered by ``(a, b)``.
     pair_source: Ints
     pair_target: Ints
 

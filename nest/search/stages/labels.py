@@ -44,25 +44,17 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class StageRule:
-    """Which numbers of stages a job allows; arrays by number of stages.
+    """Which numbers of stages a job allows; arrays by number of stages."""
 
-    Attributes
-    ----------
-    min_stages, max_stages
-        The least and the largest allowed number.
-    complete
-        Whether a pipeline may have this number.
-    open
-        Whether one or more additional stages give an allowed number.
-    group
-        Numbers of one group are completed by the same numbers of additional
-        stages, so their labels can replace each other.
-    """
-
+    #: The least and the largest allowed number.
     min_stages: int
     max_stages: int
+    #: Whether a pipeline may have this number.
     complete: Bools
+    #: Whether one or more additional stages give an allowed number.
     open: Bools
+    #: Numbers of one group are completed by the same numbers of additional stages, so
+    #: their labels can replace each other.
     group: Ints
 
     @staticmethod

@@ -567,17 +567,11 @@ class Rows:
 
 
 class StageFilter(NamedTuple):
-    """Filter of the stages that a plan below a step time may have.
+    """Filter of the stages that a plan below a step time may have."""
 
-    Attributes
-    ----------
-    upper
-        The step time, or one for each level.
-    min_total
-        Lower bound on the time that all stages together add once.
-    """
-
+    #: The step time, or one for each level.
     upper: Ints | int
+    #: Lower bound on the time that all stages together add once.
     min_total: int
 
     def admits(self, once: Ints, wait: Ints, level: Ints | int = 0) -> Bools:
@@ -592,57 +586,42 @@ class StageFilter(NamedTuple):
 
 @dataclass(frozen=True)
 class LooseOptions(Rows):
-    """Stages without a device range, with lower bounds, ordered by shape.
+    """Stages without a device range, with lower bounds, ordered by shape."""
 
-    Attributes
-    ----------
-    span, shape, strategy, size
-        Positions of the span of zones, of the shape and of the strategy; and
-        the number of devices.
-    once, wait, sync
-        Lower bounds in quanta: the time that the stage adds once to the step,
-        the time that all other stages wait for it, and ``Y``.
-    fixed_bytes, kept_bytes
-        With ``i`` microbatches in flight, each device of the stage holds
-        ``fixed_bytes + i kept_bytes``.
-    """
-
+    #: Positions of the span of zones, of the shape and of the strategy; and the number
+    #: of devices.
     span: Ints
     shape: Ints
     strategy: Ints
     size: Ints
+    #: Lower bounds in quanta: the time that the stage adds once to the step, the time
+    #: that all other stages wait for it, and ``Y``.
     once: Ints
     wait: Ints
     sync: Ints
+    #: With ``i`` microbatches in flight, each device of the stage holds ``fixed_bytes +
+    #: i kept_bytes``.
     fixed_bytes: Ints
     kept_bytes: Ints
 
 
 @dataclass(frozen=True)
 class PairOptions(Rows):
-    """Stages with their pair of closed sets and a range of offsets.
+    """Stages with their pair of closed sets and a range of offsets."""
 
-    Attributes
-    ----------
-    level
-        Position of the level of memory, see :mod:`nest.search.frontier.levels`.
-    span, pair, strategy, size
-        Positions of the span of zones, of the pair of closed sets and of the
-        strategy; and the number of devices.
-    max_inflight
-        Largest number of microbatches in flight that fits the memory.
-    first, last
-        The least and the largest offset at which the stage may begin.
-    """
-
+    #: Position of the level of memory, see :mod:`nest.search.frontier.levels`.
     level: Ints
+    #: Positions of the span of zones, of the pair of closed sets and of the strategy;
+    #: and the number of devices.
     span: Ints
     pair: Ints
     strategy: Ints
     size: Ints
     fixed_bytes: Ints
     kept_bytes: Ints
+    #: Largest number of microbatches in flight that fits the memory.
     max_inflight: Ints
+    #: The least and the largest offset at which the stage may begin.
     first: Ints
     last: Ints
 

@@ -78,25 +78,17 @@ class Path:
 
 
 class _Stages(NamedTuple):
-    """The stages on one span: pairs with a lean option, ordered by source.
+    """The stages on one span: pairs with a lean option, ordered by source."""
 
-    Attributes
-    ----------
-    number, span
-        Position of the span, and its zones.
-    row
-        Row of each pair's shape in the tables.
-    source, target
-        Closed sets of each pair.
-    sources, first
-        The sets at which pairs begin, and the first pair of each.
-    """
-
+    #: Position of the span, and its zones.
     number: int
     span: Span
+    #: Row of each pair's shape in the tables.
     row: Ints
+    #: Closed sets of each pair.
     source: Ints
     target: Ints
+    #: The sets at which pairs begin, and the first pair of each.
     sources: Ints
     first: Ints
 
@@ -109,43 +101,28 @@ Advance = Callable[[Span, np.int64, Ints], Ints]
 
 
 class Costs(NamedTuple):
-    """Least costs of paths, by number of stages.
+    """Least costs of paths, by number of stages."""
 
-    Attributes
-    ----------
-    costs_after
-        Least cost from every set on, by number of stages. A row for each zone in which
-        the previous stage may end; :data:`INFINITE` if there is no path.
-    tables
-        Least cost of each shape, by number of remaining stages minus 1.
-    cost
-        Cost of each lean option.
-    combine
-        How costs add up.
-    """
-
+    #: Least cost from every set on, by number of stages. A row for each zone in which
+    #: the previous stage may end; :data:`INFINITE` if there is no path.
     costs_after: list[Ints]
+    #: Least cost of each shape, by number of remaining stages minus 1.
     tables: list[Ints]
+    #: Cost of each lean option.
     cost: Ints
+    #: How costs add up.
     combine: Combine
 
 
 class Surroundings(NamedTuple):
-    """Least costs before and after stages, under multipliers of devices.
+    """Least costs before and after stages, under multipliers of devices."""
 
-    Attributes
-    ----------
-    multipliers
-        The multipliers; ``None`` if the cost is the number of devices.
-    room
-        Maximum cost of all stages together.
-    before, costs_after
-        Least cost up to each set; and from each set on, by number of stages.
-        A row for each zone, or for the stages of one span.
-    """
-
+    #: The multipliers; ``None`` if the cost is the number of devices.
     multipliers: Multipliers | None
+    #: Maximum cost of all stages together.
     room: int
+    #: Least cost up to each set; and from each set on, by number of stages. A row for
+    #: each zone, or for the stages of one span.
     before: Ints
     costs_after: Ints
 
@@ -160,19 +137,13 @@ class Surroundings(NamedTuple):
 
 @dataclass(frozen=True)
 class Interval:
-    """Plans with ``max w`` in ``[least, up_to]`` that may be improvements.
-
-    Attributes
-    ----------
-    bound
-        Lower bound on their step time.
-    multipliers
-        The multipliers of devices that give the bound.
-    """
+    """Plans with ``max w`` in ``[least, up_to]`` that may be improvements."""
 
     least: int
     up_to: int
+    #: Lower bound on their step time.
     bound: int
+    #: The multipliers of devices that give the bound.
     multipliers: Multipliers
 
 

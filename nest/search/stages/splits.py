@@ -40,30 +40,20 @@ WORTH_PRICING = 256
 
 @dataclass(eq=False)
 class OpenSplit:
-    """A split, or a family of its plans, whose optimum is not yet proven.
+    """A split, or a family of its plans, whose optimum is not yet proven."""
 
-    Attributes
-    ----------
-    options
-        The stage options of its plans.
-    bound
-        Lower bound on the step time of plans that are not yet found.
-    min_total
-        Lower bound on what all stages together add once to the step.
-    index
-        Position among all open splits.
-    rank
-        Position of its runtime. Of equally fast plans, the one with the least
-        rank is the answer.
-    best_quanta
-        Step time of the plan that its last search found.
-    """
-
+    #: The stage options of its plans.
     options: StageOptions
+    #: Lower bound on the step time of plans that are not yet found.
     bound: int
+    #: Lower bound on what all stages together add once to the step.
     min_total: int
+    #: Position among all open splits.
     index: int
+    #: Position of its runtime. Of equally fast plans, the one with the least rank is
+    #: the answer.
     rank: int = 0
+    #: Step time of the plan that its last search found.
     best_quanta: int = int(INFINITE)
 
     @property

@@ -36,17 +36,11 @@ class Span(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Of which types the devices of a stage are.
+    """Of which types the devices of a stage are."""
 
-    Attributes
-    ----------
-    types
-        All of them; ``None`` where they may be any.
-    alone
-        Those that all its devices in some replica are of.
-    """
-
+    #: All of them; ``None`` where they may be any.
     types: tuple[int, ...] | None
+    #: Those that all its devices in some replica are of.
     alone: tuple[int, ...]
 
 
