@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from nest.constraints.targets import for_target
 from nest.errors import InvalidOptionError
 from nest.instances.records import CLASSES
@@ -135,9 +137,12 @@ def _runs_in(name: str) -> Callable[[Problem], bool]:
         if not problem.job.uniform:
             return False
         try:
-            return for_target(problem, name) == problem
+            allowed = for_target(problem, name)
         except InvalidOptionError:
             return False
+        # Which ZeRO stages go with pipelines was read after problems were stored.
+        job = replace(allowed.job, zero_with=problem.job.zero_with)
+        return replace(allowed, job=job) == problem
 
     return holds
 

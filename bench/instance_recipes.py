@@ -17,7 +17,7 @@ from nest.instances import store
 from nest.instances.records import Instance
 from nest.ir import Hierarchy, Job, Level, Optimizer, Problem, problem_hash
 from nest.requests.networks import find_network, with_network
-from nest.requests.problems import MODEL_FIELDS, ModelRequest
+from nest.requests.problems import MODEL_FIELDS, ProblemRequest
 from nest.uncertainty.headroom import with_headroom
 
 RECIPES = ROOT / "bench" / "instances" / "recipes.yaml"
@@ -58,7 +58,7 @@ def build(recipe: dict[str, Any]) -> Problem:
 def _of_model(recipe: dict[str, Any]) -> Problem:
     given = {k: v for k, v in recipe.items() if k in MODEL_FIELDS}
     network = given.pop("topology", None)
-    problem = ModelRequest(**given).model_problem(recipe.get("target"))
+    problem = ProblemRequest(**given).model_problem(recipe.get("target"))
     return _on_network(problem, network)
 
 

@@ -125,7 +125,7 @@ def read_all(read: Callable[[F], T], file: F, first: Sequence[Fault] = ()) -> T:
     raise FaultsError(faults[:_MAX_FAULTS])
 
 
-def ask(
+def raise_questions(
     questions: Sequence[Fault], attempts: Sequence[Callable[[], object]]
 ) -> NoReturn:
     """Raise what a file leaves open, with its other faults.

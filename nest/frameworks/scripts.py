@@ -18,7 +18,13 @@ import msgspec
 
 from nest.errors import InvalidOptionError, InvalidPlanError
 from nest.frameworks.arguments import Arguments, ignored_note
-from nest.frameworks.faults import STAND_INS, Correction, Fault, ask, read_all
+from nest.frameworks.faults import (
+    STAND_INS,
+    Correction,
+    Fault,
+    raise_questions,
+    read_all,
+)
 from nest.frameworks.keyed import read_data
 from nest.frameworks.megatron import Reading, read_arguments
 from nest.frameworks.megatron_model import model_flags
@@ -190,7 +196,7 @@ def read_launch(
     arguments = Arguments((*tokens, *override_words(overrides)), where, doubled=doubled)
     if unknown_model is not None and "--num-layers" not in arguments.options:
         rest = (text, where, world, variables, overrides)
-        ask(
+        raise_questions(
             [unknown_model],
             [
                 partial(read_launch, *rest, architecture(name), ignored)
@@ -436,9 +442,10 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
 def _check_no_overrides(script: Script, where: str) -> None:
     """Refuse a command whose program takes keys of a configuration."""
     for command in script.commands:
-        if not any(_PYTHON.search(token.text) for token in command.words):
+        tokens = command.words
+        if not any(_PYTHON.search(token.text) for token in tokens):
             continue
-        for token in command.words:
+        for token in tokens:
             if _OVERRIDE.match(token.text):
                 raise InvalidPlanError(
                     f"{where}:{command.line}: expected arguments of Megatron-LM such "

@@ -35,7 +35,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     renamed: dict[str, str]
     defaults: dict[str, str]
-    beside: dict[str, str]
+    conditional: dict[str, str]
     harmless: str
     adapters: str
     needed: dict[str, _Needed]
@@ -105,7 +105,7 @@ def as_megatron(
         stated_names = {name.replace("_", "-") for name in (*options, *stated)}
         if name in stated_names or (name == "bf16" and "fp16" in stated_names):
             continue
-        if _SWIFT.beside.get(name, name) not in {name, *stated_names}:
+        if _SWIFT.conditional.get(name, name) not in {name, *stated_names}:
             continue
         texts = [f"--{name}", value][: 1 if value == "true" else 2]
         arguments[f"--{name}"] = tuple(Word(text, 0) for text in texts)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nest.constraints.targets import ANY
 from nest.errors import InvalidOptionError, InvalidPlanError
-from nest.frameworks.faults import STAND_INS, Fault, ask
+from nest.frameworks.faults import STAND_INS, Fault, raise_questions
 from nest.ir.io import problem_hash
 from nest.models.named import load_model
 from nest.requests.settings import Request, option_name, setting
@@ -375,7 +375,7 @@ class AccelerateRequest(LaunchFileRequest):
         model = self.architecture
         if model is None:
             attempts = (dataclasses.replace(self, model=name) for name in STAND_INS)
-            ask(
+            raise_questions(
                 [_open_question("model", "<NAME|config.json>")],
                 [partial(attempt.read, num_ranks) for attempt in attempts],
             )
@@ -416,7 +416,7 @@ class DeepSpeedRequest(LaunchFileRequest):
                 dataclasses.replace(self, model=name, sequence_length=tokens)
                 for name, tokens in zip(STAND_INS, (1024, 4096), strict=True)
             )
-            ask(
+            raise_questions(
                 [
                     _open_question(name, value)
                     for name, value in answers.items()

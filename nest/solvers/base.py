@@ -151,8 +151,8 @@ class Capabilities:
             "is_quick": FunctionType,
         }
         for name, value in vars(self).items():
-            words = (str,) if name in ("method", "objective") else (bool,)
-            if not isinstance(value, hints.get(name, words)):
+            types = (str,) if name in ("method", "objective") else (bool,)
+            if not isinstance(value, hints.get(name, types)):
                 raise TypeError(
                     f"capabilities: {name}: expected a value of its type, "
                     f"got {value!r}; see nest.solvers.base.Capabilities"

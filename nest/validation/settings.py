@@ -139,9 +139,9 @@ def is_per_operator(row: Row) -> bool:
 def _recompute_words(row: Row) -> str:
     """Return what a row says of recomputation, an option in the words of texts."""
     stated = (row.recompute or "").lower()
-    for option, words in OPTIONS:
+    for option, wording in OPTIONS:
         if match := re.fullmatch(rf"(?:selective )?\(?(?:{option})\)?", stated):
-            return match.expand(words)
+            return match.expand(wording)
     return stated
 
 
@@ -273,7 +273,7 @@ def _overlap_in_words(row: Row, software: Software) -> set[Overlap]:
 
 def denied_overlap(text: str) -> set[Overlap]:
     """Return what a text on overlap says is not overlapped."""
-    return {name for words, name in DENIED.items() if says(words, text) is False}
+    return {name for term, name in DENIED.items() if says(term, text) is False}
 
 
 def sharding_group(row: Row, dp: int) -> int:

@@ -194,6 +194,7 @@ def direct(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
 def pxn(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     names = [wires.units[0][rank] for rank in ranks]
     units = {u: [x for x in ranks if wires.units[0][x] == u] for u in names}
+    place = {x: k for members in units.values() for k, x in enumerate(members)}
     flows: Flows = {}
     for i in ranks:
         own = units[wires.units[0][i]]
@@ -202,9 +203,9 @@ def pxn(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
             if j in own:
                 relay = j
             elif len(own) >= len(there):
-                relay = own[there.index(j)]
+                relay = own[place[j]]
             else:
-                relay = there[own.index(i)]
+                relay = there[place[i]]
             if i != relay:
                 add(flows, i, relay, X / len(ranks))
             if relay != j:
