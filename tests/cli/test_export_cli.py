@@ -475,7 +475,9 @@ def test_job_files_and_configurations_become_problems(cli):
         )
     )
     arguments = "import deepspeed ds.json --cluster dgx-h100x8 -o p.json"
-    assert cli.refuses(arguments).startswith("--model: expected a value")
+    assert cli.refuses(f"{arguments} --sequence-length 4096").startswith(
+        "--model: expected a value"
+    )
     cli.succeeds(f"{arguments} --model llama3-8b --sequence-length 4096")
     plan = read_plan("p-plan.json")
     assert plan.stages[0].strategy == Strategy(dp=8, zero=1)
