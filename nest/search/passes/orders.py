@@ -438,11 +438,6 @@ class _OrdersSearch:
         plan = without_order(plan)
         if plan in self._candidates or self._is_long(plan):
             return None
-        chunks = locate(self.problem, plan, self.model)
-        why_not = self.model.layers.why_not
-        # Moves take a layer to strategies that it may have no cost under.
-        if any(why_not(*x, plan.micro_batch) for members in chunks for x in members):
-            return None
         scope, sync = order_scope(self.problem, plan, self.model)
         candidate = OrderedPlan(plan, OrderSearch(scope, order_bound(scope)))
         candidate.extra = sync

@@ -86,12 +86,24 @@ class PlanMoves:
         return self._choices[key]
 
     def is_legal(self, plan: Plan) -> bool:
-        """Whether the job allows the stages of a plan; moves keep its devices."""
+        """Whether the job allows the stages of a plan, and its layers have costs.
+
+        Moves keep devices, but a layer may get a strategy that only others have.
+        """
         split = self.settings.splits[plan.replicas, plan.micro_batch]
         allowed = self.problem.job.pipeline_parallel
         if allowed is not None and plan.num_blocks not in allowed:
             return False
-        return not any(breaches(self.problem, plan, split.num_micro_batches))
+        if any(breaches(self.problem, plan, split.num_micro_batches)):
+            return False
+        index, why_not = self.settings.model.index, self.settings.model.layers.why_not
+        return all(
+            why_not(index[str(layer)], strategy, plan.micro_batch) is None
+            for stage in plan.stages
+            for layer, strategy in zip(
+                stage.layers, stage.layer_strategies, strict=True
+            )
+        )
 
     def moved(self, plan: Plan, rng: random.Random) -> Plan | None:
         """Return a plan that differs by a move; ``None`` if the move has none."""

@@ -113,6 +113,20 @@ def test_moves_keep_to_the_rules_of_the_job() -> None:
     assert not moves.is_legal(make_plan(("a", ONE), ("b c", TWO), micro_batch=2))
 
 
+def test_moves_give_no_layer_a_strategy_without_a_cost() -> None:
+    """c has a cost of one sample at a time, so of two only with two data ranks."""
+    problem = make_problem(
+        {"a": COSTS, "b": COSTS, "c": COSTS[0]},
+        edges=(("a", "b", 1), ("b", "c", 1)),
+        topology=make_levels((4, 0.0, 1e18)),
+        devices=4,
+        **{"global_batch": 8, "micro_batches": (1, 2), "schedule": "any"},
+    )
+    moves = PlanMoves(Settings(CostModel(problem)))
+    assert moves.is_legal(make_plan(("a b", ONE), ("c", TWO), micro_batch=2))
+    assert not moves.is_legal(make_plan(("a", ONE), ("b c", ONE), micro_batch=2))
+
+
 def searched(problem: Problem, plan: Plan, rounds: int = 200) -> list[OrderedPlan]:
     """Return the best plans near one, and itself with its first order."""
     task = SearchTask(CostModel(problem), closed_sets(problem.graph), Deadline(None))
