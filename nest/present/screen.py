@@ -489,14 +489,14 @@ def _frameworks(problem: Problem, plan: Plan) -> list[tuple[Framework, list[Obst
     Where the costs are those of a software, only the ones whose plans it runs.
     """
     from nest.models.stated import shape_of
-    from nest.validation.software import SOFTWARE, runs
+    from nest.validation.software import entry_named, runs
 
     problem, plan = with_named_order(problem, plan)
-    facts = next((x for x in SOFTWARE if x.name == problem.software), SOFTWARE[-1])
+    facts = entry_named(problem.software)
     frameworks = [
         framework_of(name)
         for name in names()
-        if name != ANY and (not facts.is_known or runs(facts, name))
+        if name != ANY and (facts is None or not facts.is_known or runs(facts, name))
     ]
     shape = shape_of(problem)
     pairs = [(x, inexpressible(x, problem, plan, shape)) for x in frameworks]

@@ -168,7 +168,7 @@ class Software(Struct, frozen=True, kw_only=True):
     @property
     def lineage(self) -> tuple[str, ...]:
         """Its name, and those of the entries that it is based on, nearest first."""
-        base = next((x for x in SOFTWARE if x.name == self.based_on), None)
+        base = entry_named(self.based_on)
         return (self.name, *(base.lineage if base else ()))
 
     def matches(self, row: Row) -> bool:
@@ -245,6 +245,12 @@ def _entries(stated: list[dict[str, Any]]) -> tuple[Software, ...]:
 
 #: First match wins; the last entry matches all.
 SOFTWARE = _entries(read_stored("nest.validation", "software", list[dict[str, Any]]))
+
+
+def entry_named(name: str | None) -> Software | None:
+    """Return the entry of exactly that name, if there is one."""
+    return next((x for x in SOFTWARE if x.name == name), None)
+
 
 #: Names without a release, a year or a kind of runs.
 _PLAIN_NAMES = [
