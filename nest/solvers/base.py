@@ -457,6 +457,13 @@ class Deadline:
         self._parts.append(share)
         return share
 
+    def share(self, fraction: float) -> Deadline:
+        """Return the clock of a fraction of the time left; this one without a limit."""
+        remaining_s = self.remaining_s
+        if remaining_s is None:
+            return self
+        return self.shortened(min(fraction, 1.0) * remaining_s)
+
     def expire(self) -> None:
         """Use up the limit, whatever it was."""
         self.limit_s = 0.0

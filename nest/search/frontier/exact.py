@@ -168,10 +168,7 @@ def interleaved(
                 claimed_quanta=quanta,
                 lower_bound_quanta=quanta,
             )
-        remaining_s, clock = deadline.remaining_s, deadline
-        if remaining_s is not None:
-            clock = deadline.shortened(share * remaining_s)
-        task = SearchTask(model.within(cap), sets, clock)
+        task = SearchTask(model.within(cap), sets, deadline.share(share))
         output = interleave(task, best)
         late, bound = deadline.passed, output.lower_bound_quanta or 0
         floor = nothing_below(model)

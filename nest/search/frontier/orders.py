@@ -62,9 +62,9 @@ def ordered(
     job = model.problem.job
     staircase, gaps = Staircase(), list[Gap]()
     problems = dict(named_problems(model.problem))
-    named_deadline = _share(deadline, NAMED_SHARE)
+    named_deadline = deadline.share(NAMED_SHARE)
     for index, (name, problem) in enumerate(problems.items()):
-        clock = _share(named_deadline, 1 / (len(problems) - index))
+        clock = named_deadline.share(1 / (len(problems) - index))
         named_model = CostModel(problem, model.network)
         if has_plain(problem):
             points, named_gaps = search(named_model, sets, clock, say, workers)
@@ -80,7 +80,7 @@ def ordered(
                 _add(staircase, model, replace(point.plan, order=other))
         say(f"{name}: {len(points)} points")
     if job.schedule == ANY_ORDER:
-        _order(model, sets, _share(deadline, ORDERED_SHARE), staircase, say)
+        _order(model, sets, deadline.share(ORDERED_SHARE), staircase, say)
     is_timed = job.schedule != ANY_ORDER and CLOSED_FORM.isdisjoint(job.schedules)
     if not is_timed or len(problems) < len(job.schedules):
         gaps = _bounded(model, sets, deadline, staircase)
@@ -125,9 +125,3 @@ def _add(staircase: Staircase, model: CostModel, plan: Plan) -> None:
         staircase.add(make_point(model, plan))
     except InvalidPlanError:  # such as other numbers of chunks
         return
-
-
-def _share(deadline: Deadline, share: float) -> Deadline:
-    """Return the clock of a part of the time that is left."""
-    remaining_s = deadline.remaining_s
-    return deadline.shortened(None if remaining_s is None else share * remaining_s)

@@ -126,10 +126,7 @@ def _try_uniform(
     task: SearchTask, best: int, offer: Callable[[int, Plan], None], share: float
 ) -> None:
     """Try plans with one strategy for all blocks, for a share of the time."""
-    model, remaining_s = task.model, task.deadline.remaining_s
-    deadline = task.deadline
-    if remaining_s is not None:
-        deadline = deadline.shortened(share * remaining_s)
+    model, deadline = task.model, task.deadline.share(share)
     queue: list[Candidate] = []
     for item in uniform_choices(prefix_shapes(model)):
         if deadline.passed:

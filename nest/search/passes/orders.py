@@ -133,7 +133,7 @@ class _OrdersSearch:
                 (BETTER_SHARE, self._improve),
                 (VARIED_SHARE, self._vary),
             ):
-                look(self._share(share / remaining))
+                look(self.task.deadline.share(share / remaining))
                 remaining -= share
         if bound < self.best:
             everything, limit = bound_all(self.task, self.best, self._offer)
@@ -170,13 +170,6 @@ class _OrdersSearch:
         if self.plan is None:
             return None
         return self._candidates.get(without_order(self.plan))
-
-    def _share(self, share: float) -> Deadline:
-        """Return a deadline for a part of the time that is left."""
-        remaining_s = self.task.deadline.remaining_s
-        if remaining_s is None:
-            return self.task.deadline
-        return self.task.deadline.shortened(min(share, 1.0) * remaining_s)
 
     def _offer(self, step_quanta: int, plan: Plan) -> None:
         """Take a plan if it is better."""
@@ -232,7 +225,7 @@ class _OrdersSearch:
     def _search_first(self) -> None:
         """Search the first schedule for longer, as no plan of any was found in time."""
         for name, problem in itertools.islice(named_problems(self.problem), 1):
-            self._search_one(name, problem, self._share(LATE_SHARE), False)
+            self._search_one(name, problem, self.task.deadline.share(LATE_SHARE), False)
 
     def _search_leanest(self) -> int:
         """Search a plan whose stages fit with one micro-batch in flight.
@@ -268,7 +261,7 @@ class _OrdersSearch:
         self, names: Iterable[str], share: float, leading_share: float
     ) -> Iterator[tuple[str, Deadline]]:
         """Yield names with deadlines, together a part of the time that is left."""
-        deadline, names = self._share(share), list(names)
+        deadline, names = self.task.deadline.share(share), list(names)
         for index, name in enumerate(names):
             remaining_s = deadline.remaining_s
             if remaining_s is None:
@@ -326,7 +319,7 @@ class _OrdersSearch:
         start = self._candidate(plan)
         if start is not None:
             visit(start)
-            self._explore(self._share(EXPLORED_SHARE), visit)
+            self._explore(self.task.deadline.share(EXPLORED_SHARE), visit)
         for _, _, candidate in sorted(visited) if ANY_ORDER in names else ():
             if candidate.search.best is None and candidate.floor < self.best:
                 self._order(candidate)
