@@ -115,15 +115,7 @@ def fetch_command(selection: str, output: str, plans: bool, unlimited: bool) -> 
     '+' joins them as well.
     """
     from nest.frameworks.export import write_folder
-    from nest.instances import (
-        CLASSES,
-        STATES,
-        best_known,
-        class_words,
-        names,
-        problem,
-        store,
-    )
+    from nest.instances import best_known, problem
 
     tokens, keywords = class_words(selection), {x.name for x in CLASSES}
     if "," in selection or {*keywords, *STATES} & {*tokens}:
