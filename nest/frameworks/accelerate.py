@@ -234,25 +234,8 @@ def read_foreign(
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read a configuration of a user, and return notes for the user too.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    world
-        Devices.
-    model
-        The model, which the file does not say.
-    overrides
-        Arguments of the trainer, or keys of the configuration, with their values.
-    read_file
-        Returns the text of a file beside it, empty if there is none.
-    ignore
-        Keys of the configuration that nest does not know, and that change no plan.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a value is missing, out of range or contradicts another one.
+    Parameters and errors are those of :func:`nest.frameworks.torchtitan.read_foreign`.
+    The file does not say the model; overrides are arguments of the trainer, too.
     """
     arguments = read_file(trainer_of(where))
     config = _yaml_file(text, where, ())

@@ -333,23 +333,8 @@ def read_foreign(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a configuration of a user, and return notes for the user too.
 
-    Parameters
-    ----------
-    configuration, where
-        The file, and its name for messages. It has what differs from ``base.yml``.
-    world
-        Devices.
-    overrides
-        Keys as on MaxText's command line, with their values.
-    model
-        The model, where the file does not say it.
-    ignore
-        Keys that nest does not know, and that change no plan.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range or contradicts another one.
+    It has what differs from ``base.yml``. Other parameters and errors are those of
+    :func:`nest.frameworks.torchtitan.read_foreign`.
     """
     document, lines, faults = configuration
     for name, value in overrides:

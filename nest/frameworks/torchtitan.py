@@ -459,14 +459,14 @@ def read_foreign(
     model
         The model, where the flavor is not known.
     read_file
-        Returns the text of another file that it names.
+        Returns the text of another file that it names, empty if there is none.
     ignore
         Keys that nest does not know, and that change no plan.
 
     Raises
     ------
     InvalidPlanError
-        If a value is out of range or contradicts another one.
+        If a value is missing, out of range or contradicts another one.
     """
     job = job_file(text, where, ignore)
 
