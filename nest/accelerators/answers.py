@@ -553,10 +553,7 @@ def problem_on(spec: Spec, on: ModelResult, architecture: Architecture) -> Probl
 def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> WorkloadSetting:
     """Return what a model depends on with nodes of some size.
 
-    Raises
-    ------
-    NestError
-        If there is no such model.
+    Raises ``NestError`` if there is no such model.
     """
     return WorkloadSetting(
         model=load_model(model),

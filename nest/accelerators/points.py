@@ -115,10 +115,7 @@ def listed(
     The parameters vary in the order of ``PARAMETERS``, the last the fastest,
     their values in the order in which they come.
 
-    Raises
-    ------
-    InvalidProblemError
-        If there are more than :data:`MAX_POINTS`.
+    Raises ``InvalidProblemError`` if there are more than :data:`MAX_POINTS`.
     """
     names = [
         name

@@ -68,11 +68,8 @@ def build(recipe: Recipe, calibration: str | None = None) -> Problem:
 
     With the parameters of a calibration's file, if one is given.
 
-    Raises
-    ------
-    NestError
-        If there is no such model or cluster, the job does not divide it, or
-        the calibration is not one of its devices.
+    Raises ``NestError`` if there is no such model or cluster, the job does not divide
+    it, or the calibration is not one of its devices.
     """
     model = architecture(recipe.model)
     machines, cluster = find_cluster(recipe.cluster)

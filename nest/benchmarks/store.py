@@ -68,10 +68,7 @@ class RunFolder:
     def keep(self, data: bytes) -> Finished:
         """Store the answer of a cell.
 
-        Raises
-        ------
-        NestError
-            If it cannot be written; what is finished stays so.
+        Raises ``NestError`` if it cannot be written; what is finished stays so.
         """
         finished = msgspec.json.decode(data, type=Finished)
         path = self.path / "cells" / f"{finished.key}.json"

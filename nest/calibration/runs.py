@@ -127,12 +127,8 @@ def read_runs(
 ) -> Runs:
     """Read the runs of a file; see :func:`runs_of`.
 
-    Raises
-    ------
-    InvalidMeasurementsError
-        If the file is no table of runs.
-    InvalidRunsError
-        If its runs cannot calibrate predictions.
+    Raises ``InvalidMeasurementsError`` if the file is no table of runs, and
+    ``InvalidRunsError`` if its runs cannot calibrate predictions.
     """
     return runs_of(read_rows(path), str(path), hardware, interconnect, devices_per_node)
 
@@ -370,11 +366,8 @@ def learn(
     and then with what is being done. With ``accept`` a common factor beyond
     :data:`ACCEPTED` is the cluster's own.
 
-    Raises
-    ------
-    InvalidRunsError
-        If step times are off by a factor that no parameter explains; the message has
-        what would explain it.
+    Raises ``InvalidRunsError`` if step times are off by a factor that no parameter
+    explains; the message has what would explain it.
     """
     evidence = runs.evidence
     before = prior_of(set(evidence.families))

@@ -303,10 +303,7 @@ _MOMENTS = {
 def config_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """Return the keys of a configuration; ``ignore`` as :class:`KeyedFile` has it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no JSON object.
+    Raises ``InvalidPlanError`` if it is no JSON object.
     """
     with refusing(where, InvalidPlanError):
         document = parse_json(text)
@@ -543,10 +540,7 @@ def read_foreign(
     parallelism and of pipeline stages; ``say`` has values of keys that win over those
     of the file, and ``ignore`` are keys that nest does not know, and change no plan.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range or contradicts another one.
+    Raises ``InvalidPlanError`` if a value is out of range or contradicts another one.
     """
 
     def read(config: KeyedFile) -> tuple[Launch, tuple[str, ...]]:

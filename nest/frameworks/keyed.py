@@ -192,10 +192,7 @@ class KeyedFile:
     def with_values(self, values: Sequence[tuple[str, str]]) -> Self:
         """Return a copy of the file in which keys have other values, in JSON or texts.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one is in a section that is no section.
+        Raises ``InvalidPlanError`` if one is in a section that is no section.
         """
         copied = copy(self)
         copied.document = deepcopy(self.document)
@@ -257,12 +254,9 @@ class KeyedFile:
 
         Those with another value than the file's have what that leaves out beside them.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one is in no class of the table and not to be ignored, or changes memory
-            or time in a way that plans do not know; or if one that is to be ignored is
-            in a class, or not there.
+        Raises ``InvalidPlanError`` if one is in no class of the table and not to be
+        ignored, or changes memory or time in a way that plans do not know; or if one
+        that is to be ignored is in a class, or not there.
         """
         table, entries = self.table, dict(self._entries(self.document))
         for path in self.ignore:

@@ -210,10 +210,7 @@ def _details_keys(model: Architecture) -> dict[str, Any]:
     Blocks of llama and mixtral have SiLU, and weigh experts by a softmax over those
     that are chosen.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no key says it; the text names the field.
+    Raises ``InvalidPlanError`` if no key says it; the text names the field.
     """
     details = model.details or Details()
 
@@ -313,10 +310,7 @@ class Configuration(NamedTuple):
 def configuration_of(text: str, where: str) -> Configuration:
     """Return the keys of a configuration.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it has none.
+    Raises ``InvalidPlanError`` if it has none.
     """
     lines = enumerate(text.splitlines(), 1)
     named = {line.partition(":")[0].strip(): index for index, line in lines}

@@ -105,10 +105,7 @@ def _open_value(where: str, key: str, token: Word) -> Fault:
 def _find_start(script: Script, where: str) -> _Start:
     """Return the command that starts MaxText.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is none, or several that differ.
+    Raises ``InvalidPlanError`` if there is none, or several that differ.
     """
     starts: dict[tuple[str, ...], _Start] = {}
     for _, tokens in script.commands:

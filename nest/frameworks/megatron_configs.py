@@ -199,10 +199,7 @@ def read_config(
     Parameters and errors are those of :func:`~nest.frameworks.scripts.read_launch`;
     variables are of the environment, and keys of the file count as arguments.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it has no place for one of the variables.
+    Raises ``InvalidOptionError`` if it has no place for one of the variables.
     """
     references = re.findall(r"\$\{([^}]*)", text)
     used = {x for one in references for x in re.split(r"[^\w.]+", one)}

@@ -143,10 +143,7 @@ def write(
 
     With them a module that registers the model, where torchtitan has no such flavor.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a flavor is none, or does not run so.
+    Raises ``InvalidOptionError`` if a flavor is none, or does not run so.
     """
     check_memory(launch, STATE_BYTES, (GRADIENT_BYTES,))
     check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
@@ -323,10 +320,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
 def job_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """Return the keys of a job file; ``ignore`` as :class:`KeyedFile` has it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no TOML.
+    Raises ``InvalidPlanError`` if it is no TOML.
     """
     # What reads TOML needs memory that grows with the square of a key.
     for line_number, line in enumerate(text.splitlines(), 1):
@@ -368,11 +362,8 @@ def read_job(
 
     ``read_file`` returns the text of another file that it names.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range, contradicts another one, or no run can
-        start with it.
+    Raises ``InvalidPlanError`` if a value is out of range, contradicts another one, or
+    no run can start with it.
     """
     job.check_values()
     tp, cp, stages = (

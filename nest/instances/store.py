@@ -58,10 +58,7 @@ def best_known_path() -> Path:
 def read_best_known(path: Path | None = None) -> dict[str, BestKnown]:
     """Return what is known by name, of the package or of another file.
 
-    Raises
-    ------
-    NestError
-        If the file cannot be read or is none of them.
+    Raises ``NestError`` if the file cannot be read or is none of them.
     """
     path = best_known_path() if path is None else path
     data = read_bytes(path, NestError)
@@ -79,10 +76,7 @@ def known() -> Mapping[str, BestKnown]:
 def known_about(name: str, records: Mapping[str, BestKnown] | None = None) -> BestKnown:
     """Return what is known of an instance, by default to the package.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none of that name.
+    Raises ``UnknownInstanceError`` if there is none of that name.
     """
     nothing = BestKnown(problem_hash=find(name).problem_hash)
     return (known() if records is None else records).get(name, nothing)
@@ -108,10 +102,7 @@ def problem_path(name: str) -> Path:
 def find(name: str) -> Instance:
     """Return the instance of that name.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none.
+    Raises ``UnknownInstanceError`` if there is none.
     """
     entry = index().get(name)
     if entry is None:
@@ -122,12 +113,8 @@ def find(name: str) -> Instance:
 def load(name: str) -> Problem:
     """Return the problem of an instance.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none of that name.
-    InvalidProblemError
-        If its file is missing or is not the problem of the index.
+    Raises ``UnknownInstanceError`` if there is none of that name, and
+    ``InvalidProblemError`` if its file is missing or is not the problem of the index.
     """
     instance = find(name)
     path = problem_path(name)
@@ -176,10 +163,7 @@ def names(
 
     ``open`` and ``closed`` count as classes, one of which ``status`` may ask for too.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such class or status.
+    Raises ``UnknownNameError`` if there is no such class or status.
     """
     for name in class_names:
         if name not in _ORDER and name not in STATES:

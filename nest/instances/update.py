@@ -137,11 +137,8 @@ def with_document(
     same problem without a memory limit. ``prove`` is called for every proof that it
     claims and that is news.
 
-    Raises
-    ------
-    NestError
-        If the document is about no instance, a plan does not take what it
-        says, or a bound contradicts a plan or is not proven once more.
+    Raises ``NestError`` if the document is about no instance, a plan does not take what
+    it says, or a bound contradicts a plan or is not proven once more.
     """
     answers = _read(document, where)
     for name, instance in store.index().items():
@@ -203,11 +200,8 @@ def with_plan(
 
     ``by`` is who found it; without, the plan says it.
 
-    Raises
-    ------
-    NestError
-        If the plan does not belong to the instance, does not fit, or is
-        faster than a proven bound.
+    Raises ``NestError`` if the plan does not belong to the instance, does not fit, or
+    is faster than a proven bound.
     """
     problem = store.load(name)
     old = store.known_about(name, records)
@@ -228,10 +222,8 @@ def with_certificate(
 
     ``by`` found its plan; ``nest-check`` may work ``limit_s`` seconds.
 
-    Raises
-    ------
-    NestError
-        If ``nest-check`` does not accept it, or it contradicts what is known.
+    Raises ``NestError`` if ``nest-check`` does not accept it, or it contradicts what is
+    known.
     """
     problem = store.load(name)
     printed = _checked(problem, data, where, limit_s)

@@ -311,10 +311,7 @@ def names() -> tuple[str, ...]:
 def target(name: str, what: str = "target") -> Framework:
     """Return the target of that name; ``what`` is what messages call it.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     if name == ANY:
         return Framework(name=ANY, title="any plan")
