@@ -142,18 +142,11 @@ def runs_of(
 ) -> Runs:
     """Return the runs among the rows of a file, which must be of one cluster.
 
-    Parameters
-    ----------
-    hardware, interconnect
-        Only rows with this text in the column, upper or lower case.
-    devices_per_node
-        Only rows of nodes with so many devices; 0 for all.
+    Only rows count with ``hardware`` and ``interconnect`` in the column, upper or lower
+    case, and of nodes with so many devices; 0 for all.
 
-    Raises
-    ------
-    InvalidRunsError
-        If a figure is impossible, fewer than :data:`FEWEST` rows can be
-        used, or they are of several clusters.
+    Raises ``InvalidRunsError`` if a figure is impossible, fewer than :data:`FEWEST`
+    rows can be used, or they are of several clusters.
     """
     used: list[Row] = []
     unused: list[Unused] = []
