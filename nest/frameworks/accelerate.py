@@ -21,7 +21,7 @@ from nest.frameworks import deepspeed
 from nest.frameworks.arguments import ignored_note
 from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
-from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
+from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
@@ -253,9 +253,8 @@ def read_foreign(
         with refusing(f"--say {path}", InvalidPlanError):
             made = parse_yaml(value)
         file = job.trainer if path in TRAINER.classed else job.config
-        section, _, name = path.rpartition(".")
-        keys = file.document.setdefault(section, {}) if section else file.document
-        keys[name] = made
+        section, name = split_path(path)
+        file.section(section)[name] = made
     _write_as_present(config)
 
     def read(job: _Job) -> tuple[Launch, tuple[str, ...]]:
@@ -277,7 +276,7 @@ def read_foreign(
 
 def _has(document: Mapping[str, Any], path: str) -> bool:
     """Whether a configuration has a key."""
-    section, _, name = path.rpartition(".")
+    section, name = split_path(path)
     inside = document.get(section, {}) if section else document
     return isinstance(inside, dict) and name in inside
 

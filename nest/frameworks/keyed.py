@@ -200,16 +200,21 @@ class KeyedFile:
         copied.replaced = self.replaced | (paths & self.table.unsupported.keys())
         for path, text in values:
             section, name = split_path(path)
-            inside = copied.document
-            for name_above in filter(None, section.split(".")):
-                inside = inside.setdefault(name_above, {})
-                if not isinstance(inside, dict):
-                    raise self.refuse(section, "a section of keys", _shown(inside))
+            inside = copied.section(section)
             try:
                 inside[name] = json.loads(text)
             except ValueError:
                 inside[name] = text
         return copied
+
+    def section(self, path: str) -> dict[str, Any]:
+        """Return a section, which is made if there is none."""
+        section = self.document
+        for name in filter(None, path.split(".")):
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise self.refuse(path, "a section of keys", _shown(section))
+        return section
 
     def get(self, path: str) -> Any:
         """Return the value of a key of the table, or its default."""

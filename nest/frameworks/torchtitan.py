@@ -606,7 +606,7 @@ def _modernise(job: KeyedFile) -> tuple[bool, list[Fault]]:
         moved = True
         new_section, new_key = split_path(new)
         value = values.pop(key)
-        if new_key in _section(job, new_section):
+        if new_key in job.section(new_section):
             expected = f"it or {new}"
             fault = job.refuse(old, expected, "both of them", "remove one", ())
             doubled.append(fault)
@@ -639,10 +639,10 @@ def _rename_sections(job: KeyedFile) -> None:
     _rename_converters(job)
     for old, new in TABLE.moved_sections.items():
         section, name = split_path(old)
-        settings = _section(job, section).pop(name, None)
+        settings = job.section(section).pop(name, None)
         if not settings or not isinstance(settings, dict):
             continue
-        present = _section(job, new)
+        present = job.section(new)
         if present:
             raise job.refuse(old, f"it or {new}", "both of them", "remove one", ())
         present.update(settings)
@@ -652,7 +652,7 @@ def _rename_sections(job: KeyedFile) -> None:
         _, kind, name = (*str(path).split("."), "", "")[:3]
         settings = quantize.get(kind)
         if isinstance(settings, dict) and name in settings:
-            _section(job, f"quantize.{kind}")[name] = settings[name]
+            job.section(f"quantize.{kind}")[name] = settings[name]
 
 
 def _rename_converters(job: KeyedFile) -> None:
@@ -661,12 +661,12 @@ def _rename_converters(job: KeyedFile) -> None:
     Before 0.1 a switch stood for the one of fp8, and a text was a list of names with
     commas.
     """
-    model = _section(job, "model")
+    model = job.section("model")
     names = model.get("converters", [])
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     switches = [
-        _section(job, section).pop("enable_float8_linear", False)
+        job.section(section).pop("enable_float8_linear", False)
         for section in ("training", "float8")
     ]
     if isinstance(names, list):
@@ -675,17 +675,6 @@ def _rename_converters(job: KeyedFile) -> None:
             names.append(_FLOAT8)
     if names:
         model["converters"] = names
-
-
-def _section(job: KeyedFile, path: str) -> dict[str, Any]:
-    """Return a section, which is made if there is none."""
-    section = job.document
-    for name in filter(None, path.split(".")):
-        below = section.setdefault(name, {})
-        if not isinstance(below, dict):
-            raise job.refuse(path, "a section of keys", json.dumps(below, default=str))
-        section = below
-    return section
 
 
 def _split_points(job: KeyedFile, layers: int) -> None:
