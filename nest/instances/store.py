@@ -7,14 +7,12 @@ reader checks.
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from nest.errors import (
@@ -80,18 +78,6 @@ def known_about(name: str, records: Mapping[str, BestKnown] | None = None) -> Be
     """
     nothing = BestKnown(problem_hash=find(name).problem_hash)
     return (known() if records is None else records).get(name, nothing)
-
-
-def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
-    """Return the file of what is known: a line per instance, by name."""
-    lines = [
-        f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
-        for name in sorted(records)
-    ]
-    body = ",\n ".join(lines)
-    return (
-        f'{{"schema": "nest-best-known/1", "instances": {{\n {body}\n}}}}\n'
-    ).encode()
 
 
 def problem_path(name: str) -> Path:

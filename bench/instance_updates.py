@@ -121,6 +121,18 @@ class _Certificate(msgspec.Struct, frozen=True):
         )
 
 
+def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
+    """Return the file of what is known: a line per instance, by name."""
+    lines = [
+        f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
+        for name in sorted(records)
+    ]
+    body = ",\n ".join(lines)
+    return (
+        f'{{"schema": "nest-best-known/1", "instances": {{\n {body}\n}}}}\n'
+    ).encode()
+
+
 class Change(NamedTuple):
     """What an update did to an instance, in words."""
 
@@ -246,7 +258,7 @@ def with_certificate(
 
 def _checked(problem: Problem, data: bytes, where: str, limit_s: float | None) -> str:
     """Return what ``nest-check`` prints of a certificate that it accepts."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "problem.json"), Path(folder, "certificate.json")
         # Numbers of the type of their field, as 'nest certify' has them.
