@@ -179,17 +179,16 @@ class Graph:
         return [(max(sum(self.latency(x, y) for y in ranks if x != y)
                      for x in ranks), flows)]
 
-    def units_of(self, ranks):
+    def units_of(self, ranks, unit_of):
         """Return the ranks of each unit."""
         units = defaultdict(list)
         for x in ranks:
-            units[self.units[0][x]].append(x)
+            units[unit_of[x]].append(x)
         return units
 
-    def mates(self, small, large):
+    def mates(self, small, large, unit_of):
         """Return pairs of ranks of two units: of one slot, then in order."""
-        slot = {x: self.units[0][:x].count(self.units[0][x])
-                for x in (*small, *large)}
+        slot = {x: unit_of[:x].count(unit_of[x]) for x in (*small, *large)}
         same = {slot[x]: x for x in large}
         rest = iter([x for x in large
                      if slot[x] not in [slot[y] for y in small]])
@@ -207,31 +206,33 @@ class Graph:
             latency += max(sums.values(), default=0)
         return [(latency, flows)]
 
-    def relayed(self, ranks, fraction):
+    def relayed(self, ranks, fraction, unit_of):
         """Return the phase of an all-to-all through ranks of the own unit."""
-        units, steps = self.units_of(ranks), (defaultdict(int), defaultdict(int))
+        units = self.units_of(ranks, unit_of)
+        steps = defaultdict(int), defaultdict(int)
         for home, there in product(units.values(), units.values()):
             larger = len(home) >= len(there)
-            via = self.mates(*(there, home) if larger else (home, there))
+            both = (there, home) if larger else (home, there)
+            via = self.mates(*both, unit_of)
             for x, y in product(home, there):
                 middle = y if home is there else via[y if larger else x]
                 for ends in (x, middle), (middle, y):
                     if ends[0] != ends[1]:
-                        crosses = self.units[0][ends[0]] != self.units[0][ends[1]]
+                        crosses = unit_of[ends[0]] != unit_of[ends[1]]
                         steps[crosses][ends] += fraction / len(ranks)
         return self.pipeline(steps)
 
-    def gathered(self, ranks, fraction):
+    def gathered(self, ranks, fraction, unit_of):
         """Return the steps of an all-gather through mates."""
-        shard, units = fraction / len(ranks), self.units_of(ranks)
+        shard, units = fraction / len(ranks), self.units_of(ranks, unit_of)
         spread, across = defaultdict(int), {}
         held = dict.fromkeys(ranks, shard)
         for home, there in product(units.values(), units.values()):
             if home is there:
                 continue
             smaller = len(home) <= len(there)
-            via = (self.mates(home, there) if smaller else
-                   {y: x for x, y in self.mates(there, home).items()})
+            via = self.mates(home, there, unit_of) if smaller else {
+                y: x for x, y in self.mates(there, home, unit_of).items()}
             part = 1 if smaller else Fraction(len(home), len(there))
             for x, y in via.items():
                 across[x, y] = part * shard
@@ -243,13 +244,14 @@ class Graph:
                 for x in members for y in members if x != y}
         return [spread, across, last]
 
-    def mated(self, kind, groups):
+    def mated(self, kind, groups, unit_of):
         """Return the line through mates, if no group is even."""
-        counts = [[*map(len, self.units_of(x).values())] for x, _ in groups]
+        counts = [[*map(len, self.units_of(x, unit_of).values())]
+                  for x, _ in groups]
         uneven = [len({*x}) > 1 for x in counts if len(x) > 1]
         if not uneven or not all(uneven):
             return []
-        steps = [self.gathered(*x) for x in groups]
+        steps = [self.gathered(*x, unit_of) for x in groups]
         back = [[{x[::-1]: y for x, y in z.items()} for z in reversed(w)]
                 for w in steps]
         ways = [[self.pipeline(x) for x in y] for y in (steps, back)]
@@ -384,17 +386,16 @@ class Graph:
     def lines(self, kind, groups):
         """Return what all algorithms take but those chosen by size."""
         result = [self.sum(x) for x in self.flat(kind, groups)]
-        near = self.units and max(len(x) for x, _ in groups) <= 512
+        near = self.units if max(len(x) for x, _ in groups) <= 512 else ()
         if kind == "all-to-all":
-            if near:
-                result.append(self.line([self.relayed(*x) for x in groups]))
-            return result
+            return result + [self.line([self.relayed(*x, unit_of) for x in groups])
+                             for unit_of in near]
         halves = self.torus(groups)
         if self.units:
             halves.append(self.line([self.rotated(*x) for x in groups]))
         result += map(both, halves) if kind == "all-reduce" else halves
-        if near:
-            result += self.mated(kind, groups)
+        for unit_of in near:
+            result += self.mated(kind, groups, unit_of)
         return result + self.pipelined(kind, groups)
 
     def time(self, kind, groups, size):

@@ -6,6 +6,7 @@ followed rank by rank. Names are those of the section "Graphs".
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -281,6 +282,25 @@ def gather_steps(wires: Wires, ranks: list[int], X: Fraction) -> list[Flows]:
 
 def backwards(steps: list[Flows]) -> list[Flows]:
     return [{(t, s): x for (s, t), x in flows.items()} for flows in steps[::-1]]
+
+
+def partitions(wires: Wires) -> list[Wires]:
+    """Return the wires with one partition each."""
+    found = []
+    for units in wires.units:
+        alone = copy.copy(wires)
+        alone.units = [units]
+        found.append(alone)
+    return found
+
+
+def best(size: float, lines: list[Line | None]) -> Line | None:
+    able = [line for line in lines if line is not None]
+    return (
+        min(able, key=lambda x: x[0] / Fraction(10**6) + Fraction(size) * x[1])
+        if able
+        else None
+    )
 
 
 def through_mates(wires: Wires, kind: str, groups: Groups) -> Line | None:
@@ -624,7 +644,7 @@ def offered(
     if kind == "all-to-all":
         lines["bruck"] = half(wires, to_everyone, whole)
         if near:
-            lines["pxn"] = half(wires, pxn, whole)
+            lines["pxn"] = best(size, [half(x, pxn, whole) for x in partitions(wires)])
     else:
         lines["bruck"] = half(wires, bruck, whole)
         if lines["bruck"] is not None and kind == "all-reduce":
@@ -634,7 +654,9 @@ def offered(
             assert line is not None
             lines["rotated-rings"] = twice(line) if kind == "all-reduce" else line
         if near:
-            lines["pxn"] = through_mates(wires, kind, whole)
+            lines["pxn"] = best(
+                size, [through_mates(x, kind, whole) for x in partitions(wires)]
+            )
         lines["pipelined"] = pipelined(wires, kind, lists, size)
         lines["torus"] = torus(wires, kind, lists)
     if kind == "all-reduce":

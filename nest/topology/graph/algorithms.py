@@ -18,6 +18,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -49,7 +51,8 @@ COMPONENT_OF: Mapping[CollectiveKind, Component] = {
 }
 
 
-class Places(NamedTuple):
+@dataclass(frozen=True)
+class Places:
     """What is known of where ranks are.
 
     ``units`` has the number of the unit of every rank, an array per partition, finest
@@ -59,15 +62,18 @@ class Places(NamedTuple):
     units: Sequence[Ints] = ()
     coordinates: Sequence[tuple[int, ...]] = ()
 
-    @property
-    def slots(self) -> Ints:
-        """Return which of its finest unit every rank is."""
-        num_ranks = Counter[int]()
-        slots = []
-        for unit in self.units[0].tolist():
-            slots.append(num_ranks[unit])
-            num_ranks[unit] += 1
-        return np.array(slots, np.int64)
+    @cached_property
+    def slots(self) -> list[Ints]:
+        """Return which of its unit every rank is, for each partition."""
+        of_partitions = []
+        for unit_of in self.units:
+            num_ranks = Counter[int]()
+            slots = np.zeros_like(unit_of)
+            for rank, unit in enumerate(unit_of.tolist()):
+                slots[rank] = num_ranks[unit]
+                num_ranks[unit] += 1
+            of_partitions.append(slots)
+        return of_partitions
 
     @classmethod
     def of(cls, topology: GraphTopology) -> Places:
@@ -226,38 +232,37 @@ def _exchanged(
         _exchange(routes, batch, _distances(batch.size, far), left) for batch in inner
     )
     if left < 1:
-        phases = [phase.twice() for phase in phases]
+        phases = phases * 2
     there = Flows.joined(folds)
     if not len(there.sources):
         return phases
     return [_sends(routes, there), *phases, _sends(routes, there.reversed())]
 
 
-def _bruck(routes: Routes, batch: Batch, kind: Component) -> list[Phase]:
-    """Return what ranks pass on to those 1, 2, 4 … behind them.
-
-    In a half all that they have, as far as it lacks there; in an all-to-all what has
-    to go as far.
-    """
-    n, phases = batch.size, []
-    after = np.arange(n)
-    for distance in _distances(2 * n - 1, far=False):
-        parts = min(distance, n - distance)
-        if kind == "all-to-all":
-            parts = int(np.count_nonzero(after & distance))
-        flows = Flows.of(
-            batch.ranks,
-            batch.ranks[:, (after + distance) % n],
-            parts / n * batch.fractions[:, None],
-        )
+def _bruck(routes: Routes, batch: Batch, counts: Ints) -> list[Phase]:
+    """Return what ranks send to those 1, 2, 4 … behind them, in parts of ``n``."""
+    phases, parts = [], batch.fractions[:, None] / batch.size
+    for j, count in enumerate(counts):
+        targets = np.roll(batch.ranks, -(1 << j), axis=1)
+        flows = Flows.of(batch.ranks, targets, count * parts)
         phases.append(_sends(routes, flows))
     return phases
 
 
 def _bruck_half(routes: Routes, batch: Batch) -> list[Phase] | None:
-    if batch.size & (batch.size - 1) == 0:
+    """Pass on all that one has, as far as it lacks there."""
+    n = batch.size
+    if n & (n - 1) == 0:
         return None
-    return _bruck(routes, batch, "half")
+    distances = 1 << np.arange(n.bit_length())
+    return _bruck(routes, batch, np.minimum(distances, n - distances))
+
+
+def _bruck_all_to_all(routes: Routes, batch: Batch) -> list[Phase]:
+    """Pass on what has to go as far."""
+    distances = 1 << np.arange((batch.size - 1).bit_length())
+    ranks = np.arange(batch.size)[:, None]
+    return _bruck(routes, batch, np.count_nonzero(ranks & distances, axis=0))
 
 
 # All pairs, and trees
@@ -360,6 +365,19 @@ def _through_mates(units: Units) -> list[Floats]:
     across[same] = 0
     after = same * (1 + across.sum(axis=0))[:, None]
     return [before / n, across / n, after / n]
+
+
+def _through_own_units(
+    routes: Routes, groups: Sequence[tuple[Batch, Units]]
+) -> dict[Component, tuple[Line, ...]]:
+    """Return all of :func:`_through_own_unit`, for units of every partition."""
+    offers: dict[Component, tuple[Line, ...]] = {}
+    num_partitions = len(groups[0][1]) // 2
+    for index in range(num_partitions):
+        chosen = [(batch, units[index::num_partitions]) for batch, units in groups]
+        for component, lines in _through_own_unit(routes, chosen).items():
+            offers[component] = (*offers.get(component, ()), *lines)
+    return offers
 
 
 def _through_own_unit(
@@ -493,7 +511,7 @@ def _flat(
 
 
 #: The units of the ranks of a group: in every partition, the place of the
-#: first rank that is in the same one; and last that of the first in the same slot.
+#: first rank that is in the same one; and then of the first in the same slot of one.
 Units = tuple[tuple[int, ...], ...]
 #: The slots of the ranks of a unit.
 Slots = tuple[int, ...]
@@ -561,7 +579,7 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]]:
     of_groups = []
     for batch, units in groups:
         batches = []
-        for fraction, peers in _nested(batch.size, units[:-1]):
+        for fraction, peers in _nested(batch.size, units[: len(units) // 2]):
             ranks = batch.ranks[:, peers].reshape(-1, peers.shape[1])
             fractions = np.repeat(batch.fractions * fraction, len(peers))
             batches.append(Batch(ranks, fractions))
@@ -692,18 +710,18 @@ def algorithms(
         name: {component: (run.line,) for component, run in of.items()}
         for name, of in flat.items()
     }
-    passed_on = together(_bruck(routes, batch, "all-to-all") for batch in batches)
+    passed_on = together(_bruck_all_to_all(routes, batch) for batch in batches)
     offers["bruck"] = {
         **offers.get("bruck", {}),
         "all-to-all": (line_of(routes, passed_on),),
     }
     tables = [flat]
     if positions.units:
-        by_units = _by_units(batches, [*positions.units, positions.slots])
+        by_units = _by_units(batches, [*positions.units, *positions.slots])
         rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
         if all(batch.size <= MAX_RELAYED for batch in batches):
-            offers["pxn"] = _through_own_unit(routes, by_units)
+            offers["pxn"] = _through_own_units(routes, by_units)
         *below, level = _levels(by_units)
         if below:
             tables = [_flat(routes, lower, top=False) for lower in below]

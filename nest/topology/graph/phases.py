@@ -49,10 +49,6 @@ class Flows(NamedTuple):
         spread[...] = fractions
         return cls(sources.ravel(), targets.ravel(), spread.ravel())
 
-    def times(self, factor: float) -> Flows:
-        """Return flows that carry so many times as much."""
-        return self._replace(fractions=self.fractions * factor)
-
     def reversed(self) -> Flows:
         """Return the flows the other way."""
         return Flows(self.targets, self.sources, self.fractions)
@@ -83,10 +79,6 @@ class Phase(NamedTuple):
     latency_fs: int
     flows: Flows = NO_FLOWS
     pairs: tuple[AllPairs, ...] = ()
-
-    def twice(self) -> Phase:
-        """Return a phase that takes as long as two, without its pairs."""
-        return Phase(2 * self.latency_fs, self.flows.times(2))
 
 
 def together(groups: Iterable[Sequence[Phase]]) -> list[Phase]:

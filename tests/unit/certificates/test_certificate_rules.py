@@ -346,9 +346,9 @@ def test_every_algorithm_takes_what_is_worked_by_hand(row: tuple[str, ...]) -> N
     if algorithm == "pipelined":
         lines = graph.pipelined(kind, groups)
     elif algorithm == "pxn" and kind != "all-to-all":
-        lines = graph.mated(kind, groups)
+        lines = graph.mated(kind, groups, graph.units[0])
     elif algorithm == "pxn":
-        lines = [graph.line([graph.relayed(*x) for x in groups])]
+        lines = [graph.line([graph.relayed(*x, graph.units[0]) for x in groups])]
     elif algorithm in one and not (algorithm == "bruck" and kind != "all-to-all"):
         lines = [one[algorithm]()]
     elif algorithm.startswith("halving") and True not in halves:

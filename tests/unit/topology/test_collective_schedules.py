@@ -122,7 +122,7 @@ def test_ranks_pass_on_all_that_those_behind_lack(n):
         distance *= 2
     amounts = sent(gather(n, 1, steps))
     scatter(n, 1, steps)
-    phases = algorithms._bruck(star(n), everyone(n), "half")
+    phases = algorithms._bruck_half(star(n), everyone(n)) or []
     assert priced(phases) == pytest.approx(amounts)
 
 
@@ -142,7 +142,7 @@ def test_messages_to_everyone_go_by_powers_of_two(n):
         steps.append(amounts)
         distance *= 2
     assert all(place == target for (_, target), place in at.items())
-    phases = algorithms._bruck(star(n), everyone(n), "all-to-all")
+    phases = algorithms._bruck_all_to_all(star(n), everyone(n))
     assert priced(phases) == pytest.approx(sent(steps))
 
 
