@@ -130,34 +130,34 @@ class Graph:
         """Return a phase of messages, each of its own."""
         return max(self.latency(*x) for x in flows), flows
 
-    def exchange(self, ranks, fraction, far, left=2):
+    def exchange(self, ranks, fraction, far, divisor=2):
         """Return the phases of halving and doubling, or of whole buffers."""
         phases, count = [], len(ranks).bit_length() - 1
         for j in range(count):
             bit = 1 << (count - 1 - j if far else j)
             phases.append(self.sends({
-                (x, ranks[i ^ bit]): fraction / left ** (j + 1)
+                (x, ranks[i ^ bit]): fraction / divisor ** (j + 1)
                 for i, x in enumerate(ranks)}))
         return phases
 
-    def folded(self, groups, far, left=2):
+    def folded(self, groups, far, divisor=2):
         """Return the phases of all-reduces by exchanges on any ranks."""
         there, inner, back = [], [], []
         for ranks, fraction in groups:
             power = 1 << (len(ranks).bit_length() - 1)
-            phases = self.exchange(ranks[:power], fraction, far, left)
-            inner.append(phases * left)
+            phases = self.exchange(ranks[:power], fraction, far, divisor)
+            inner.append(phases * divisor)
             for ends in zip(ranks[power:], ranks):
                 there.append([self.sends({ends: fraction})])
                 back.append([self.sends({ends[::-1]: fraction})])
         return [*at_once(there), *at_once(inner), *at_once(back)]
 
-    def shifts(self, ranks, fraction, parts):
+    def shifts(self, ranks, fraction, count):
         """Return the phases in which ranks send parts 1, 2, 4 … farther."""
         n, phases = len(ranks), []
         for j in range((n - 1).bit_length()):
             phases.append(self.sends({
-                (x, ranks[(i + 2**j) % n]): fraction * parts(2**j, n) / n
+                (x, ranks[(i + 2**j) % n]): fraction * count(2**j, n) / n
                 for i, x in enumerate(ranks)}))
         return phases
 
@@ -233,10 +233,10 @@ class Graph:
             smaller = len(home) <= len(there)
             via = self.mates(home, there, unit_of) if smaller else {
                 y: x for x, y in self.mates(there, home, unit_of).items()}
-            part = 1 if smaller else Fraction(len(home), len(there))
+            factor = 1 if smaller else Fraction(len(home), len(there))
             for x, y in via.items():
-                across[x, y] = part * shard
-                held[y] += part * shard
+                across[x, y] = factor * shard
+                held[y] += factor * shard
                 for other in home:
                     if other not in via:
                         spread[other, x] += shard / len(there)

@@ -32,9 +32,9 @@ from nest.topology.graph.phases import (
     Flows,
     Medium,
     Phase,
-    Run,
+    ScheduleTime,
     line_of,
-    runs_of,
+    times_of,
     together,
 )
 from nest.topology.graph.routes import Floats, Ints, Routes
@@ -178,12 +178,12 @@ def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
 
 
 def _exchange(
-    routes: Medium, batch: Batch, distances: Sequence[int], left: float = 0.5
+    routes: Medium, batch: Batch, distances: Sequence[int], remaining: float = 0.5
 ) -> list[Phase]:
     """Exchange such a part of what is left with a partner, at each distance."""
     phases, fractions = [], batch.fractions[:, None]
     for distance in distances:
-        fractions = fractions * left
+        fractions = fractions * remaining
         partners = batch.ranks[:, np.arange(batch.size) ^ distance]
         phases.append(_sends(routes, Flows.of(batch.ranks, partners, fractions)))
     return phases
@@ -214,7 +214,7 @@ def _halving(far: bool) -> Half:
 
 
 def _exchanged(
-    routes: Medium, batches: Sequence[Batch], far: bool, left: float = 0.5
+    routes: Medium, batches: Sequence[Batch], far: bool, remaining: float = 0.5
 ) -> list[Phase]:
     """Return an all-reduce by exchanges of partners on any number of ranks.
 
@@ -229,9 +229,10 @@ def _exchanged(
         extra, other = ranks[:, power:], ranks[:, : n - power]
         folds.append(Flows.of(extra, other, fractions[:, None]))
     phases = together(
-        _exchange(routes, batch, _distances(batch.size, far), left) for batch in inner
+        _exchange(routes, batch, _distances(batch.size, far), remaining)
+        for batch in inner
     )
-    if left < 1:
+    if remaining < 1:
         phases = phases * 2
     there = Flows.joined(folds)
     if not len(there.sources):
@@ -240,11 +241,11 @@ def _exchanged(
 
 
 def _bruck(routes: Routes, batch: Batch, counts: Ints) -> list[Phase]:
-    """Return what ranks send to those 1, 2, 4 … behind them, in parts of ``n``."""
-    phases, parts = [], batch.fractions[:, None] / batch.size
+    """Return what ranks send to those 1, 2, 4 … behind them, in shards."""
+    phases, shards = [], batch.fractions[:, None] / batch.size
     for j, count in enumerate(counts):
         targets = np.roll(batch.ranks, -(1 << j), axis=1)
-        flows = Flows.of(batch.ranks, targets, count * parts)
+        flows = Flows.of(batch.ranks, targets, count * shards)
         phases.append(_sends(routes, flows))
     return phases
 
@@ -297,13 +298,17 @@ def _pairings(units: Units) -> Iterator[tuple[Ints, Ints, list[int]]]:
     members: dict[int, list[int]] = {}
     for rank, unit in enumerate(units[0]):
         members.setdefault(unit, []).append(rank)
-    alike: dict[Slots, list[list[int]]] = {}
+    same_slots: dict[Slots, list[list[int]]] = {}
     for ranks in members.values():
         slots = tuple(units[-1][rank] for rank in ranks)
-        alike.setdefault(slots, []).append(ranks)
-    for one, other in itertools.product(alike, repeat=2):
+        same_slots.setdefault(slots, []).append(ranks)
+    for one, other in itertools.product(same_slots, repeat=2):
         small, large = (one, other) if len(one) < len(other) else (other, one)
-        yield np.array(alike[one]), np.array(alike[other]), _mates(small, large)
+        yield (
+            np.array(same_slots[one]),
+            np.array(same_slots[other]),
+            _mates(small, large),
+        )
 
 
 def _steps(routes: Routes, batch: Batch, counts: Sequence[Floats]) -> Phase:
@@ -400,7 +405,7 @@ def _through_own_unit(
         gathers.append([_steps(routes, batch, steps)])
         backwards = [step.T for step in reversed(steps)]
         scatters.append([_steps(routes, batch, backwards)])
-    there, back = runs_of(routes, [together(gathers), together(scatters)])
+    there, back = times_of(routes, [together(gathers), together(scatters)])
     slower = Line(
         max(there.line.latency_fs, back.line.latency_fs),
         max(there.line.ns_per_byte, back.line.ns_per_byte),
@@ -479,7 +484,7 @@ def _flat_half(
 
 def _flat(
     routes: Routes, batches: Sequence[Batch], *, top: bool = True
-) -> dict[str, dict[Component, Run]]:
+) -> dict[str, dict[Component, ScheduleTime]]:
     """Return what the algorithms take that only need to know the ranks.
 
     Below the top, without all-reduces that are not two halves.
@@ -488,12 +493,12 @@ def _flat(
     able = {name: half for name, half in halves.items() if half is not None}
     whole = {}
     if top:
-        whole["doubling"] = _exchanged(routes, batches, far=False, left=1.0)
+        whole["doubling"] = _exchanged(routes, batches, far=False, remaining=1.0)
         whole["two-trees"] = together(_two_trees(routes, batch) for batch in batches)
         for name in _HALVING.keys() - able:
             whole[name] = _exchanged(routes, batches, _HALVING[name])
-    runs = runs_of(routes, [*able.values(), *whole.values()])
-    table: dict[str, dict[Component, Run]] = {}
+    runs = times_of(routes, [*able.values(), *whole.values()])
+    table: dict[str, dict[Component, ScheduleTime]] = {}
     for name, run in zip([*able, *whole], runs, strict=True):
         table[name] = {"all-reduce": run}
         if name in able:
@@ -503,7 +508,7 @@ def _flat(
     if len(batches) == 1:
         n = batches[0].size
         line = direct.line._replace(ns_per_byte=direct.line.ns_per_byte * n)
-        table["one-phase"] = {"all-reduce": Run(line, direct.loads * n)}
+        table["one-phase"] = {"all-reduce": ScheduleTime(line, direct.loads * n)}
     return table
 
 
@@ -591,7 +596,7 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]]:
 
 
 def _pipelined(
-    tables: Sequence[Mapping[str, Mapping[Component, Run]]],
+    tables: Sequence[Mapping[str, Mapping[Component, ScheduleTime]]],
 ) -> dict[Component, tuple[Line, ...]]:
     """Return a half going through the levels; an all-reduce at the top.
 
@@ -604,17 +609,17 @@ def _pipelined(
     return {"half": _joint(halves), "all-reduce": _joint(whole)}
 
 
-def _joint(levels: Sequence[Sequence[Run]]) -> tuple[Line, ...]:
+def _joint(levels: Sequence[Sequence[ScheduleTime]]) -> tuple[Line, ...]:
     """Return the best lines of a choice on each level."""
     choices = itertools.product(*levels)
     return undominated(first.pipelined(*others) for first, *others in choices)
 
 
 def _choices(
-    table: Mapping[str, Mapping[Component, Run]], component: Component
-) -> list[Run]:
+    table: Mapping[str, Mapping[Component, ScheduleTime]], component: Component
+) -> list[ScheduleTime]:
     """Return what algorithms of a level take, without those that others outdo."""
-    runs: list[Run] = []
+    runs: list[ScheduleTime] = []
     able = (of[component] for of in table.values() if component in of)
     for run in sorted(able, key=lambda run: run.line):
         if not any((other.loads <= run.loads * _ALIKE).all() for other in runs):
@@ -657,7 +662,7 @@ def _torus(
             for color in range(len(axes))
         ]
         phases += together([phase] for phase in running if phase)
-    (run,) = runs_of(routes, [phases])
+    (run,) = times_of(routes, [phases])
     return run.pipelined()
 
 

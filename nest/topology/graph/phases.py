@@ -108,18 +108,18 @@ def line_of(medium: Medium, phases: Iterable[Phase]) -> Line:
     return Line(latency_fs, slope)
 
 
-class Run(NamedTuple):
+class ScheduleTime(NamedTuple):
     """What phases take, one after the other."""
 
     line: Line
     #: What they put on every link, in ns per byte of the buffer.
     loads: Floats
 
-    def times(self, factor: int) -> Run:
+    def times(self, factor: int) -> ScheduleTime:
         """Return it so many times."""
-        return Run(self.line.times(factor), self.loads * factor)
+        return ScheduleTime(self.line.times(factor), self.loads * factor)
 
-    def pipelined(self, *others: Run) -> Line:
+    def pipelined(self, *others: ScheduleTime) -> Line:
         """Return what all phases take at once, those of other runs too.
 
         Parts of the buffer follow each other so closely that only the first one waits.
@@ -130,7 +130,9 @@ class Run(NamedTuple):
         return Line(latency_fs, float(loads.max(initial=0)))
 
 
-def runs_of(routes: Routes, schedules: Sequence[Sequence[Phase]]) -> list[Run]:
+def times_of(
+    routes: Routes, schedules: Sequence[Sequence[Phase]]
+) -> list[ScheduleTime]:
     """Return what each of several lists of phases takes."""
     phases = [(phase.flows, phase.pairs) for run in schedules for phase in run]
     loads_each = routes.loads_each(phases)
@@ -142,7 +144,7 @@ def runs_of(routes: Routes, schedules: Sequence[Sequence[Phase]]) -> list[Run]:
             slope += float(load.max(initial=0))
             loads += load
         latency_fs = sum(phase.latency_fs for phase in schedule)
-        runs.append(Run(Line(latency_fs, slope), loads))
+        runs.append(ScheduleTime(Line(latency_fs, slope), loads))
     return runs
 
 

@@ -162,7 +162,7 @@ def test_sums_double(n):
     steps.append({(i, power + i): Fraction(1) for i in range(n - power)})
     sums[power:] = sums[: n - power]
     assert sums == [Counter(range(n))] * n
-    phases = algorithms._exchanged(star(n), [everyone(n)], far=False, left=1.0)
+    phases = algorithms._exchanged(star(n), [everyone(n)], far=False, remaining=1.0)
     assert priced(phases) == pytest.approx(sent(steps))
 
 
