@@ -284,9 +284,9 @@ def _mates(small: Slots, large: Slots) -> list[int]:
 
     Ranks in the same slot of their units first, then the others in order.
     """
-    places = {slot: place for place, slot in enumerate(large)}
-    others = (place for slot, place in places.items() if slot not in small)
-    return [places[slot] if slot in places else next(others) for slot in small]
+    index_of = {slot: index for index, slot in enumerate(large)}
+    others = (index for slot, index in index_of.items() if slot not in small)
+    return [index_of[slot] if slot in index_of else next(others) for slot in small]
 
 
 def _pairings(units: Units) -> Iterator[tuple[Ints, Ints, list[int]]]:
@@ -364,7 +364,7 @@ def _through_mates(units: Units) -> list[Floats]:
             across[here[:, None], there[:, mates]] = 1
             continue
         across[here[:, None, mates], there] = inside / beyond
-        rest = [place for place in range(inside) if place not in mates]
+        rest = [index for index in range(inside) if index not in mates]
         before[here[:, rest, None], here[:, None, mates]] += len(there) / beyond
     same = unit[:, None] == unit
     across[same] = 0
