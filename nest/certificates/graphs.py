@@ -7,29 +7,20 @@ A line is the latency and the ns per byte of some phases.
 from collections import defaultdict
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import product, zip_longest
+from itertools import permutations, product, zip_longest
 
-from .networks import Link, groups, near, remember, twelve_digits
+from .networks import (
+    Link,
+    at_once,
+    groups,
+    mates,
+    near,
+    parent,
+    remember,
+    twelve_digits,
+    units_of,
+)
 
-
-def both(line):
-    """Return what two halves take."""
-    return 2 * line[0], 2 * line[1]
-
-def parent(i, n):
-    """Return the parent of a rank in the first of two trees."""
-    lowest = i & -i
-    above = (i - lowest) | 2 * lowest
-    return above if above < n else i - lowest
-
-def at_once(groups):
-    """Return the phases of groups that run them side by side."""
-    phases = []
-    for running in zip_longest(*groups):
-        running = [x for x in running if x]
-        phases.append((max(a for a, _ in running),
-                       [y for _, flows in running for y in flows.items()]))
-    return phases
 
 class Graph:
     """Times of messages and collectives on a graph."""
@@ -53,8 +44,7 @@ class Graph:
                 self.arcs[u, v] = Fraction(x["bandwidth_bytes_per_s"])
                 self.into[v][u] = latency
         at = topology.get("coordinates")
-        self.units = [[x[y] for y in self.order]
-                      for x in topology.get("units", ())]
+        self.units = [[x[y] for y in self.order] for x in topology.get("units", ())]
         self.at = [tuple(at[x]) for x in self.order] if at else []
         self.widest = max(sum(self.arcs[u, v] for u in self.into[v])
                           for v in self.order)
@@ -163,9 +153,7 @@ class Graph:
 
     def rotated(self, ranks, fraction):
         """Return rings through all of a unit, begun at each of its ranks."""
-        units = defaultdict(list)
-        for x in ranks:
-            units[self.units[0][x]].append(x)
+        units = units_of(ranks, self.units[0])
         count = min(map(len, units.values()))
         return [self.rings([tuple(
             x for members in units.values() for x in
@@ -174,26 +162,9 @@ class Graph:
 
     def direct(self, ranks, fraction):
         """Return the phase in which all ranks send to all others."""
-        flows = {(x, y): fraction / len(ranks) for x in ranks for y in ranks
-                 if x != y}
+        flows = {x: fraction / len(ranks) for x in permutations(ranks, 2)}
         return [(max(sum(self.latency(x, y) for y in ranks if x != y)
                      for x in ranks), flows)]
-
-    def units_of(self, ranks, unit_of):
-        """Return the ranks of each unit."""
-        units = defaultdict(list)
-        for x in ranks:
-            units[unit_of[x]].append(x)
-        return units
-
-    def mates(self, small, large, unit_of):
-        """Return pairs of ranks of two units: of one slot, then in order."""
-        slot = {x: unit_of[:x].count(unit_of[x]) for x in (*small, *large)}
-        same = {slot[x]: x for x in large}
-        rest = iter([x for x in large
-                     if slot[x] not in [slot[y] for y in small]])
-        return {x: same[slot[x]] if slot[x] in same else next(rest)
-                for x in small}
 
     def pipeline(self, steps):
         """Return the phase of pipelined steps."""
@@ -208,12 +179,12 @@ class Graph:
 
     def relayed(self, ranks, fraction, unit_of):
         """Return the phase of an all-to-all through ranks of the own unit."""
-        units = self.units_of(ranks, unit_of)
+        units = units_of(ranks, unit_of)
         steps = defaultdict(int), defaultdict(int)
         for home, there in product(units.values(), units.values()):
             larger = len(home) >= len(there)
-            both = (there, home) if larger else (home, there)
-            via = self.mates(*both, unit_of)
+            ends = (there, home) if larger else (home, there)
+            via = mates(*ends, unit_of)
             for x, y in product(home, there):
                 middle = y if home is there else via[y if larger else x]
                 for ends in (x, middle), (middle, y):
@@ -224,15 +195,15 @@ class Graph:
 
     def gathered(self, ranks, fraction, unit_of):
         """Return the steps of an all-gather through mates."""
-        shard, units = fraction / len(ranks), self.units_of(ranks, unit_of)
+        shard, units = fraction / len(ranks), units_of(ranks, unit_of)
         spread, across = defaultdict(int), {}
         held = dict.fromkeys(ranks, shard)
         for home, there in product(units.values(), units.values()):
             if home is there:
                 continue
             smaller = len(home) <= len(there)
-            via = self.mates(home, there, unit_of) if smaller else {
-                y: x for x, y in self.mates(there, home, unit_of).items()}
+            via = mates(home, there, unit_of) if smaller else {
+                y: x for x, y in mates(there, home, unit_of).items()}
             factor = 1 if smaller else Fraction(len(home), len(there))
             for x, y in via.items():
                 across[x, y] = factor * shard
@@ -246,8 +217,7 @@ class Graph:
 
     def mated(self, kind, groups, unit_of):
         """Return the line through mates, if no group is even."""
-        counts = [[*map(len, self.units_of(x, unit_of).values())]
-                  for x, _ in groups]
+        counts = [[*map(len, units_of(x, unit_of).values())] for x, _ in groups]
         uneven = [len({*x}) > 1 for x in counts if len(x) > 1]
         if not uneven or not all(uneven):
             return []
@@ -256,8 +226,7 @@ class Graph:
                 for w in steps]
         ways = [[self.pipeline(x) for x in y] for y in (steps, back)]
         if kind != "all-reduce":
-            lines = [self.line(x) for x in ways]
-            return [tuple(map(max, *lines))]
+            return [tuple(map(max, *map(self.line, ways)))]
         latency = sum(max(x[0] for (x,) in way) for way in ways)
         flows = (y for way in ways for (x,) in way for y in x[1].items())
         return [(latency, 10**9 * self.slowest(flows))]
@@ -311,8 +280,7 @@ class Graph:
         result += [self.folded(groups, False, 1),
                    at_once(self.trees(*x) for x in groups)]
         if len({len(x) for x, _ in groups}) == 1:
-            result.append(at_once(self.direct(x, fraction * len(x))
-                                  for x, fraction in groups))
+            result.append(at_once(self.direct(x, y * len(x)) for x, y in groups))
         return result
 
     def levels(self, ranks):
@@ -393,7 +361,8 @@ class Graph:
         halves = self.torus(groups)
         if self.units:
             halves.append(self.line([self.rotated(*x) for x in groups]))
-        result += map(both, halves) if kind == "all-reduce" else halves
+        times = 1 + (kind == "all-reduce")
+        result += [(times * a, times * c) for a, c in halves]
         for unit_of in near:
             result += self.mated(kind, groups, unit_of)
         return result + self.pipelined(kind, groups)
@@ -408,8 +377,7 @@ class Graph:
 
     def shapes(self, size, stride, n, starts):
         """Return the groups of an axis, all of which run at once."""
-        return tuple((tuple(x), Fraction(1))
-                     for x in groups(size, stride, n, starts))
+        return tuple((tuple(x), Fraction(1)) for x in groups(size, stride, n, starts))
 
     def tiles(self, k, n, num_devices):
         """Return where blocks end the step at the same time as one at k."""
