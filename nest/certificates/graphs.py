@@ -7,20 +7,20 @@ A line is the latency and the ns per byte of some phases.
 from collections import defaultdict
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import product, zip_longest
+from itertools import permutations, product, zip_longest
 
-from .networks import Link, groups, near, remember, twelve_digits
+from .networks import (
+    Link,
+    at_once,
+    groups,
+    mates,
+    near,
+    parent,
+    remember,
+    twelve_digits,
+    units_of,
+)
 
-
-def both(line):
-    """Return what two halves take."""
-    return 2 * line[0], 2 * line[1]
-
-def parent(i, n):
-    """Return the parent of a rank in the first of two trees."""
-    lowest = i & -i
-    above = (i - lowest) | 2 * lowest
-    return above if above < n else i - lowest
 
 class Graph:
     """Times of messages and collectives on a graph."""
@@ -44,8 +44,7 @@ class Graph:
                 self.arcs[u, v] = Fraction(x["bandwidth_bytes_per_s"])
                 self.into[v][u] = latency
         at = topology.get("coordinates")
-        self.units = [[x[y] for y in self.order]
-                      for x in topology.get("units", ())]
+        self.units = [[x[y] for y in self.order] for x in topology.get("units", ())]
         self.at = [tuple(at[x]) for x in self.order] if at else []
         self.widest = max(sum(self.arcs[u, v] for u in self.into[v])
                           for v in self.order)
@@ -81,6 +80,10 @@ class Graph:
 
     def slowest(self, flows):
         """Return the largest load over bandwidth of an arc."""
+        return max(self.loads(flows).values(), default=0)
+
+    def loads(self, flows):
+        """Return the load over bandwidth of every arc."""
         held, load = defaultdict(dict), defaultdict(int)
         for (source, target), x in flows:
             members, name = held[target], self.order[source]
@@ -91,16 +94,16 @@ class Graph:
                 for v, share in ways if amount else ():
                     load[u, v] += amount * share
                     members[v] = members.get(v, 0) + amount * share
-        return max((x / self.arcs[arc] for arc, x in load.items()), default=0)
+        return {arc: x / self.arcs[arc] for arc, x in load.items()}
 
     def line(self, groups):
         """Return what groups take that run their phases side by side."""
-        a, c = 0, 0
-        for phases in zip_longest(*groups):
-            running = [x for x in phases if x]
-            a += max(x[0] for x in running)
-            c += 10**9 * self.slowest(y for x in running for y in x[1].items())
-        return a, c
+        return self.sum(at_once(groups))
+
+    def sum(self, phases):
+        """Return what phases take one after the other."""
+        return (sum(a for a, _ in phases),
+                10**9 * sum(self.slowest(flows) for _, flows in phases))
 
     def rings(self, lists, fraction):
         """Return the phase of rings on such fractions, all at once."""
@@ -113,21 +116,44 @@ class Graph:
             latency = max(latency, sum(times) - min(times))
         return latency, flows
 
-    def exchange(self, ranks, fraction, far):
-        """Return the phases of halving and doubling."""
+    def sends(self, flows):
+        """Return a phase of messages, each of its own."""
+        return max(self.latency(*x) for x in flows), flows
+
+    def exchange(self, ranks, fraction, far, divisor=2):
+        """Return the phases of halving and doubling, or of whole buffers."""
         phases, count = [], len(ranks).bit_length() - 1
         for j in range(count):
             bit = 1 << (count - 1 - j if far else j)
-            flows = {(x, ranks[i ^ bit]): fraction / 2 ** (j + 1)
-                     for i, x in enumerate(ranks)}
-            phases.append((max(self.latency(*x) for x in flows), flows))
+            phases.append(self.sends({
+                (x, ranks[i ^ bit]): fraction / divisor ** (j + 1)
+                for i, x in enumerate(ranks)}))
+        return phases
+
+    def folded(self, groups, far, divisor=2):
+        """Return the phases of all-reduces by exchanges on any ranks."""
+        there, inner, back = [], [], []
+        for ranks, fraction in groups:
+            power = 1 << (len(ranks).bit_length() - 1)
+            phases = self.exchange(ranks[:power], fraction, far, divisor)
+            inner.append(phases * divisor)
+            for ends in zip(ranks[power:], ranks):
+                there.append([self.sends({ends: fraction})])
+                back.append([self.sends({ends[::-1]: fraction})])
+        return [*at_once(there), *at_once(inner), *at_once(back)]
+
+    def shifts(self, ranks, fraction, count):
+        """Return the phases in which ranks send parts 1, 2, 4 … farther."""
+        n, phases = len(ranks), []
+        for j in range((n - 1).bit_length()):
+            phases.append(self.sends({
+                (x, ranks[(i + 2**j) % n]): fraction * count(2**j, n) / n
+                for i, x in enumerate(ranks)}))
         return phases
 
     def rotated(self, ranks, fraction):
         """Return rings through all of a unit, begun at each of its ranks."""
-        units = defaultdict(list)
-        for x in ranks:
-            units[self.units[0][x]].append(x)
+        units = units_of(ranks, self.units[0])
         count = min(map(len, units.values()))
         return [self.rings([tuple(
             x for members in units.values() for x in
@@ -136,29 +162,74 @@ class Graph:
 
     def direct(self, ranks, fraction):
         """Return the phase in which all ranks send to all others."""
-        flows = {(x, y): fraction / len(ranks) for x in ranks for y in ranks
-                 if x != y}
+        flows = {x: fraction / len(ranks) for x in permutations(ranks, 2)}
         return [(max(sum(self.latency(x, y) for y in ranks if x != y)
                      for x in ranks), flows)]
 
-    def relayed(self, ranks, fraction):
+    def pipeline(self, steps):
+        """Return the phase of pipelined steps."""
+        flows, latency = defaultdict(int), 0
+        for step in steps:
+            sums = defaultdict(int)
+            for (x, y), amount in step.items():
+                flows[x, y] += amount
+                sums[x] += self.latency(x, y)
+            latency += max(sums.values(), default=0)
+        return [(latency, flows)]
+
+    def relayed(self, ranks, fraction, unit_of):
         """Return the phase of an all-to-all through ranks of the own unit."""
-        units, flows = defaultdict(list), defaultdict(int)
-        for x in ranks:
-            units[self.units[0][x]].append(x)
-        for x, y in product(ranks, ranks):
-            home, there = (units[self.units[0][z]] for z in (x, y))
-            via = (y if home is there else home[there.index(y)]
-                   if len(home) >= len(there) else there[home.index(x)])
-            for ends in (x, via), (via, y):
-                if ends[0] != ends[1]:
-                    flows[ends] += fraction / len(ranks)
-        sums = defaultdict(int)
-        for x, y in flows:
-            crosses = self.units[0][x] != self.units[0][y]
-            sums[crosses, x] += self.latency(x, y)
-        return [(sum(max((s for (kind, _), s in sums.items() if kind == crosses),
-                         default=0) for crosses in (False, True)), flows)]
+        units = units_of(ranks, unit_of)
+        steps = defaultdict(int), defaultdict(int)
+        for home, there in product(units.values(), units.values()):
+            larger = len(home) >= len(there)
+            ends = (there, home) if larger else (home, there)
+            via = mates(*ends, unit_of)
+            for x, y in product(home, there):
+                middle = y if home is there else via[y if larger else x]
+                for ends in (x, middle), (middle, y):
+                    if ends[0] != ends[1]:
+                        crosses = unit_of[ends[0]] != unit_of[ends[1]]
+                        steps[crosses][ends] += fraction / len(ranks)
+        return self.pipeline(steps)
+
+    def gathered(self, ranks, fraction, unit_of):
+        """Return the steps of an all-gather through mates."""
+        shard, units = fraction / len(ranks), units_of(ranks, unit_of)
+        spread, across = defaultdict(int), {}
+        held = dict.fromkeys(ranks, shard)
+        for home, there in product(units.values(), units.values()):
+            if home is there:
+                continue
+            smaller = len(home) <= len(there)
+            via = mates(home, there, unit_of) if smaller else {
+                y: x for x, y in mates(there, home, unit_of).items()}
+            factor = 1 if smaller else Fraction(len(home), len(there))
+            for x, y in via.items():
+                across[x, y] = factor * shard
+                held[y] += factor * shard
+                for other in home:
+                    if other not in via:
+                        spread[other, x] += shard / len(there)
+        last = {(x, y): held[x] for members in units.values()
+                for x in members for y in members if x != y}
+        return [spread, across, last]
+
+    def mated(self, kind, groups, unit_of):
+        """Return the line through mates, if no group is even."""
+        counts = [[*map(len, units_of(x, unit_of).values())] for x, _ in groups]
+        uneven = [len({*x}) > 1 for x in counts if len(x) > 1]
+        if not uneven or not all(uneven):
+            return []
+        steps = [self.gathered(*x, unit_of) for x in groups]
+        back = [[{x[::-1]: y for x, y in z.items()} for z in reversed(w)]
+                for w in steps]
+        ways = [[self.pipeline(x) for x in y] for y in (steps, back)]
+        if kind != "all-reduce":
+            return [tuple(map(max, *map(self.line, ways)))]
+        latency = sum(max(x[0] for (x,) in way) for way in ways)
+        flows = (y for way in ways for (x,) in way for y in x[1].items())
+        return [(latency, 10**9 * self.slowest(flows))]
 
     def trees(self, ranks, fraction):
         """Return the phase of a reduction up and down two trees."""
@@ -185,32 +256,32 @@ class Graph:
             "two-way-ring": [[self.rings([x, x[::-1]], fraction / 2)]
                              for x, fraction in groups],
             "direct": [self.direct(*x) for x in groups]}
-        if all(len(x).bit_count() == 1 for x, _ in groups):
+        powers = {len(x).bit_count() == 1 for x, _ in groups}
+        if powers == {True}:
             for far in (False, True):
                 result[far] = [self.exchange(*x, far) for x in groups]
-        return {name: self.line(x) for name, x in result.items()}
+        if powers == {False}:
+            result["bruck"] = [self.shifts(*x, lambda d, n: min(d, n - d))
+                               for x in groups]
+        return {name: at_once(x) for name, x in result.items()}
 
     def flat(self, kind, groups):
-        """Return the lines of all of these, of any kind."""
-        lines = self.halves(groups)
+        """Return lists of phases of all of these, of any kind."""
+        halves = self.halves(groups)
         if kind == "all-to-all":
-            return [lines["direct"]]
+            return [halves["direct"], at_once(self.shifts(
+                *x, lambda d, n: sum(1 for y in range(n) if y & d))
+                for x in groups)]
         if kind != "all-reduce":
-            return [*lines.values()]
-        result = [*map(both, lines.values())]
-        for far in () if True in lines else (False, True):
-            whole = [(x, 1 << (len(x).bit_length() - 1), fraction)
-                     for x, fraction in groups]
-            inner = self.line([self.exchange(x[:w], fraction, far)
-                               for x, w, fraction in whole])
-            folds = [{(x[w + i], x[i]): fraction for i in range(len(x) - w)}
-                     for x, w, fraction in whole]
-            flows = {y: fraction for x in folds for y, fraction in x.items()}
-            back = {y[::-1]: fraction for y, fraction in flows.items()}
-            outer = self.line([[(max(self.latency(*y) for y in x), x)
-                                for x in (flows, back)]])
-            result.append((2 * inner[0] + outer[0], 2 * inner[1] + outer[1]))
-        return [*result, self.line([self.trees(*x) for x in groups])]
+            return [*halves.values()]
+        result = [x * 2 for x in halves.values()]
+        result += [self.folded(groups, far)
+                   for far in (() if True in halves else (False, True))]
+        result += [self.folded(groups, False, 1),
+                   at_once(self.trees(*x) for x in groups)]
+        if len({len(x) for x, _ in groups}) == 1:
+            result.append(at_once(self.direct(x, y * len(x)) for x, y in groups))
+        return result
 
     def levels(self, ranks):
         """Return the groups of each level with several, if they nest."""
@@ -220,7 +291,7 @@ class Graph:
             for members in below:
                 held[unit_of[members[0]]].append(members)
             if len({len(x) for x in held.values()}) > 1:
-                return None
+                return [[(tuple(ranks), Fraction(1))]]
             count = len(next(iter(held.values())))
             if count > 1:
                 result.append([(x, fraction) for members in held.values()
@@ -230,23 +301,26 @@ class Graph:
                      for members in held.values()]
         return result
 
-    def nested(self, kind, groups, size):
-        """Return the line of the best algorithms of all levels for a size."""
+    def pipelined(self, kind, groups):
+        """Return the lines of all choices of algorithms of the levels."""
         levels = [self.levels(x) for x, _ in groups]
-        if None in levels or max(map(len, levels)) < 2:
-            return []
-        a = c = 0
         running = [*zip_longest(*levels, fillvalue=())]
+        lines = [(0, {})]
         for i, x in enumerate(running):
             members = tuple(y for z in x for y in z)
-            if kind != "all-reduce" or i + 1 == len(running):
-                lines = self.flat(kind, members)
-            else:
-                lines = map(both, self.halves(members).values())
-            line = min(lines, key=lambda x: Fraction(x[0], 10**6)
-                       + size * x[1])
-            a, c = a + line[0], c + line[1]
-        return [(a, c)]
+            times = 1 + (kind == "all-reduce" and i + 1 < len(running))
+            choices = {}
+            for phases in self.flat("all-gather" if times > 1 else kind, members):
+                a = sum(latency for latency, _ in phases) * times
+                load = self.loads(y for _, flows in phases for y in flows)
+                choices[a, tuple(sorted(load.items()))] = load
+            best = [(a, load) for (a, _), load in choices.items() if not any(
+                b < a and all(y <= load.get(arc, 0) for arc, y in other.items())
+                for (b, _), other in choices.items())]
+            lines = [(b + a, {arc: held.get(arc, 0) + load.get(arc, 0) * times
+                              for arc in {*held, *load}})
+                     for b, held in lines for a, load in best]
+        return [(a, 10**9 * max(held.values())) for a, held in lines]
 
     def torus(self, groups):
         """Return a half on boxes, along their axes in turn, if they are."""
@@ -271,36 +345,39 @@ class Graph:
                     lists[x[:axis], x[axis + 1:]].append(where[x])
                 running += [[self.rings([x, x[::-1]], fraction)]
                             for x in map(tuple, lists.values()) if x[1:]]
-            phases.append(self.line(running))
-        return [tuple(map(sum, zip(*phases)))] if phases else []
+            phases += at_once(running)
+        if not phases:
+            return []
+        flows = [y for _, x in phases for y in x]
+        return [(sum(a for a, _ in phases), 10**9 * self.slowest(flows))]
 
     def lines(self, kind, groups):
         """Return what all algorithms take but those chosen by size."""
-        result = self.flat(kind, groups)
-        if (kind == "all-to-all" and self.units
-                and max(len(x) for x, _ in groups) <= 512):
-            result.append(self.line([self.relayed(*x) for x in groups]))
-        if kind != "all-to-all":
-            halves = self.torus(groups)
-            if self.units:
-                halves.append(self.line([self.rotated(*x) for x in groups]))
-            result += map(both, halves) if kind == "all-reduce" else halves
-        return result
+        result = [self.sum(x) for x in self.flat(kind, groups)]
+        near = self.units if max(len(x) for x, _ in groups) <= 512 else ()
+        if kind == "all-to-all":
+            return result + [self.line([self.relayed(*x, unit_of) for x in groups])
+                             for unit_of in near]
+        halves = self.torus(groups)
+        if self.units:
+            halves.append(self.line([self.rotated(*x) for x in groups]))
+        times = 1 + (kind == "all-reduce")
+        result += [(times * a, times * c) for a, c in halves]
+        for unit_of in near:
+            result += self.mated(kind, groups, unit_of)
+        return result + self.pipelined(kind, groups)
 
     def time(self, kind, groups, size):
         """Return what groups take at once."""
         if not groups or not size:
             return 0
-        result = [*self.lines(kind, groups)]
-        if self.units and kind != "all-to-all":
-            result += self.nested(kind, groups, size)
+        result = self.lines(kind, groups)
         return min(near(self.launch + near(near(Fraction(a, 10**6)) + near(
             size * twelve_digits(c)))) for a, c in result)
 
     def shapes(self, size, stride, n, starts):
         """Return the groups of an axis, all of which run at once."""
-        return tuple((tuple(x), Fraction(1))
-                     for x in groups(size, stride, n, starts))
+        return tuple((tuple(x), Fraction(1)) for x in groups(size, stride, n, starts))
 
     def tiles(self, k, n, num_devices):
         """Return where blocks end the step at the same time as one at k."""

@@ -3,10 +3,10 @@
 Standard library only. Numbers are integers and fractions; a float only ever
 rounds one of them, where the page says double precision.
 """
-from collections import Counter
+from collections import Counter, defaultdict
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from operator import mul
 
 MOST_CACHED = 1 << 14
@@ -33,6 +33,37 @@ def groups(size, stride, n, starts):
            if i // stride % size == 0]
     ranks = [[s + x for s in p for x in g] for p in starts for g in one]
     return [x for x in ranks if len(x) > 1]
+
+def parent(i, n):
+    """Return the parent of a rank in the first of two trees."""
+    lowest = i & -i
+    above = (i - lowest) | 2 * lowest
+    return above if above < n else i - lowest
+
+def at_once(groups):
+    """Return the phases of groups that run them side by side."""
+    phases = []
+    for running in zip_longest(*groups):
+        running = [x for x in running if x]
+        phases.append((max(a for a, _ in running),
+                       [y for _, flows in running for y in flows.items()]))
+    return phases
+
+def units_of(ranks, unit_of):
+    """Return the ranks of each unit."""
+    units = defaultdict(list)
+    for x in ranks:
+        units[unit_of[x]].append(x)
+    return units
+
+def mates(small, large, unit_of):
+    """Return pairs of ranks of two units: of one slot, then in order."""
+    slot = {x: unit_of[:x].count(unit_of[x]) for x in (*small, *large)}
+    same = {slot[x]: x for x in large}
+    rest = iter([x for x in large
+                 if slot[x] not in [slot[y] for y in small]])
+    return {x: same[slot[x]] if slot[x] in same else next(rest)
+            for x in small}
 
 class Link:
     """What a message takes: a latency, and a bandwidth for a part of it.

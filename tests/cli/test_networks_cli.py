@@ -73,8 +73,8 @@ def test_bench_prices_every_kind_by_size(cli: Cli) -> None:
     rows = cli.document("topology bench torus:4x4")["rows"]
     assert [row["bytes"] for row in rows][:2] == [65536, 262144]
     for row in rows:
-        # an all-reduce is two halves of the same algorithm here
-        assert row["all-reduce"]["ns"] == pytest.approx(2 * row["all-gather"]["ns"])
+        # an all-reduce may be two halves of the same algorithm
+        assert row["all-reduce"]["ns"] <= 2 * row["all-gather"]["ns"] * (1 + 1e-11)
         # 15/16 of a buffer leave a device over four links, twice
         assert row["all-reduce"]["bound_ns"] == pytest.approx(
             2 * 15 / 16 * row["bytes"] / 180

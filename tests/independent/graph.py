@@ -6,6 +6,7 @@ followed rank by rank. Names are those of the section "Graphs".
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ from nest.ir import GraphTopology
 Flows = dict[tuple[int, int], Fraction]
 #: Latency in fs, and flows.
 Phase = tuple[int, Flows]
+#: Seconds per byte by arc.
+Loads = dict[tuple[str, str], Fraction]
 #: ``a`` in fs and ``c`` in ns per byte.
 Line = tuple[int, Fraction]
 
@@ -92,16 +95,17 @@ class Wires:
 
     def busiest(self, flows: Iterable[tuple[int, int, Fraction]]) -> Fraction:
         """Return the largest load over bandwidth, in seconds."""
+        return max(self.loads(flows).values(), default=Fraction(0))
+
+    def loads(self, flows: Iterable[tuple[int, int, Fraction]]) -> Loads:
+        """Return the load over bandwidth of every arc, in seconds."""
         load: dict[tuple[str, str], Fraction] = {}
         for source, target, amount in flows:
             for arc, part in self.spread(
                 self.order[source], self.order[target], amount
             ):
                 load[arc] = load.get(arc, Fraction(0)) + part
-        return max(
-            (size / self.arcs[arc][0] for arc, size in load.items()),
-            default=Fraction(0),
-        )
+        return {arc: size / self.arcs[arc][0] for arc, size in load.items()}
 
     def line(self, phases: Iterable[list[Phase]]) -> Line:
         """Return what phases take; of each, those of all groups."""
@@ -191,37 +195,159 @@ def direct(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
     return [(latency, flows)]
 
 
+def one_step(wires: Wires, flows: Flows) -> int:
+    """Return the largest sum of ``h`` over what a rank sends in a step."""
+    sums: dict[int, int] = {}
+    for s, t in flows:
+        sums[s] = sums.get(s, 0) + wires.h(s, t)
+    return max(sums.values(), default=0)
+
+
+def at_once(wires: Wires, steps: list[Flows]) -> list[Phase]:
+    """Return steps that are pipelined."""
+    joined: Flows = {}
+    for flows in steps:
+        for (s, t), amount in flows.items():
+            add(joined, s, t, amount)
+    return [(sum(one_step(wires, flows) for flows in steps), joined)]
+
+
+def units_of(wires: Wires, ranks: list[int]) -> list[list[int]]:
+    names = list(dict.fromkeys(wires.units[0][rank] for rank in ranks))
+    return [[x for x in ranks if wires.units[0][x] == u] for u in names]
+
+
+def mates(wires: Wires, small: list[int], large: list[int]) -> dict[int, int]:
+    """Return the mate in the larger unit of every rank of the smaller."""
+
+    def slot(rank: int) -> int:
+        unit = wires.units[0][rank]
+        return sum(wires.units[0][x] == unit for x in range(rank))
+
+    slots = {slot(x): x for x in large}
+    left = [x for x in large if slot(x) not in {slot(y) for y in small}]
+    found = {}
+    for x in small:
+        found[x] = slots[slot(x)] if slot(x) in slots else left.pop(0)
+    return found
+
+
 def pxn(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
-    names = [wires.units[0][rank] for rank in ranks]
-    units = {u: [x for x in ranks if wires.units[0][x] == u] for u in names}
-    place = {x: k for members in units.values() for k, x in enumerate(members)}
-    flows: Flows = {}
-    for i in ranks:
-        own = units[wires.units[0][i]]
-        for j in ranks:
-            there = units[wires.units[0][j]]
-            if j in own:
-                relay = j
-            elif len(own) >= len(there):
-                relay = own[place[j]]
+    units = units_of(wires, ranks)
+    inside: Flows = {}
+    across: Flows = {}
+    for own in units:
+        for there in units:
+            if len(own) >= len(there):
+                pairs = mates(wires, there, own)
             else:
-                relay = there[place[i]]
-            if i != relay:
-                add(flows, i, relay, X / len(ranks))
-            if relay != j:
-                add(flows, relay, j, X / len(ranks))
+                pairs = mates(wires, own, there)
+            for i in own:
+                for j in there:
+                    relay = pairs[j if len(own) >= len(there) else i]
+                    for s, t in ((i, j),) if own is there else ((i, relay), (relay, j)):
+                        step = across if (s in own) != (t in own) else inside
+                        if s != t:
+                            add(step, s, t, X / len(ranks))
+    return at_once(wires, [inside, across])
 
-    def farthest(inside: bool) -> int:
-        return max(
-            sum(
-                wires.h(s, t)
-                for s, t in flows
-                if s == rank and (wires.units[0][s] == wires.units[0][t]) == inside
-            )
-            for rank in ranks
-        )
 
-    return [(farthest(True) + farthest(False), flows)]
+def gather_steps(wires: Wires, ranks: list[int], X: Fraction) -> list[Flows]:
+    """Return the steps of an all-gather through mates."""
+    units = units_of(wires, ranks)
+    shard = X / len(ranks)
+    first: Flows = {}
+    across: Flows = {}
+    held = dict.fromkeys(ranks, shard)
+    for own in units:
+        for there in units:
+            if own is there:
+                continue
+            k, m = len(own), len(there)
+            if k <= m:
+                pairs = mates(wires, own, there)
+            else:
+                pairs = {mine: x for x, mine in mates(wires, there, own).items()}
+            for i in own:
+                if i in pairs:
+                    amount = shard * max(Fraction(1), Fraction(k, m))
+                    add(across, i, pairs[i], amount)
+                    held[pairs[i]] += amount
+                    continue
+                for relay in pairs:
+                    add(first, i, relay, shard / m)
+    last = {(s, t): held[s] for u in units for s in u for t in u if s != t}
+    return [first, across, last]
+
+
+def backwards(steps: list[Flows]) -> list[Flows]:
+    return [{(t, s): x for (s, t), x in flows.items()} for flows in steps[::-1]]
+
+
+def partitions(wires: Wires) -> list[Wires]:
+    """Return the wires with one partition each."""
+    found = []
+    for units in wires.units:
+        alone = copy.copy(wires)
+        alone.units = [units]
+        found.append(alone)
+    return found
+
+
+def best(size: float, lines: list[Line | None]) -> Line | None:
+    able = [line for line in lines if line is not None]
+    return (
+        min(able, key=lambda x: x[0] / Fraction(10**6) + Fraction(size) * x[1])
+        if able
+        else None
+    )
+
+
+def through_mates(wires: Wires, kind: str, groups: Groups) -> Line | None:
+    """Return a half or an all-reduce of groups none of which is even."""
+    sizes = []
+    for ranks, _ in groups:
+        counts = [len(unit) for unit in units_of(wires, ranks)]
+        if len(counts) > 1:
+            sizes.append(len(set(counts)))
+    if not sizes or min(sizes) == 1:
+        return None
+    ways = []
+    for turn in (list, backwards):
+        running = []
+        for ranks, X in groups:
+            running += at_once(wires, turn(gather_steps(wires, ranks, X)))
+        ways.append(running)
+    if kind == "all-reduce":
+        latency = sum(max(x[0] for x in running) for running in ways)
+        flows = [(0, flows) for running in ways for _, flows in running]
+        return latency, wires.line([flows])[1]
+    there, back = (wires.line([running]) for running in ways)
+    return max(there[0], back[0]), max(there[1], back[1])
+
+
+def bruck(
+    wires: Wires, ranks: list[int], X: Fraction, everyone: bool = False
+) -> list[Phase] | None:
+    n = len(ranks)
+    if n == 2 ** (n.bit_length() - 1) and not everyone:
+        return None
+    phases = []
+    d = 1
+    while d < n:
+        parts = min(d, n - d)
+        if everyone:
+            parts = sum(x // d % 2 for x in range(n))
+        flows: Flows = {}
+        for i in range(n):
+            flows[ranks[i], ranks[(i + d) % n]] = Fraction(parts, n) * X
+        phases.append((max(wires.h(*pair) for pair in flows), flows))
+        d *= 2
+    return phases
+
+
+def to_everyone(wires: Wires, ranks: list[int], X: Fraction) -> list[Phase] | None:
+    return bruck(wires, ranks, X, everyone=True)
 
 
 Half = Callable[[Wires, list[int], Fraction], list[Phase] | None]
@@ -347,37 +473,122 @@ def levels_of(wires: Wires, ranks: list[int]) -> list[Groups] | None:
     return levels
 
 
-def hierarchical(
+def doubling(wires: Wires, groups: Groups) -> list[list[Phase]]:
+    """Return all-reduces that exchange the whole buffer each time."""
+    there: list[Phase] = []
+    back: list[Phase] = []
+    inner = []
+    for ranks, X in groups:
+        w = 2 ** (len(ranks).bit_length() - 1)
+        phases = []
+        for j in range(w.bit_length() - 1):
+            flows = {(ranks[i], ranks[i ^ 2**j]): X for i in range(w)}
+            phases.append((max(wires.h(*pair) for pair in flows), flows))
+        inner.append(phases)
+        for extra, other in zip(ranks[w:], ranks, strict=False):
+            there.append((wires.h(extra, other), {(extra, other): X}))
+            back.append((wires.h(other, extra), {(other, extra): X}))
+    return [there, *side_by_side(inner), back]
+
+
+def folded(wires: Wires, groups: Groups, is_far: bool) -> list[list[Phase]]:
+    """Return :func:`fold` phase by phase: both halves."""
+    ends = doubling(wires, groups)
+    inner = []
+    for ranks, X in groups:
+        w = 2 ** (len(ranks).bit_length() - 1)
+        inner.append(exchange(wires, ranks[:w], X, is_far) * 2)
+    return [ends[0], *side_by_side(inner), ends[-1]]
+
+
+def one_phase(wires: Wires, groups: Groups) -> list[list[Phase]] | None:
+    if len({len(ranks) for ranks, _ in groups}) > 1:
+        return None
+    phases = []
+    for ranks, X in groups:
+        phases += direct(wires, ranks, X * len(ranks)) or []
+    return [phases]
+
+
+def trees(wires: Wires, groups: Groups) -> list[list[Phase]]:
+    """Return :func:`two_trees` as phases."""
+    running = []
+    for ranks, X in groups:
+        alone = Recorder(wires)
+        latency, _ = two_trees(alone, [(ranks, X)])
+        running.append((latency, alone.flows))
+    return [running]
+
+
+class Recorder(Wires):
+    """Wires that note what flows they are asked about."""
+
+    def __init__(self, wires: Wires) -> None:
+        self.__dict__ |= vars(wires)
+
+    def busiest(self, flows: Iterable[tuple[int, int, Fraction]]) -> Fraction:
+        self.flows = {(s, t): amount for s, t, amount in flows}
+        return Fraction(0)
+
+
+def choices(wires: Wires, kind: str, groups: Groups) -> list[list[list[Phase]]]:
+    """Return all that groups on one level may do: a list of phases each."""
+    found = []
+    for name, algorithm in {**FLAT, "bruck": bruck}.items():
+        phases = [algorithm(wires, ranks, X) for ranks, X in groups]
+        if all(phases):
+            half = side_by_side([x for x in phases if x])
+            found.append(half * (2 if kind == "all-reduce" else 1))
+        elif kind == "all-reduce" and name.startswith("halving"):
+            found.append(folded(wires, groups, name.endswith("far")))
+    if kind == "all-reduce":
+        found += [doubling(wires, groups), trees(wires, groups)]
+        alone = one_phase(wires, groups)
+        found += [] if alone is None else [alone]
+    return found
+
+
+def pipelined(
     wires: Wires, kind: str, lists: list[list[int]], size: float
 ) -> Line | None:
-    nested = []
-    for ranks in lists:
-        levels = levels_of(wires, ranks)
-        if levels is None:
-            return None
-        nested.append(levels)
+    """Return the best choice of all levels, all phases of which run at once."""
+    nested = [
+        (wires.units and levels_of(wires, ranks)) or [[(ranks, Fraction(1))]]
+        for ranks in lists
+    ]
     steps = max(len(levels) for levels in nested)
-    if steps < 2:
-        return None
-    latency, slope = 0, Fraction(0)
+    of_levels = []
     for step in range(steps):
         groups = []
         for levels in nested:
             groups += levels[step] if step < len(levels) else []
-        if kind == "all-reduce" and step == steps - 1:
-            lines = list(flat(wires, kind, groups).values())
-        else:
-            lines = list(flat(wires, "all-gather", groups).values())
-            if kind == "all-reduce":
-                lines = [twice(line) for line in lines]
+        below = kind == "all-reduce" and step < steps - 1
+        found = choices(wires, "all-gather" if below else kind, groups)
+        if below:
+            found = [half * 2 for half in found]
+        weighed = []
+        for phases in found:
+            latency = sum(max((x[0] for x in p), default=0) for p in phases)
+            load = wires.loads(
+                (s, t, amount)
+                for p in phases
+                for _, flows in p
+                for (s, t), amount in flows.items()
+            )
+            weighed.append((latency, load))
+        of_levels.append(weighed)
 
-        def time(line: Line) -> Fraction:
-            return line[0] / Fraction(10**6) + Fraction(size) * line[1]
+    def line(chosen: tuple[tuple[int, Loads], ...]) -> Line:
+        total: Loads = {}
+        for _, load in chosen:
+            for arc, part in load.items():
+                total[arc] = total.get(arc, Fraction(0)) + part
+        return sum(x[0] for x in chosen), 10**9 * max(total.values())
 
-        a, c = min(lines, key=time)
-        latency += a
-        slope += c
-    return latency, slope
+    def time(of: Line) -> Fraction:
+        return of[0] / Fraction(10**6) + Fraction(size) * of[1]
+
+    return min(map(line, itertools.product(*of_levels)), key=time)
 
 
 def torus(wires: Wires, kind: str, lists: list[list[int]]) -> Line | None:
@@ -410,8 +621,10 @@ def torus(wires: Wires, kind: str, lists: list[list[int]]) -> Line | None:
                     if len(line) > 1:
                         running.append(rings(wires, [line, line[::-1]], part / 2))
         phases.append(running)
-    line = wires.line(phases)
-    return twice(line) if kind == "all-reduce" else line
+    latency = sum(max(x[0] for x in running) for running in phases)
+    _, slope = wires.line([[x for running in phases for x in running]])
+    found = latency, slope
+    return twice(found) if kind == "all-reduce" else found
 
 
 # What a collective and a message take
@@ -427,15 +640,29 @@ def offered(
         return {}
     whole = [(ranks, Fraction(1)) for ranks in lists]
     lines: dict[str, Line | None] = dict(flat(wires, kind, whole))
-    if kind == "all-to-all" and wires.units and max(map(len, lists)) <= 512:
-        lines["pxn"] = half(wires, pxn, whole)
-    if kind != "all-to-all":
+    near = wires.units and max(map(len, lists)) <= 512
+    if kind == "all-to-all":
+        lines["bruck"] = half(wires, to_everyone, whole)
+        if near:
+            lines["pxn"] = best(size, [half(x, pxn, whole) for x in partitions(wires)])
+    else:
+        lines["bruck"] = half(wires, bruck, whole)
+        if lines["bruck"] is not None and kind == "all-reduce":
+            lines["bruck"] = twice(lines["bruck"])
         if wires.units:
             line = half(wires, rotated_rings, whole)
             assert line is not None
             lines["rotated-rings"] = twice(line) if kind == "all-reduce" else line
-            lines["hierarchical"] = hierarchical(wires, kind, lists, size)
+        if near:
+            lines["pxn"] = best(
+                size, [through_mates(x, kind, whole) for x in partitions(wires)]
+            )
+        lines["pipelined"] = pipelined(wires, kind, lists, size)
         lines["torus"] = torus(wires, kind, lists)
+    if kind == "all-reduce":
+        lines["doubling"] = wires.line(doubling(wires, whole))
+        alone = one_phase(wires, whole)
+        lines["one-phase"] = None if alone is None else wires.line(alone)
     return {
         name: topology.launch_ns + (line[0] / 1e6 + size * twelve_digits(line[1]))
         for name, line in lines.items()

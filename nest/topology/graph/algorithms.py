@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from nest.ir.graph import CollectiveKind
 from nest.ir.graph_topology import GraphTopology
-from nest.topology.alphabeta import Line, sums, undominated
+from nest.topology.alphabeta import Line, undominated
 from nest.topology.graph.phases import (
     AllPairs,
     Flows,
     Medium,
     Phase,
+    ScheduleTime,
     line_of,
-    lines_of,
+    times_of,
     together,
 )
 from nest.topology.graph.routes import Floats, Ints, Routes
@@ -47,7 +51,8 @@ COMPONENT_OF: Mapping[CollectiveKind, Component] = {
 }
 
 
-class Places(NamedTuple):
+@dataclass(frozen=True)
+class Places:
     """What is known of where ranks are.
 
     ``units`` has the number of the unit of every rank, an array per partition, finest
@@ -56,6 +61,19 @@ class Places(NamedTuple):
 
     units: Sequence[Ints] = ()
     coordinates: Sequence[tuple[int, ...]] = ()
+
+    @cached_property
+    def slots(self) -> list[Ints]:
+        """Return which of its unit every rank is, for each partition."""
+        of_partitions = []
+        for unit_of in self.units:
+            num_ranks = Counter[int]()
+            slots = np.zeros_like(unit_of)
+            for rank, unit in enumerate(unit_of.tolist()):
+                slots[rank] = num_ranks[unit]
+                num_ranks[unit] += 1
+            of_partitions.append(slots)
+        return of_partitions
 
     @classmethod
     def of(cls, topology: GraphTopology) -> Places:
@@ -159,11 +177,13 @@ def _rotated_rings(routes: Routes, batch: Batch, units: Units) -> Phase:
 # Halving and doubling
 
 
-def _exchange(routes: Medium, batch: Batch, distances: Sequence[int]) -> list[Phase]:
-    """Exchange half of what is left with a partner, at each distance."""
+def _exchange(
+    routes: Medium, batch: Batch, distances: Sequence[int], remaining: float = 0.5
+) -> list[Phase]:
+    """Exchange such a part of what is left with a partner, at each distance."""
     phases, fractions = [], batch.fractions[:, None]
     for distance in distances:
-        fractions = fractions / 2
+        fractions = fractions * remaining
         partners = batch.ranks[:, np.arange(batch.size) ^ distance]
         phases.append(_sends(routes, Flows.of(batch.ranks, partners, fractions)))
     return phases
@@ -179,6 +199,10 @@ def _distances(n: int, far: bool) -> list[int]:
     return distances[::-1] if far else distances
 
 
+#: Exchanges by halving and doubling, and whether the farthest come first.
+_HALVING = {"halving-doubling": False, "halving-doubling-far": True}
+
+
 def _halving(far: bool) -> Half:
     def half(routes: Routes, batch: Batch) -> list[Phase] | None:
         n = batch.size
@@ -189,11 +213,13 @@ def _halving(far: bool) -> Half:
     return half
 
 
-def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
-    """Return an all-reduce by halving and doubling on any number of ranks.
+def _exchanged(
+    routes: Medium, batches: Sequence[Batch], far: bool, remaining: float = 0.5
+) -> list[Phase]:
+    """Return an all-reduce by exchanges of partners on any number of ranks.
 
-    Ranks beyond the largest power of two hand over to others, and get the
-    result from them.
+    By halving and doubling, or of the whole buffer each time. Ranks beyond the largest
+    power of two hand over to others, and get the result from them.
     """
     inner, folds = [], []
     for ranks, fractions in batches:
@@ -202,13 +228,42 @@ def _folded(routes: Medium, batches: Sequence[Batch], far: bool) -> Line:
         inner.append(Batch(ranks[:, :power], fractions))
         extra, other = ranks[:, power:], ranks[:, : n - power]
         folds.append(Flows.of(extra, other, fractions[:, None]))
-    halves = together(
-        _exchange(routes, batch, _distances(batch.size, far)) for batch in inner
+    phases = together(
+        _exchange(routes, batch, _distances(batch.size, far), remaining)
+        for batch in inner
     )
+    if remaining < 1:
+        phases = phases * 2
     there = Flows.joined(folds)
-    back = Flows(there.targets, there.sources, there.fractions)
-    around = [_sends(routes, flows) for flows in (there, back)]
-    return line_of(routes, halves).times(2).plus(line_of(routes, around))
+    if not len(there.sources):
+        return phases
+    return [_sends(routes, there), *phases, _sends(routes, there.reversed())]
+
+
+def _bruck(routes: Routes, batch: Batch, counts: Ints) -> list[Phase]:
+    """Return what ranks send to those 1, 2, 4 … behind them, in shards."""
+    phases, shards = [], batch.fractions[:, None] / batch.size
+    for j, count in enumerate(counts):
+        targets = np.roll(batch.ranks, -(1 << j), axis=1)
+        flows = Flows.of(batch.ranks, targets, count * shards)
+        phases.append(_sends(routes, flows))
+    return phases
+
+
+def _bruck_half(routes: Routes, batch: Batch) -> list[Phase] | None:
+    """Pass on all that one has, as far as it lacks there."""
+    n = batch.size
+    if n & (n - 1) == 0:
+        return None
+    distances = 1 << np.arange(n.bit_length())
+    return _bruck(routes, batch, np.minimum(distances, n - distances))
+
+
+def _bruck_all_to_all(routes: Routes, batch: Batch) -> list[Phase]:
+    """Pass on what has to go as far."""
+    distances = 1 << np.arange((batch.size - 1).bit_length())
+    ranks = np.arange(batch.size)[:, None]
+    return _bruck(routes, batch, np.count_nonzero(ranks & distances, axis=0))
 
 
 # All pairs, and trees
@@ -224,37 +279,142 @@ def _direct(routes: Routes, batch: Batch) -> list[Phase]:
 MAX_RELAYED = 512
 
 
+def _mates(small: Slots, large: Slots) -> list[int]:
+    """Return the places in a unit that those of a smaller one are paired with.
+
+    Ranks in the same slot of their units first, then the others in order.
+    """
+    index_of = {slot: index for index, slot in enumerate(large)}
+    others = (index for slot, index in index_of.items() if slot not in small)
+    return [index_of[slot] if slot in index_of else next(others) for slot in small]
+
+
+def _pairings(units: Units) -> Iterator[tuple[Ints, Ints, list[int]]]:
+    """Yield all ranks of units by how they lie in them, for any two such ways.
+
+    A row per unit; and the places that those of the smaller units, of the second if
+    equal, are paired with in the others.
+    """
+    members: dict[int, list[int]] = {}
+    for rank, unit in enumerate(units[0]):
+        members.setdefault(unit, []).append(rank)
+    same_slots: dict[Slots, list[list[int]]] = {}
+    for ranks in members.values():
+        slots = tuple(units[-1][rank] for rank in ranks)
+        same_slots.setdefault(slots, []).append(ranks)
+    for one, other in itertools.product(same_slots, repeat=2):
+        small, large = (one, other) if len(one) < len(other) else (other, one)
+        yield (
+            np.array(same_slots[one]),
+            np.array(same_slots[other]),
+            _mates(small, large),
+        )
+
+
+def _steps(routes: Routes, batch: Batch, counts: Sequence[Floats]) -> Phase:
+    """Return pipelined steps with what each rank sends to each other one."""
+    latency_fs, flows = 0, []
+    for count in counts:
+        np.fill_diagonal(count, 0)
+        sources, targets = np.nonzero(count)
+        ends = (batch.ranks[:, sources], batch.ranks[:, targets])
+        latencies = routes.latencies_fs(*ends)
+        sums = np.zeros((batch.size, len(batch.ranks)), latencies.dtype)
+        np.add.at(sums, sources, latencies.T)
+        latency_fs += int(sums.max())
+        sent = count[sources, targets] * batch.fractions[:, None]
+        flows.append(Flows.of(*ends, sent))
+    return Phase(latency_fs, Flows.joined(flows))
+
+
 def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:
-    """Return an all-to-all that crosses between ranks at the same place of units.
+    """Return an all-to-all that crosses between ranks that are paired.
 
     In the larger unit a rank passes on what others there send or receive, as NCCL's
     PXN does. Both steps are pipelined.
     """
     n, unit = batch.size, np.array(units[0])
+    relay = np.zeros((n, n), np.int64)
+    for here, there, mates in _pairings(units):
+        ends = here[:, :, None, None], there[None, None, :, :]
+        if here.shape[1] >= there.shape[1]:
+            relay[ends] = here[:, mates][:, None, None, :]
+        else:
+            relay[ends] = there[:, mates].T[None, :, :, None]
     same = unit[:, None] == unit
-    inside = np.tril(same, -1).sum(axis=1)
-    size = same.sum(axis=1)
-    # The rank at a place of the unit that a rank stands for.
-    at = np.zeros((n, n), np.int64)
-    at[unit, inside] = np.arange(n)
-    relay = np.where(
-        size[:, None] >= size, at[unit[:, None], inside], at[unit, inside[:, None]]
-    )
     relay[same] = np.broadcast_to(np.arange(n), (n, n))[same]
-    here, there = np.indices((n, n))
-    hops = np.concatenate([here * n + relay, relay * n + there])
-    counts = np.bincount(hops.ravel(), minlength=n * n).reshape(n, n)
-    np.fill_diagonal(counts, 0)
-    sources, targets = np.nonzero(counts)
-    flows = Flows.of(
-        *(batch.ranks[:, sources], batch.ranks[:, targets]),
-        counts[sources, targets] / n * batch.fractions[:, None],
+    sources, targets = np.indices((n, n))
+    hops = np.concatenate([sources * n + relay, relay * n + targets])
+    counts = np.bincount(hops.ravel(), minlength=n * n).reshape(n, n) / n
+    return _steps(routes, batch, [counts * same, counts * ~same])
+
+
+def _through_mates(units: Units) -> list[Floats]:
+    """Return the steps of an all-gather through ranks that are paired.
+
+    What a rank sends to each other one: inside, to those of its unit that have a mate
+    in a smaller one; across, to the mates; and inside, to all others.
+    """
+    unit = np.array(units[0])
+    n = len(unit)
+    before, across = np.zeros((n, n)), np.zeros((n, n))
+    for here, there, mates in _pairings(units):
+        inside, beyond = here.shape[1], there.shape[1]
+        if inside <= beyond:
+            across[here[:, None], there[:, mates]] = 1
+            continue
+        across[here[:, None, mates], there] = inside / beyond
+        rest = [index for index in range(inside) if index not in mates]
+        before[here[:, rest, None], here[:, None, mates]] += len(there) / beyond
+    same = unit[:, None] == unit
+    across[same] = 0
+    after = same * (1 + across.sum(axis=0))[:, None]
+    return [before / n, across / n, after / n]
+
+
+def _through_own_units(
+    routes: Routes, groups: Sequence[tuple[Batch, Units]]
+) -> dict[Component, tuple[Line, ...]]:
+    """Return all of :func:`_through_own_unit`, for units of every partition."""
+    offers: dict[Component, tuple[Line, ...]] = {}
+    num_partitions = len(groups[0][1]) // 2
+    for index in range(num_partitions):
+        chosen = [(batch, units[index::num_partitions]) for batch, units in groups]
+        for component, lines in _through_own_unit(routes, chosen).items():
+            offers[component] = (*offers.get(component, ()), *lines)
+    return offers
+
+
+def _through_own_unit(
+    routes: Routes, groups: Sequence[tuple[Batch, Units]]
+) -> dict[Component, tuple[Line, ...]]:
+    """Return all-to-alls through paired ranks; and halves, if no group is even.
+
+    A group is even that has several units, with equal numbers of ranks in each. A
+    reduce-scatter goes the way of an all-gather back, and an all-reduce is both.
+    """
+    relayed = together([_pxn(routes, *some)] for some in groups)
+    all_to_all = (line_of(routes, relayed),)
+    counts = [Counter(units[0]).values() for _, units in groups]
+    sizes = [len(set(members)) for members in counts if len(members) > 1]
+    if min(sizes, default=1) == 1:
+        return {"all-to-all": all_to_all}
+    gathers, scatters = [], []
+    for batch, units in groups:
+        steps = _through_mates(units)
+        gathers.append([_steps(routes, batch, steps)])
+        backwards = [step.T for step in reversed(steps)]
+        scatters.append([_steps(routes, batch, backwards)])
+    there, back = times_of(routes, [together(gathers), together(scatters)])
+    slower = Line(
+        max(there.line.latency_fs, back.line.latency_fs),
+        max(there.line.ns_per_byte, back.line.ns_per_byte),
     )
-    latencies = routes.latencies_fs(flows.sources, flows.targets)
-    sums = np.zeros((2, n, len(batch.ranks)), np.int64)
-    crosses = (unit[sources] != unit[targets]).astype(np.int64)
-    np.add.at(sums, (crosses, sources), latencies.reshape(-1, len(sources)).T)
-    return Phase(int(sums.max(axis=1).sum(axis=0).max()), flows)
+    return {
+        "half": (slower,),
+        "all-reduce": (there.pipelined(back),),
+        "all-to-all": all_to_all,
+    }
 
 
 def _parents(n: int) -> list[int]:
@@ -298,9 +458,8 @@ def whole_reductions(medium: Medium, size: int) -> dict[str, Line]:
     batch = Batch(np.arange(size)[None, :], np.ones(1))
     lines = {"two-trees": line_of(medium, _two_trees(medium, batch))}
     if size & (size - 1):
-        for far in (False, True):
-            name = "halving-doubling" + "-far" * far
-            lines[name] = _folded(medium, [batch], far)
+        for name, far in _HALVING.items():
+            lines[name] = line_of(medium, _exchanged(medium, [batch], far))
     return lines
 
 
@@ -311,6 +470,7 @@ _FLAT: Mapping[str, Half] = {
     "halving-doubling": _halving(far=False),
     "halving-doubling-far": _halving(far=True),
     "direct": _direct,
+    "bruck": _bruck_half,
 }
 
 
@@ -322,22 +482,33 @@ def _flat_half(
     return together(able) if len(able) == len(phases) else None
 
 
-def _flat(routes: Routes, batches: Sequence[Batch]) -> dict[str, dict[Component, Line]]:
-    """Return what the algorithms take that only need to know the ranks."""
+def _flat(
+    routes: Routes, batches: Sequence[Batch], *, top: bool = True
+) -> dict[str, dict[Component, ScheduleTime]]:
+    """Return what the algorithms take that only need to know the ranks.
+
+    Below the top, without all-reduces that are not two halves.
+    """
     halves = {name: _flat_half(routes, name, batches) for name in _FLAT}
     able = {name: half for name, half in halves.items() if half is not None}
-    trees = together(_two_trees(routes, batch) for batch in batches)
-    *lines, of_trees = lines_of(routes, [*able.values(), trees])
-    table: dict[str, dict[Component, Line]] = {
-        name: {"half": line, "all-reduce": line.times(2)}
-        for name, line in zip(able, lines, strict=True)
-    }
-    for name, half in halves.items():
-        if half is None and name.startswith("halving-doubling"):
-            far = name.endswith("far")
-            table[name] = {"all-reduce": _folded(routes, batches, far)}
-    table["direct"]["all-to-all"] = table["direct"]["half"]
-    table["two-trees"] = {"all-reduce": of_trees}
+    whole = {}
+    if top:
+        whole["doubling"] = _exchanged(routes, batches, far=False, remaining=1.0)
+        whole["two-trees"] = together(_two_trees(routes, batch) for batch in batches)
+        for name in _HALVING.keys() - able:
+            whole[name] = _exchanged(routes, batches, _HALVING[name])
+    runs = times_of(routes, [*able.values(), *whole.values()])
+    table: dict[str, dict[Component, ScheduleTime]] = {}
+    for name, run in zip([*able, *whole], runs, strict=True):
+        table[name] = {"all-reduce": run}
+        if name in able:
+            table[name] = {"half": run, "all-reduce": run.times(2)}
+    direct = table["direct"]["half"]
+    table["direct"]["all-to-all"] = direct
+    if len(batches) == 1:
+        n = batches[0].size
+        line = direct.line._replace(ns_per_byte=direct.line.ns_per_byte * n)
+        table["one-phase"] = {"all-reduce": ScheduleTime(line, direct.loads * n)}
     return table
 
 
@@ -345,8 +516,14 @@ def _flat(routes: Routes, batches: Sequence[Batch]) -> dict[str, dict[Component,
 
 
 #: The units of the ranks of a group: in every partition, the place of the
-#: first rank that is in the same one.
+#: first rank that is in the same one; and then of the first in the same slot of one.
 Units = tuple[tuple[int, ...], ...]
+#: The slots of the ranks of a unit.
+Slots = tuple[int, ...]
+
+
+#: Loads by this factor apart differ by rounding.
+_ALIKE = 1 + 1e-14
 
 
 def _by_units(
@@ -373,11 +550,11 @@ def _by_units(
     return alike_batches
 
 
-def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
+def _nested(n: int, units: Units) -> list[tuple[float, Ints]]:
     """Return what works together on each level with several, from below.
 
     Parts of the buffer, and places of ranks in the group, a row for each of
-    those that work together. ``None`` if units hold unequal numbers of ranks.
+    those that work together. All on one level if units hold unequal numbers of ranks.
     """
     levels = []
     fraction = 1.0
@@ -389,7 +566,7 @@ def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
             joined.setdefault(unit, []).append(block)
         count, *others = {len(members) for members in joined.values()}
         if others:
-            return None
+            return [(1.0, np.arange(n)[None, :])]
         if count > 1:
             peers = [
                 positions
@@ -402,18 +579,12 @@ def _nested(n: int, units: Units) -> list[tuple[float, Ints]] | None:
     return levels
 
 
-def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]] | None:
-    """Return what works together on each level, from below.
-
-    ``None`` if units hold unequal numbers of ranks of some group.
-    """
+def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]]:
+    """Return what works together on each level, from below."""
     of_groups = []
     for batch, units in groups:
-        nested = _nested(batch.size, units)
-        if nested is None:
-            return None
         batches = []
-        for fraction, peers in nested:
+        for fraction, peers in _nested(batch.size, units[: len(units) // 2]):
             ranks = batch.ranks[:, peers].reshape(-1, peers.shape[1])
             fractions = np.repeat(batch.fractions * fraction, len(peers))
             batches.append(Batch(ranks, fractions))
@@ -424,29 +595,36 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]] | None:
     ]
 
 
-def _hierarchical(
-    routes: Routes, groups: Sequence[tuple[Batch, Units]]
-) -> dict[Component, tuple[Line, ...]] | None:
+def _pipelined(
+    tables: Sequence[Mapping[str, Mapping[Component, ScheduleTime]]],
+) -> dict[Component, tuple[Line, ...]]:
     """Return a half going through the levels; an all-reduce at the top.
 
-    A line per choice of algorithms that is best for some size.
+    All phases of all levels are pipelined. A line per choice of algorithms that is
+    best for some size.
     """
-    levels = _levels(groups)
-    if levels is None or len(levels) < 2:
-        return None
-    tables = [_flat(routes, level) for level in levels]
-    halves = [_lines(table, "half") for table in tables]
-    below = [tuple(line.times(2) for line in lines) for lines in halves[:-1]]
-    return {
-        "half": sums(halves),
-        "all-reduce": sums([*below, _lines(tables[-1], "all-reduce")]),
-    }
+    halves = [_choices(table, "half") for table in tables]
+    below = [[run.times(2) for run in runs] for runs in halves[:-1]]
+    whole = [*below, _choices(tables[-1], "all-reduce")]
+    return {"half": _joint(halves), "all-reduce": _joint(whole)}
 
 
-def _lines(
-    table: Mapping[str, Mapping[Component, Line]], component: Component
-) -> tuple[Line, ...]:
-    return undominated(of[component] for of in table.values() if component in of)
+def _joint(levels: Sequence[Sequence[ScheduleTime]]) -> tuple[Line, ...]:
+    """Return the best lines of a choice on each level."""
+    choices = itertools.product(*levels)
+    return undominated(first.pipelined(*others) for first, *others in choices)
+
+
+def _choices(
+    table: Mapping[str, Mapping[Component, ScheduleTime]], component: Component
+) -> list[ScheduleTime]:
+    """Return what algorithms of a level take, without those that others outdo."""
+    runs: list[ScheduleTime] = []
+    able = (of[component] for of in table.values() if component in of)
+    for run in sorted(able, key=lambda run: run.line):
+        if not any((other.loads <= run.loads * _ALIKE).all() for other in runs):
+            runs.append(run)
+    return runs
 
 
 # Tori
@@ -484,7 +662,8 @@ def _torus(
             for color in range(len(axes))
         ]
         phases += together([phase] for phase in running if phase)
-    return line_of(routes, phases)
+    (run,) = times_of(routes, [phases])
+    return run.pipelined()
 
 
 def _color(routes: Routes, boxes: Ints, axes: Sequence[int], step: int) -> Phase | None:
@@ -511,9 +690,12 @@ NAMES = (
     "halving-doubling",
     "halving-doubling-far",
     "direct",
+    "one-phase",
+    "bruck",
+    "doubling",
     "pxn",
     "two-trees",
-    "hierarchical",
+    "pipelined",
     "torus",
 )
 
@@ -528,20 +710,28 @@ def algorithms(
     the least of several has as many.
     """
     batches = _batches(groups)
+    flat = _flat(routes, batches)
     offers: dict[str, Mapping[Component, tuple[Line, ...]]] = {
-        name: {component: (line,) for component, line in of.items()}
-        for name, of in _flat(routes, batches).items()
+        name: {component: (run.line,) for component, run in of.items()}
+        for name, of in flat.items()
     }
+    passed_on = together(_bruck_all_to_all(routes, batch) for batch in batches)
+    offers["bruck"] = {
+        **offers.get("bruck", {}),
+        "all-to-all": (line_of(routes, passed_on),),
+    }
+    tables = [flat]
     if positions.units:
-        by_units = _by_units(batches, positions.units)
+        by_units = _by_units(batches, [*positions.units, *positions.slots])
         rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
         if all(batch.size <= MAX_RELAYED for batch in batches):
-            relayed = together([_pxn(routes, *some)] for some in by_units)
-            offers["pxn"] = {"all-to-all": (line_of(routes, relayed),)}
-        levels = _hierarchical(routes, by_units)
-        if levels is not None:
-            offers["hierarchical"] = levels
+            offers["pxn"] = _through_own_units(routes, by_units)
+        *below, level = _levels(by_units)
+        if below:
+            tables = [_flat(routes, lower, top=False) for lower in below]
+            tables.append(_flat(routes, level))
+    offers["pipelined"] = _pipelined(tables)
     torus = _torus(routes, groups, positions.coordinates)
     if torus is not None:
         offers["torus"] = _twice(torus)

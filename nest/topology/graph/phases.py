@@ -49,6 +49,10 @@ class Flows(NamedTuple):
         spread[...] = fractions
         return cls(sources.ravel(), targets.ravel(), spread.ravel())
 
+    def reversed(self) -> Flows:
+        """Return the flows the other way."""
+        return Flows(self.targets, self.sources, self.fractions)
+
     @classmethod
     def joined(cls, flows: Sequence[Flows]) -> Flows:
         """Return all flows."""
@@ -104,18 +108,44 @@ def line_of(medium: Medium, phases: Iterable[Phase]) -> Line:
     return Line(latency_fs, slope)
 
 
-def lines_of(routes: Routes, runs: Sequence[Sequence[Phase]]) -> list[Line]:
-    """Return what each of several lists of phases takes, as one by one."""
-    phases = [(phase.flows, phase.pairs) for run in runs for phase in run]
-    slopes = (s * NS_PER_S for s in routes.busiest_each(phases))
-    lines = []
-    for run in runs:
-        # Not by sum, which rounds floats otherwise from Python 3.12 on.
-        slope = 0.0
-        for _ in run:
-            slope += next(slopes)
-        lines.append(Line(sum(phase.latency_fs for phase in run), slope))
-    return lines
+class ScheduleTime(NamedTuple):
+    """What phases take, one after the other."""
+
+    line: Line
+    #: What they put on every link, in ns per byte of the buffer.
+    loads: Floats
+
+    def times(self, factor: int) -> ScheduleTime:
+        """Return it so many times."""
+        return ScheduleTime(self.line.times(factor), self.loads * factor)
+
+    def pipelined(self, *others: ScheduleTime) -> Line:
+        """Return what all phases take at once, those of other runs too.
+
+        Parts of the buffer follow each other so closely that only the first one waits.
+        """
+        runs = (self, *others)
+        loads = np.sum([run.loads for run in runs], axis=0)
+        latency_fs = sum(run.line.latency_fs for run in runs)
+        return Line(latency_fs, float(loads.max(initial=0)))
+
+
+def times_of(
+    routes: Routes, schedules: Sequence[Sequence[Phase]]
+) -> list[ScheduleTime]:
+    """Return what each of several lists of phases takes."""
+    phases = [(phase.flows, phase.pairs) for run in schedules for phase in run]
+    loads_each = routes.loads_each(phases)
+    runs = []
+    for schedule in schedules:
+        slope, loads = 0.0, np.zeros(len(routes.ways.bandwidths))
+        for _ in schedule:
+            load = next(loads_each) * NS_PER_S
+            slope += float(load.max(initial=0))
+            loads += load
+        latency_fs = sum(phase.latency_fs for phase in schedule)
+        runs.append(ScheduleTime(Line(latency_fs, slope), loads))
+    return runs
 
 
 def busiest(medium: Medium, flows: Flows, pairs: Sequence[AllPairs] = ()) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -45,22 +45,32 @@ class Routes(Wires):
         carries. ``pairs`` are groups, a row each, all of whose ranks send to all
         others, with what goes from one to another.
         """
+        return float(self._loads((sources, targets, amounts), pairs).max(initial=0))
+
+    def _loads(
+        self, flows: tuple[Ints, Ints, Floats], pairs: Sequence[tuple[Ints, Floats]]
+    ) -> Floats:
+        """Return load over bandwidth of every link, in s."""
         loads = np.zeros(len(self.ways.bandwidths))
-        if len(sources):
-            loads += self.ways.loads(sources, targets, amounts)
+        if len(flows[0]):
+            loads += self.ways.loads(*flows)
         for ranks, fractions in pairs:
             loads += self.ways.loads_of_all(ranks, fractions)
-        return float((loads / self.ways.bandwidths).max(initial=0))
+        return loads / self.ways.bandwidths
 
-    def busiest_each(
+    def loads_each(
         self,
         phases: Sequence[
             tuple[tuple[Ints, Ints, Floats], Sequence[tuple[Ints, Floats]]]
         ],
-    ) -> list[float]:
-        """Return :meth:`busiest` of flows and pairs, of several at once."""
+    ) -> Iterator[Floats]:
+        """Yield load over bandwidth of every link, in s, for each phase.
+
+        A phase has flows and pairs, as :meth:`busiest`.
+        """
         if not isinstance(self.ways, Paths):
-            return [self.busiest(*flows, pairs) for flows, pairs in phases]
+            yield from (self._loads(*phase) for phase in phases)
+            return
         flows = [
             [single, *(all_pairs(*rows) for rows in pairs)] for single, pairs in phases
         ]
@@ -69,9 +79,7 @@ class Routes(Wires):
             # A phase's own flows first, then its pairs.
             first = np.cumsum([0, *map(len, flows[:-1])])
             loads = np.add.reduceat(loads, first)
-        slowest = (loads / self.ways.bandwidths).max(axis=1, initial=0)
-        times: list[float] = slowest.tolist()
-        return times
+        yield from loads / self.ways.bandwidths
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:

@@ -20,7 +20,7 @@ from nest.certificates.certify import certify, certify_infeasible
 from nest.cost.score import score
 from nest.errors import UnsupportedProblemError
 from nest.ir import Optimizer, Problem, Strategy
-from nest.ir.graph import DeviceTimes
+from nest.ir.graph import CollectiveKind, DeviceTimes
 from nest.topology.graph import GraphNetwork
 from tests.builders import SINGLE, make_cost, make_plan, make_problem, two_stages
 from tests.certified import NCCL
@@ -30,7 +30,12 @@ from tests.semantics import test_whole_plans as whole
 from tests.semantics.test_device_types import with_other
 from tests.semantics.test_whole_plans import alike, chain, layer, of_widths
 from tests.unit.certificates.test_certificates import read, refuted, second, verify
-from tests.unit.topology.test_graph_network import NETWORKS, read_groups, rows
+from tests.unit.topology.test_graph_network import (
+    NETWORKS,
+    rails_only,
+    read_groups,
+    rows,
+)
 
 NCCL_TREE = networks.Tree(to_builtins(NCCL)["levels"])
 EVERY = ("dp", "tp", "cp", "ep", "zero", "recompute")
@@ -328,24 +333,47 @@ def test_every_algorithm_takes_what_is_worked_by_hand(row: tuple[str, ...]) -> N
     graph, lists = graph_of(name), map(tuple, read_groups(text))
     groups = tuple((x, Fraction(1)) for x in lists if len(x) > 1)
     halves = graph.halves(groups)
-    twice = kind == "all-reduce"
-    if algorithm == "two-trees":
-        lines, twice = [graph.line([graph.trees(*x) for x in groups])], False
-    elif algorithm == "torus":
-        lines = graph.torus(groups)
+    flat = [graph.sum(phases) for phases in graph.flat(kind, groups)]
+    one = {
+        "two-trees": lambda: flat[len(halves) + 2 * (True not in halves) + 1],
+        "doubling": lambda: flat[len(halves) + 2 * (True not in halves)],
+        "one-phase": lambda: flat[-1],
+        "bruck": lambda: flat[-1],
+        "torus": lambda: graph.torus(groups)[0],
+        "rotated-rings": lambda: graph.line([graph.rotated(*x) for x in groups]),
+    }
+    twice = kind == "all-reduce" and algorithm in ("torus", "rotated-rings")
+    if algorithm == "pipelined":
+        lines = graph.pipelined(kind, groups)
+    elif algorithm == "pxn" and kind != "all-to-all":
+        lines = graph.mated(kind, groups, graph.units[0])
     elif algorithm == "pxn":
-        lines, twice = [graph.line([graph.relayed(*x) for x in groups])], False
-    elif algorithm == "rotated-rings":
-        lines = [graph.line([graph.rotated(*x) for x in groups])]
-    elif algorithm == "hierarchical":
-        lines, twice = graph.nested(kind, groups, int(size)), False
+        lines = [graph.line([graph.relayed(*x, graph.units[0]) for x in groups])]
+    elif algorithm in one and not (algorithm == "bruck" and kind != "all-to-all"):
+        lines = [one[algorithm]()]
     elif algorithm.startswith("halving") and True not in halves:
-        lines, twice = graph.flat(kind, groups)[3:4], False
+        lines = [flat[len(halves) + algorithm.endswith("far")]]
     else:
         far = algorithm.endswith("-far")
-        lines = [halves.get(algorithm) or halves[far]]
-    (line,) = map(graphs.both, lines) if twice else lines
+        lines = [graph.sum(halves.get(algorithm) or halves[far])]
+        twice = kind == "all-reduce"
+    lines = [(2 * a, 2 * c) for a, c in lines] if twice else lines
+    line = min(lines, key=lambda x: x[0] / 10**6 + int(size) * x[1])
     assert graph.launch + line[0] / 10**6 + int(size) * line[1] == int(expected)
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "all-to-all"])
+@pytest.mark.parametrize("node_bytes_per_s", [1e10, 2e9])
+def test_mates_on_a_graph_are_in_the_same_slot(
+    kind: CollectiveKind, node_bytes_per_s: float
+) -> None:
+    topology = rails_only(node_bytes_per_s)
+    network = GraphNetwork(topology)
+    ranks = (1, 2, 3, 4, 5)
+    graph = graphs.Graph(to_builtins(topology), topology.max_devices)
+    expected = network.collective_ns(kind, network.prices([ranks]), 500)
+    found = graph.time(kind, ((ranks, Fraction(1)),), 500)
+    assert float(found) == pytest.approx(expected, rel=1e-11)
 
 
 def test_what_ends_the_step_on_a_graph_runs_together() -> None:

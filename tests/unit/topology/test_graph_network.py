@@ -126,7 +126,7 @@ def read_groups(text: str) -> list[list[int]]:
 
 
 def test_the_page_has_every_network_and_algorithm():
-    assert len(rows(7)) >= 30
+    assert len(rows(7)) >= 29
     assert {row[0] for row in rows(7)} == set(NETWORKS)
     assert {row[4] for row in rows(7)} == set(NAMES)
 
@@ -155,21 +155,28 @@ def test_what_is_on_offer(name, kind):
         "halving-doubling": power or kind == "all-reduce",
         "halving-doubling-far": power or kind == "all-reduce",
         "direct": True,
+        "one-phase": kind == "all-reduce",
+        "bruck": not power,
+        "doubling": kind == "all-reduce",
+        "pxn": name == "uneven",
         "two-trees": kind == "all-reduce",
-        "hierarchical": bool(topology.units) and name != "uneven",
+        "pipelined": True,
         "torus": bool(topology.coordinates),
     }
     if kind == "all-to-all":
-        expected = {"direct": True, "pxn": bool(topology.units)}
+        expected = {"direct": True, "bruck": True, "pxn": bool(topology.units)}
     assert offered == [name for name in NAMES if expected.get(name)]
 
 
 def test_groups_that_cannot_all_run_an_algorithm_do_without():
-    """0, 1 and 2 fill nodes unequally; 0, 1, 3, 4 are no box."""
+    """3 ranks are no power of two, 2 are one; 0, 1, 4 are no box.
+
+    3 and 0 have a rank in each of two nodes.
+    """
     clos, torus = (GraphNetwork(NETWORKS[name]) for name in ("clos", "torus"))
-    together = clos.offered_ns("all-gather", [[0, 1, 2], [3, 0]], 100)
-    assert "hierarchical" not in together
-    assert "halving-doubling" not in together
+    together = clos.offered_ns("all-reduce", [[0, 1, 2], [3, 0]], 100)
+    assert not {"pxn", "one-phase", "bruck"} & {*together}
+    assert "halving-doubling" not in clos.offered_ns("all-gather", [[0, 1, 2]], 100)
     corner = torus.offered_ns("all-gather", [[0, 1, 4]], 100)
     assert "torus" not in corner
 
@@ -197,7 +204,8 @@ def test_through_the_own_node_an_all_to_all_stays_on_its_rails():
     ns. Through the node a rank sends 2 inside and 2 on its rail: 10 + 10 + 400 ns.
     """
     times = GraphNetwork(spined()).offered_ns("all-to-all", [[0, 1, 2, 3]], 800)
-    assert times == {"direct": 40 + 1600, "pxn": 20 + 400}
+    assert times["direct"] == 40 + 1600
+    assert times["pxn"] == 20 + 400
 
 
 def test_ranks_of_a_large_node_use_the_rails_of_a_small_one():
@@ -207,7 +215,55 @@ def test_ranks_of_a_large_node_use_the_rails_of_a_small_one():
     100 bytes take 400 ns on the spine.
     """
     times = GraphNetwork(spined()).offered_ns("all-to-all", [[0, 2, 3]], 300)
-    assert times == pytest.approx({"direct": 30 + 400, "pxn": 20 + 200})
+    assert times["direct"] == pytest.approx(30 + 400)
+    assert times["pxn"] == pytest.approx(20 + 200)
+
+
+def rails_only(node_bytes_per_s: float = 1e10) -> GraphTopology:
+    """Return 2 nodes of 3 devices that forward, and 3 rails.
+
+    Each device has 1 ns, by default 0.1 ns per byte, into its node, and 10 ns and 1 ns
+    per byte to its rail.
+    """
+    node_of = {str(i): "ab"[i // 3] for i in range(6)}
+    return make_graph(
+        node_of,
+        [
+            *((name, node, 1, node_bytes_per_s) for name, node in node_of.items()),
+            *((name, f"rail{int(name) % 3}", 10, 1e9) for name in node_of),
+        ],
+        units=(node_of,),
+        forward=True,
+    )
+
+
+def test_mates_are_on_one_rail():
+    """1 and 2 are on the rails of 4 and 5; the other node's 3 has no mate.
+
+    Of shards of 100, 3 sends 50 to 4 and 5, at 2 ns each. They send 150 across, 20 ns.
+    Inside 4 ns more. All-to-all, 1 sends 300 to 4, which passes on 200 to two others.
+    """
+    network = GraphNetwork(rails_only())
+    group = [[1, 2, 3, 4, 5]]
+    gather = network.offered_ns("all-gather", group, 500)
+    assert gather["pxn"] == pytest.approx(4 + 20 + 4 + 150)
+    exchange = network.offered_ns("all-to-all", group, 500)
+    assert exchange["pxn"] == pytest.approx(4 + 20 + 300)
+
+
+def test_colors_of_a_torus_do_not_wait_for_each_other():
+    """3 × 2 devices, 1 ns per byte along the first axis and 0.8 along the other one.
+
+    The color of 300 bytes that begins along the first puts 100 there each way and 50 on
+    the second; the other one 150 on the second, and 50 on the first. So the first
+    carries 150, 150 ns, and the second 200, 160 ns. A ring of 3 takes 20 ns twice.
+    """
+    at = {str(i): (i // 2, i % 2) for i in range(6)}
+    first = around([["0", "2", "4"], ["1", "3", "5"]])
+    second = [(str(i), str(i + 1), 10, 1.25e9) for i in (0, 2, 4)]
+    topology = make_graph(at, [*first, *second], forward=True, coordinates=at)
+    times = GraphNetwork(topology).offered_ns("all-gather", [range(6)], 600)
+    assert times["torus"] == pytest.approx(40 + 160)
 
 
 def test_large_groups_send_directly():
@@ -216,18 +272,18 @@ def test_large_groups_send_directly():
     links = [(name, "s", 5, 1e9) for name in names]
     node = (dict.fromkeys(names, "node"),)
     network = GraphNetwork(make_graph(names, links, units=node))
-    for size, offered in ((512, ["direct", "pxn"]), (513, ["direct"])):
-        assert [*network.offered_ns("all-to-all", [range(size)], 100)] == offered
+    for size in (512, 513):
+        offered = network.offered_ns("all-to-all", [range(size)], 100)
+        assert ("pxn" in offered) == (size == 512)
 
 
 def test_groups_of_different_shapes_go_through_their_levels_together():
     """0 1 2 3 have two levels, 4 5 one, all on leaves of 2 of a larger clos.
 
-    A half of 200 bytes: inside the leaves 10 + 100; then across with 100:
-    20 + 100 with two flows of 50 on an uplink of 1. An all-reduce of 4 5
-    stays with the first step, as two halves: 2·(10 + 100) + 2·20 + 200.
-    4 6 have one level too, their first: 20 + 100, as long as 10 + 100 are
-    done.
+    A half of 200 bytes: 10 inside the leaves and 20 across, where ranks send 100
+    inside and 50 across: 150 on a port. An all-reduce of 4 5 stays with the first
+    step, as two halves, 2·10, beside an all-reduce across, 20: 300 on a port. 4 6
+    have one level too, their first: 20 beside 10 inside.
     """
     leaf_of = {str(i): f"leaf{i // 2}" for i in range(8)}
     topology = make_graph(
@@ -240,13 +296,13 @@ def test_groups_of_different_shapes_go_through_their_levels_together():
     )
     network = GraphNetwork(topology)
 
-    def hierarchical(kind, other):
+    def pipelined(kind, other):
         times = network.offered_ns(kind, [[0, 1, 2, 3], other], 200)
-        return times["hierarchical"]
+        return times["pipelined"]
 
-    assert hierarchical("all-gather", [4, 5]) == 110 + 120
-    assert hierarchical("all-reduce", [4, 5]) == 220 + 240
-    assert hierarchical("all-gather", [4, 6]) == 120 + 120
+    assert pipelined("all-gather", [4, 5]) == 30 + 150
+    assert pipelined("all-reduce", [4, 5]) == 40 + 300
+    assert pipelined("all-gather", [4, 6]) == 40 + 150
 
 
 def test_nothing_to_do_takes_no_time():
@@ -258,7 +314,7 @@ def test_nothing_to_do_takes_no_time():
     assert network.collective_ns("all-reduce", nobody, 100) == 0
     pairs = network.groups(ParallelGroups(block, 2, 1))
     assert network.collective_ns("all-reduce", pairs, 0) == 0
-    assert network.collective_ns("all-reduce", pairs, 100) == 50 + 20 + 100
+    assert network.collective_ns("all-reduce", pairs, 100) == 50 + 10 + 100
 
 
 def test_equal_prices_are_equal_keys():
@@ -396,17 +452,17 @@ def test_blocks_are_like_those_whole_units_away(block, first):
 @pytest.mark.parametrize(
     ("groups", "expected_ns"),
     [
-        # 0 and 2 alone, over four links of 5: 2·20 + 100
-        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True), 140),
+        # 0 and 2 alone, over four links of 5, exchange all at once: 20 + 100
+        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True), 120),
         # 1 and 3 as well, on the same ports
-        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True, True), 240),
-        (ParallelGroups(Block(2, 2, 1, 1), 1, 1, True, True), 240),
+        (ParallelGroups(Block(2, 2, 0, 1), 1, 1, True, True), 220),
+        (ParallelGroups(Block(2, 2, 1, 1), 1, 1, True, True), 220),
         # 1, 2 sit alone in a replica of 4: at 3 there is no room
-        (ParallelGroups(Block(1, 4, 1, 2), 2, 1, False, True), 140),
-        # 0, 1 and 2, 3: inside their nodes, 2·10 + 50
-        (ParallelGroups(Block(1, 4, 2, 2), 2, 1, False, True), 70),
+        (ParallelGroups(Block(1, 4, 1, 2), 2, 1, False, True), 120),
+        # 0, 1 and 2, 3: inside their nodes, 10 + 50
+        (ParallelGroups(Block(1, 4, 2, 2), 2, 1, False, True), 60),
         # without a replica nothing is tiled
-        (ParallelGroups(Block(1, 0, 2, 2), 2, 1, False, True), 70),
+        (ParallelGroups(Block(1, 0, 2, 2), 2, 1, False, True), 60),
     ],
 )
 def test_what_ends_the_step_all_stages_do_at_once(groups, expected_ns):
