@@ -1,0 +1,108 @@
+"""The user's function that makes a module and its example inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from nest.errors import NestError
+from nest.util.text import did_you_mean
+
+
+class InvalidModuleError(NestError, ValueError):
+    """A factory or its module cannot be captured; the text names the module's path."""
+
+
+class Built(NamedTuple):
+    """A module on the meta device, its example inputs, and its name."""
+
+    module: torch.nn.Module
+    inputs: tuple[Any, ...]
+    name: str
+
+
+def load(text: str) -> tuple[Callable[[], Any], str]:
+    """Return the function that ``FILE.py:FACTORY`` names, and a name for its model.
+
+    The file is executed, as an import does.
+
+    Raises
+    ------
+    InvalidModuleError
+        If there is no such file or function, or the file fails.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise InvalidModuleError(
+            f"factory: expected FILE.py:FACTORY, got {text!r}; name a file and, behind "
+            f"a colon, a function in it"
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise InvalidModuleError(
+            f"{file}: expected a file with the function {name}, found none; check the "
+            f"path"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidModuleError(
+            f"{file}: expected a Python file, whose name ends in .py; rename it"
+        )
+    loaded = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look for the module by its name; imports of files
+    # beside it work as in a script.
+    sys.modules.setdefault(path.stem, loaded)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(loaded)
+    except Exception as error:
+        raise InvalidModuleError(
+            f"{file}: expected a file that Python can run, got {_said(error)}; run it "
+            f"with python first"
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    factory = getattr(loaded, name, None)
+    if not callable(factory):
+        known = [key for key, value in vars(loaded).items() if callable(value)]
+        hint = did_you_mean(name, known, "choose a function of this file")
+        raise InvalidModuleError(
+            f"{file}: expected a function {name}, found none; {hint}"
+        )
+    return factory, f"{path.stem}-{name}"
+
+
+def build(factory: Callable[[], Any], name: str) -> Built:
+    """Call a factory on the meta device, where no tensor has values.
+
+    Raises
+    ------
+    InvalidModuleError
+        If it fails, or returns anything but a module and a tuple of inputs.
+    """
+    try:
+        with torch.device("meta"):
+            made = factory()
+    except Exception as error:
+        raise InvalidModuleError(
+            f"{name}: expected a factory that runs on the meta device, where tensors "
+            f"have no values, got {_said(error)}; let it build without reading values"
+        ) from error
+    match made:
+        case (torch.nn.Module() as module, tuple() | list() as inputs):
+            return Built(module, tuple(inputs), name)
+    raise InvalidModuleError(
+        f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
+        f"{type(made).__name__}; return both"
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of what an exception says, with its class."""
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")
