@@ -8,7 +8,7 @@ where few bytes cross. A plan is exact with respect to the graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,14 +17,17 @@ from msgspec.structs import replace
 from nest.capture.batch import at_batch, check_loss, normalizes_batch
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import (
+    Style,
     TensorCut,
     function_name,
     path_of,
     remade,
     tensor_cut,
     tensors_of,
+    why_not_local,
 )
 from nest.cost.magnitude import with_quantum
+from nest.errors import NestError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster
@@ -118,6 +121,9 @@ class Captures(NamedTuple):
     small: CapturedModule
     large: CapturedModule
     layers: tuple[ModuleLayer, ...]
+    #: Captures the module with the weights of one of several tensor ranks; without it
+    #: nothing is checked.
+    run: Callable[[Mapping[str, Style], int], CapturedModule] | None = None
 
 
 def problem_of_module(
@@ -135,7 +141,7 @@ def problem_of_module(
         If the loss is no mean over samples, a figure is out of range, or the device
         has no peak rate for the data type of the module.
     """
-    small, large, layers = captures
+    small, large, layers = captures[:3]
     normed = next(filter(normalizes_batch, small.operations), None)
     assumed = list(source.assumed)
     if job.split_loss:
@@ -422,7 +428,7 @@ class _Pricing:
         self.value_bytes = 4 if self.dtype == "fp32" else 2
         self.execution = Execution(dtype=self.dtype)  # type: ignore[arg-type]
         self.remade = remade(small, captures.layers)
-        self.cuts: dict[tuple[int, str], TensorCut] = {}
+        self.cuts = {tp: self._cuts(tp) for tp in job.tp if tp > 1}
         self.parameters = _Parameters(captures, nodes)
 
     def notes(self) -> Iterator[str]:
@@ -435,18 +441,56 @@ class _Pricing:
 
     def is_cut(self, tp: int) -> bool:
         """Whether tensor ranks share any layer."""
-        return any(self._cut(layer, tp).styles for node in self.nodes for layer in node)
+        return any(cut.styles for cut in self.cuts.get(tp, {}).values())
 
-    def _cut(self, layer: ModuleLayer, tp: int) -> TensorCut:
-        """Return how tensor ranks share a layer."""
-        if tp == 1 or any(step.module < 0 for step in layer.steps):
-            return TensorCut()
-        key = (tp, layer.name)
-        if key not in self.cuts:
-            self.cuts[key] = cut = tensor_cut(self.captures.small, layer, tp)
-            for reason in cut.reasons if layer.is_block else ():
-                self.reasons.setdefault(f"tp {layer.kind}", f"tp {tp}: {reason}")
-        return self.cuts[key]
+    def _cuts(self, tp: int) -> dict[str, TensorCut]:
+        """Return how tensor ranks share each layer, where they do.
+
+        Layers of modules only, and only if they run with the weights of one rank. The
+        first reason of each kind of block is kept.
+        """
+        small = self.captures.small
+        cuts: dict[str, TensorCut] = {}
+        whole: dict[str, str] = {}
+        for layer in self.captures.layers:
+            if all(step.module >= 0 for step in layer.steps):
+                cut = tensor_cut(small, layer, tp)
+                cuts[layer.name] = cut
+                if layer.is_block and cut.reasons:
+                    whole.setdefault(layer.kind, cut.reasons[0])
+        shared = {name: cut for name, cut in cuts.items() if cut.styles}
+        kinds = {x.kind: x for x in self.captures.layers if x.name in shared}
+        why = self._why_not_local(shared, tp) if shared else ""
+        if why:
+            for kind, layer in kinds.items():
+                why = self._why_not_local({layer.name: shared[layer.name]}, tp)
+                if why:
+                    whole[kind] = why
+                    for each in self.captures.layers:
+                        if each.kind == kind:
+                            cuts.pop(each.name, None)
+        for kind, reason in whole.items():
+            self.reasons.setdefault(kind, f"tp {tp}: {reason}")
+        return cuts
+
+    def _why_not_local(self, cuts: Mapping[str, TensorCut], tp: int) -> str:
+        """Return why the module does not run with the weights of one rank."""
+        run = self.captures.run
+        if run is None:
+            return ""
+        styles: dict[str, Style] = {}
+        for cut in cuts.values():
+            styles |= cut.styles
+        try:
+            local = run(styles, tp)
+        except NestError as error:
+            return f"with the weights of one rank the module fails: {error}"
+        found = (
+            why_not_local(self.captures.small, local, layer, cuts[layer.name])
+            for layer in self.captures.layers
+            if layer.name in cuts
+        )
+        return next(filter(None, found), "")
 
     def kinds(self) -> tuple[tuple[LayerKind, ...], list[str], tuple[str, ...]]:
         """Return the kinds, that of every node, and those that stay in one stage."""
@@ -503,7 +547,7 @@ class _Pricing:
         parts = []
         styles: dict[str, str] = {}
         for layer in node:
-            cut = self._cut(layer, tp)
+            cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
             styles |= cut.styles
             parts.append((_node(captured, memory, layer, cut, tp), 1))
         split = Split(
@@ -629,13 +673,13 @@ class _Memory:
         """
         parts = {self.tensors[name].storage for name in cut.axes}
 
-        def total(storages: set[int]) -> int:
+        def total(storages: set[int], ranks: int) -> int:
             return sum(
-                ceil_div(self.sizes[x], tp if x in parts else 1) for x in storages
+                ceil_div(self.sizes[x], ranks if x in parts else 1) for x in storages
             )
 
         own = self.owned[layer.name]
-        none = total(own)
+        none = total(own, tp)
         if not layer.is_block:
             return none, none
         made: set[int] = set()
@@ -646,8 +690,9 @@ class _Memory:
                     read.add(self.tensors[name].storage)
             made.update(tensor.storage for tensor in operation.outputs)
         given = {tensor.storage for tensor in self.captured.inputs}
-        inputs = read - made - self.shared - given
-        return none, min(total(inputs | (own & self.shared & made)), none)
+        full = (read - made - self.shared - given) | (own & self.shared & made)
+        helps = total(full, 1) < total(own, 1)
+        return none, min(none, total(full, tp)) if helps else none
 
 
 def checkpointed(

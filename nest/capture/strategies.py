@@ -47,6 +47,7 @@ class TensorCut(Struct, frozen=True, kw_only=True):
     styles: dict[str, Style] = {}
     #: The axis along which a rank has a part, by the name of the tensor.
     axes: dict[str, int] = {}
+    ranks: int = 1
     #: Why linear layers stay whole, one line each.
     reasons: tuple[str, ...] = ()
 
@@ -139,6 +140,37 @@ def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorC
         whole.update(failed)
 
 
+def why_not_local(
+    captured: CapturedModule, local: CapturedModule, layer: ModuleLayer, cut: TensorCut
+) -> str:
+    """Return why a layer does not run with the weights of one rank; empty if it does.
+
+    ``local`` is the module captured with such weights. Every tensor must have the
+    shape of the rank's part.
+    """
+    for position in range(layer.first, layer.end):
+        here = captured.operations[position]
+        there = local.operations[position : position + 1]
+        if not there or there[0].function != here.function:
+            return f"{path_of(here)}: with the weights of one rank other functions run"
+        for tensor, part in zip(here.outputs, there[0].outputs, strict=False):
+            expected = list(tensor.shape)
+            if tensor.name in cut.axes:
+                expected[cut.axes[tensor.name]] //= cut.ranks
+            if tuple(expected) != part.shape:
+                return (
+                    f"{path_of(here)}: {function_name(here)} yields "
+                    f"{_shape(part.shape)} on one rank instead of {_shape(expected)}: "
+                    f"the module fixes its number of heads or columns; leave it open, "
+                    f"as in view(b, t, -1, size)"
+                )
+    return ""
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes))
+
+
 class _Search:
     """One pass over a layer, with some linear layers left whole."""
 
@@ -200,7 +232,7 @@ class _Search:
         reasons = tuple(dict.fromkeys(self.whole.values()))
         if not self.styles and not reasons:
             reasons = (f"{self.layer.name}: no torch.nn.Linear that can be cut",)
-        return TensorCut(styles=self.styles, axes=axes, reasons=reasons)
+        return TensorCut(styles=self.styles, axes=axes, ranks=self.tp, reasons=reasons)
 
     def _axes(self, operation: Operation, cut: bool) -> dict[str, int]:
         """Return the axis along which each output is cut; whole ones are left out."""
@@ -473,7 +505,9 @@ def _reduced(operation: Operation, rank: int, axis: int) -> int:
     along = _argument(operation, "dim", 0, None)
     if along is None:
         raise _NotCutError(f"{name} needs all of the axis that is cut")
-    places: set[int] = {x % rank for x in ([along] if isinstance(along, int) else along)}
+    places: set[int] = {
+        x % rank for x in ([along] if isinstance(along, int) else along)
+    }
     if axis in places:
         raise _NotCutError(f"{name} needs all of the axis that is cut")
     if len(operation.outputs[0].shape) == rank:
