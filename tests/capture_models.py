@@ -281,27 +281,12 @@ class Latent(nn.Module):
 
 
 def latent():
-    sizes = {
-        "heads": 4,
-        "latent": 12,
-        "plain": 8,
-        "rotary": 4,
-        "inner": 64,
-        "context": 16,
-    }
-    return Latent(96, 32, 4, **sizes), text(96, 4, 16)
+    return Latent(96, 32, 4, 4, 12, 8, 4, 64, 16), text(96, 4, 16)
 
 
 def latent_big():
-    sizes = {
-        "heads": 16,
-        "latent": 512,
-        "plain": 128,
-        "rotary": 64,
-        "inner": 8_192,
-        "context": 1_024,
-    }
-    return Latent(50_000, 2_048, 20, **sizes), text(50_000, 2, 1_024)
+    model = Latent(50_000, 2_048, 20, 16, 512, 128, 64, 8_192, 1_024)
+    return model, text(50_000, 2, 1_024)
 
 
 # Experts by einsum: every token is sent by a product with one-hot matrices.

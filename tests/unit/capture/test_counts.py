@@ -25,12 +25,11 @@ TINY = [
 NAMES = [*TINY, *(f"{name}_big" for name in TINY)]
 
 
-@functools.cache
 def models() -> Any:
-    """Return the file of models, loaded as a user's file is."""
-    from nest.capture import factory
+    """Return the file of models, which needs PyTorch."""
+    from tests import capture_models
 
-    return factory.load_file(str(MODELS))
+    return capture_models
 
 
 def blocks(name: str) -> tuple[list[str], int]:
