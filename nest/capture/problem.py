@@ -183,14 +183,19 @@ def problem_of_module(
         source,
         layers=len(layers),
         closed_sets=closed_sets,
-        reasons=(*reasons.values(), CONTEXT_REASON),
+        reasons=(*reasons.values(), *_general_reasons(layers)),
         assumed=(*assumed, *pricing.notes()),
     )
     return with_quantum(replace(problem, model=text_of_source(source)))
 
 
-#: Why plans have no context parallelism.
-CONTEXT_REASON = "cp: the script that runs plans does not cut sequences"
+def _general_reasons(layers: Sequence[ModuleLayer]) -> Iterator[str]:
+    """Yield why strategies are not available whatever the operations are."""
+    if not any(step.module >= 0 for layer in layers for step in layer.steps):
+        yield "tp: only modules are cut; import with --granularity block"
+    if not any(layer.is_block for layer in layers):
+        yield "recomputation: only repeated blocks are computed again, and none is known"
+    yield "cp: the script that runs plans does not cut sequences"
 
 
 def _job(
@@ -452,9 +457,10 @@ class _Pricing:
         small = self.captures.small
         cuts: dict[str, TensorCut] = {}
         whole: dict[str, str] = {}
+        tensors = tensors_of(small)
         for layer in self.captures.layers:
             if all(step.module >= 0 for step in layer.steps):
-                cut = tensor_cut(small, layer, tp)
+                cut = tensor_cut(small, layer, tp, tensors)
                 cuts[layer.name] = cut
                 if layer.is_block and cut.reasons:
                     whole.setdefault(layer.kind, cut.reasons[0])
