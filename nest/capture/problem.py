@@ -183,18 +183,21 @@ def problem_of_module(
         source,
         layers=len(layers),
         closed_sets=closed_sets,
-        reasons=(*reasons.values(), *_general_reasons(layers)),
+        reasons=(
+            *reasons.values(),
+            *_general_reasons(source, any(x.is_block for x in layers)),
+        ),
         assumed=(*assumed, *pricing.notes()),
     )
     return with_quantum(replace(problem, model=text_of_source(source)))
 
 
-def _general_reasons(layers: Sequence[ModuleLayer]) -> Iterator[str]:
+def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
     """Yield why strategies are not available whatever the operations are."""
-    if not any(step.module >= 0 for layer in layers for step in layer.steps):
-        yield "tp: only modules are cut; import with --granularity block"
-    if not any(layer.is_block for layer in layers):
-        yield "recomputation: only repeated blocks are computed again, and none is known"
+    if source.granularity == "operator":
+        yield "tp: only whole modules are cut; import with --granularity block"
+    if not has_blocks:
+        yield "recomputation: expected repeated blocks, found none"
     yield "cp: the script that runs plans does not cut sequences"
 
 
