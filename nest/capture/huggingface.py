@@ -24,7 +24,7 @@ EXAMPLE_BATCH = 8
 #: fewer positions gets these.
 DEFAULT_LENGTH = 4096
 
-_TEMPLATE = '''"""A causal language model with random weights, as transformers builds it.
+_TEMPLATE = '''"""A causal language model with random weights, built by transformers.
 
 nest wrote this file from {source}. Change it as you like, and import it again with
 nest import torch {name}:factory
