@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nest.errors import InvalidProblemError
+from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.hf.config import shown
@@ -71,6 +72,21 @@ def factory():
 '''
 
 
+def require_transformers() -> None:
+    """Refuse to go on without transformers; imports nothing.
+
+    Raises
+    ------
+    InvalidOptionError
+        If it is missing; the text says what to install.
+    """
+    if find_spec("transformers") is None:
+        raise InvalidOptionError(
+            "--hf: expected package 'transformers', got none; install it with: "
+            "pip install transformers"
+        )
+
+
 def write_factory(path: str | Path, folder: Path, length: int | None = None) -> str:
     """Write the factory file of a ``config.json``, and return ``FILE.py:FACTORY``.
 
@@ -109,11 +125,26 @@ def write_factory(path: str | Path, folder: Path, length: int | None = None) -> 
         name=name,
         batch=EXAMPLE_BATCH,
         length=length or _usual_length(config),
-        config=json.dumps(config, indent=2).replace("\\", "\\\\"),
+        config=json.dumps(_plain(config), indent=2).replace("\\", "\\\\"),
     )
     file = folder / name
     file.write_text(written)
     return f"{file}:factory"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with plain floats for those that transformers writes as objects.
+
+    They are infinities, such as ``{"__float__": "Infinity"}``.
+    """
+    match value:
+        case {"__float__": str(text)}:
+            return float(text)
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+    return value
 
 
 def _usual_length(config: dict[str, Any]) -> int:
