@@ -296,11 +296,15 @@ class _Recorder(TorchFunctionMode):
         self.known: dict[int, tuple[str, torch.Tensor]] = {}
         self.storages: dict[int, tuple[int, Any]] = {}
         self.parameters: dict[int, Parameter] = {}
+        #: What stands for a tensor with values, by its memory and by its identity.
+        self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
         self.constants: dict[int, str] = {}
         self.unnamed: set[str] = set()
-        self.last_change: dict[int, int] = {}
-        self.num_made = 0
+        self.last_change: dict[int, str] = {}
+        self.inputs: list[Tensor] = []
+        #: The order in which named tensors are made.
+        self.made: dict[str, int] = {}
         self.loss = ""
 
     # What the module and its caller provide.
@@ -354,16 +358,18 @@ class _Recorder(TorchFunctionMode):
 
     def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
-        made = self.replaced.get(id(value))
-        storage = id(value) if made is not None else value.untyped_storage()._cdata
+        memory = (value.untyped_storage()._cdata, value.storage_offset(), value.shape)
+        made = self.memory.get(memory)
+        if made is None:
+            made = self.replaced.get(id(value))
         if made is None:
             made = _fake(value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
-            self.replaced[id(value)] = made
+            self.memory[memory] = made
+        self.replaced[id(value)] = made
         number = self.storage_of(made)
         before = self.parameters.get(number)
-        del storage
         if before is not None:
             self.parameters[number] = Parameter(
                 **{**_fields(before), "names": (*before.names, name)}
@@ -384,18 +390,12 @@ class _Recorder(TorchFunctionMode):
     def given(self) -> tuple[Any, ...]:
         """Return the example inputs as tensors without values."""
         values, structure = tree_flatten(self.built.inputs)
-        made = []
-        for value in values:
+        for i, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                fake = _fake(value)
-                self._name(fake, f"input.{sum(x is not None for x in made)}")
-                made.append(fake)
-            else:
-                made.append(value)
-        self.inputs = tuple(
-            x for name, x in self.tensors.items() if name.startswith("input.")
-        )
-        return tuple(tree_unflatten(made, structure))
+                values[i] = _fake(value)
+                name = f"input.{len(self.inputs)}"
+                self.inputs.append(self._name(values[i], name))
+        return tuple(tree_unflatten(values, structure))
 
     def storage_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the memory of a tensor."""
@@ -408,8 +408,10 @@ class _Recorder(TorchFunctionMode):
     def _name(self, tensor: torch.Tensor, name: str = "") -> Tensor:
         """Give a tensor a name, a new one by default."""
         if not name:
-            name = f"t{self.num_made}"
-            self.num_made += 1
+            name = f"t{len(self.made)}"
+            while name in self.tensors:
+                name += "_"
+            self.made[name] = len(self.made)
         record = Tensor(
             name=name,
             shape=tuple(tensor.shape),
@@ -649,12 +651,16 @@ class _Recorder(TorchFunctionMode):
             record = self._name(tensor)
             outputs.append(record)
             if tally.changed and self._is_changed(tensor, tally):
-                self.last_change[record.storage] = self.num_made - 1
+                self.last_change[record.storage] = record.name
             if needs_detach and not tensor.requires_grad:
                 accessor += ".detach()"
             accessors.append(accessor)
             self._own(tensor, tally)
-        weights = tuple(x for x in names if self._storage(x) in self.parameters)
+        weights = tuple(
+            x
+            for x in names
+            if x not in self.made and self.tensors[x].storage in self.parameters
+        )
         self.records.append(
             (
                 {
@@ -664,16 +670,13 @@ class _Recorder(TorchFunctionMode):
                     "inputs": names,
                     "outputs": tuple(outputs),
                     "accessors": tuple(accessors),
-                    "weights": tuple(x for x in weights if not _is_made(x)),
+                    "weights": weights,
                     "obstacle": obstacle,
                 },
                 tally,
             )
         )
         return result
-
-    def _storage(self, name: str) -> int:
-        return self.tensors[name].storage
 
     def _is_changed(self, tensor: torch.Tensor, tally: _Tally) -> bool:
         if not tally.changed:
@@ -700,9 +703,9 @@ class _Recorder(TorchFunctionMode):
             return names
         found = list(names)
         for name in names:
-            last = self.last_change.get(self._storage(name), -1)
-            if last >= 0 and (not _is_made(name) or int(name[1:]) < last):
-                found.append(f"t{last}")
+            last = self.last_change.get(self.tensors[name].storage)
+            if last and self.made.get(name, -1) < self.made[last]:
+                found.append(last)
         return tuple(dict.fromkeys(found))
 
     def _own(self, tensor: torch.Tensor, tally: _Tally) -> None:
@@ -722,7 +725,7 @@ class _Recorder(TorchFunctionMode):
         return CapturedModule(
             name=self.built.name,
             batch=batch_of(self.built.inputs),
-            inputs=self.inputs,
+            inputs=tuple(self.inputs),
             parameters=tuple(self.parameters.values()),
             operations=tuple(
                 Operation(
@@ -746,10 +749,6 @@ class _Recorder(TorchFunctionMode):
 
 def _fields(record: Parameter) -> Mapping[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
-def _is_made(name: str) -> bool:
-    return name[0] == "t" and name[1:].isdigit()
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:
