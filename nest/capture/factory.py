@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from nest.errors import NestError
 from nest.util.text import did_you_mean
@@ -77,13 +78,19 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
     return factory, f"{path.stem}-{name}"
 
 
-def build(factory: Callable[[], Any], name: str) -> Built:
+def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:
     """Call a factory on the meta device, where no tensor has values.
+
+    Parameters
+    ----------
+    samples
+        Rows of the inputs. Default: those of the example inputs.
 
     Raises
     ------
     InvalidModuleError
-        If it fails, or returns anything but a module and a tuple of inputs.
+        If it fails, or returns anything but a module and a tuple of inputs, or if no
+        input has a first axis.
     """
     try:
         with torch.device("meta"):
@@ -95,11 +102,42 @@ def build(factory: Callable[[], Any], name: str) -> Built:
         ) from error
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):
-            return Built(module, tuple(inputs), name)
+            if batch_of(inputs) == 0:
+                raise InvalidModuleError(
+                    f"{name}: expected inputs whose first axis is the batch, got none "
+                    f"with an axis; return tensors"
+                )
+            rows = inputs if samples is None else with_samples(inputs, samples)
+            return Built(module, tuple(rows), name)
     raise InvalidModuleError(
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"
     )
+
+
+def batch_of(inputs: Any) -> int:
+    """Return the size of the first axis of the first tensor that has one, or 0."""
+    for value in tree_leaves(inputs):
+        if isinstance(value, torch.Tensor) and value.dim():
+            return int(value.shape[0])
+    return 0
+
+
+def with_samples(inputs: Any, samples: int) -> Any:
+    """Return inputs of `samples` rows: those of each tensor, repeated in turn.
+
+    Tensors whose first axis is not the batch stay as they are.
+    """
+    batch = batch_of(inputs)
+
+    def resized(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            return value
+        if value.shape[0] != batch:
+            return value
+        return value[torch.arange(samples, device=value.device) % batch]
+
+    return tree_map(resized, inputs)
 
 
 def _said(error: Exception) -> str:

@@ -39,7 +39,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
     storage: int
     #: Whether it is a parameter that gets gradients.
     trained: bool = True
-    #: Whether it is a buffer.
+    #: Whether it is a buffer, or a tensor that is an attribute of a module.
     buffer: bool = False
 
 
@@ -62,16 +62,21 @@ class Operation(Struct, frozen=True, kw_only=True):
     function: str
     #: The modules that it runs in, outermost first, without the root.
     calls: tuple[Call, ...]
-    #: How Python writes it, with ``{0}``, ``{1}`` … for the tensors that it reads:
-    #: ``torch.nn.functional.linear({0}, {1}, None)``, ``{0}.view(2, -1)``,
-    #: ``{0}[:, 1:]``. ``{device}`` stands for the device. Empty where no text can
-    #: repeat it (an argument that is no tensor, number, text or type).
+    #: How Python writes it, as ``str.format`` takes it, with ``{0}``, ``{1}`` … for the
+    #: tensors in :attr:`inputs`: ``torch.nn.functional.linear({0}, {1}, None)``,
+    #: ``{0}.view(2, -1)``, ``{0}[:, 1:]``. ``{device}`` stands for the device. Empty
+    #: where no text can repeat it; :attr:`obstacle` says why.
     code: str
-    #: Names of the tensors that it reads, without repetition.
+    #: Names of the tensors that it reads, without repetition. The code does not mention
+    #: the last ones if they only show the order: a function changed their memory.
     inputs: tuple[str, ...]
-    #: The tensors that it makes, and what is put behind the result to get each of them:
-    #: an empty text, or ``[0]``.
+    #: The tensors that it makes. A function that changes a tensor in place makes one
+    #: with a new name and the storage of the old one. A function that only changes
+    #: buffers makes none.
     outputs: tuple[Tensor, ...]
+    #: What is put behind the result to get each output: an empty text, ``[0]``,
+    #: ``.detach()``. ``{0}`` says that the code is a statement that changes
+    #: ``inputs[0]``, and that the output is another name of that tensor.
     accessors: tuple[str, ...]
     #: Matrix products, convolutions and attention, as PyTorch's counter counts them,
     #: corrected as :mod:`nest.capture.trace` says.
@@ -92,6 +97,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     #: Rows, depth and columns of each matrix product it is made of, with the number of
     #: such products: attention has two, an elementwise operation none.
     products: tuple[tuple[int, int, int, int], ...] = ()
+    #: Why no text repeats it: a noun, such as ``an argument of class Cache``.
+    obstacle: str = ""
 
 
 class ModuleCall(Struct, frozen=True, kw_only=True):
@@ -104,11 +111,14 @@ class ModuleCall(Struct, frozen=True, kw_only=True):
     code: str
     inputs: tuple[str, ...]
     outputs: tuple[Tensor, ...]
-    #: As of an operation: an empty text, ``[0]``, ``["logits"]`` or ``.logits``.
+    #: As of an operation: an empty text, ``[0]``, ``['logits']`` or ``.logits``. An
+    #: output may be one of the inputs, or the output of another module.
     accessors: tuple[str, ...]
     #: Positions of its operations in :attr:`CapturedModule.operations`.
     first: int
     end: int
+    #: As of an operation: why no text repeats it.
+    obstacle: str = ""
 
 
 class CapturedModule(Struct, frozen=True, kw_only=True):

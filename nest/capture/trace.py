@@ -1,0 +1,740 @@
+"""Capture of a module: one forward and one backward pass without values.
+
+The module runs once, eagerly, on tensors that have shapes and no values. Three
+observers note what happens: one sees each call of a function of PyTorch outside
+PyTorch's own code, one sees each call of a module, and one sees the kernels below
+them, also in the backward pass, whose steps belong to the function that made them.
+Autograd tells which tensors it keeps.
+
+FLOPs are those of PyTorch's own formulas, with two corrections. Fused attention on a
+CPU, which PyTorch does not count, counts its two products, and four in the backward
+pass. The backward pass of a grouped convolution counts its groups.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.flop_counter import flop_registry
+
+from nest.capture.factory import Built, InvalidModuleError, batch_of
+from nest.capture.records import (
+    Call,
+    CapturedModule,
+    ModuleCall,
+    Operation,
+    Parameter,
+    Tensor,
+)
+from nest.capture.written import (
+    NoTextError,
+    function_name,
+    leaves,
+    write_arguments,
+    write_call,
+)
+
+aten = torch.ops.aten
+
+#: Kernels that read the rows of a table that indices name.
+_GATHERS = {aten.embedding, aten.index_select, aten.index, aten.gather}
+
+#: Calls below PyTorch's functions that neither compute nor move anything.
+_FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
+         aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
+
+_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
+_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+Product = tuple[int, int, int, int]
+
+
+@dataclass(eq=False)
+class _Tally:
+    """What the kernels of one operation do."""
+
+    flops: int = 0
+    read: int = 0
+    written: int = 0
+    kernels: int = 0
+    backward_flops: int = 0
+    backward_bytes: int = 0
+    backward_kernels: int = 0
+    products: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    #: Tensors that autograd keeps.
+    saved: dict[int, int] = field(default_factory=dict)
+    #: Storages that it writes to.
+    changed: set[int] = field(default_factory=set)
+
+
+def capture(built: Built) -> CapturedModule:
+    """Capture a module.
+
+    Raises
+    ------
+    InvalidModuleError
+        If its pass reads values or fails, if it changes its parameters, or if it does
+        not return a scalar that has a gradient. The text names the module's path.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        recorder = _Recorder(built)
+        stack.enter_context(recorder.installed())
+        inputs = recorder.given()
+        with recorder.meter:
+            loss = recorder.forward(inputs)
+            recorder.backward(loss)
+        return recorder.captured()
+
+
+class _Meter(TorchDispatchMode):
+    """Adds the work of each kernel to the tally of its operation."""
+
+    def __init__(self, storage_of: Callable[[torch.Tensor], int]) -> None:
+        super().__init__()
+        self.storage_of = storage_of
+        self.current = _Tally()
+        #: Which operation a step of the backward pass belongs to.
+        self.owners: dict[Any, _Tally] = {}
+        self.is_backward = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.ops.prim.device.default:
+            return (
+                args[0].fake_device
+                if isinstance(args[0], FakeTensor)
+                else (function(*args))
+            )
+        result = function(*args, **(kwargs or {}))
+        if self.is_backward:
+            step = torch._C._current_autograd_node()
+            self.current = self.owners.get(step, self.current)
+        self._count(function, args, kwargs or {}, result)
+        return result
+
+    def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        tally = self.current
+        changed = _changed_arguments(function)
+        for position in changed:
+            value = (
+                kwargs.get(position)
+                if isinstance(position, str)
+                else args[position]
+                if position < len(args)
+                else None
+            )
+            tally.changed.update(self.storage_of(x) for x in _tensors(value))
+        packet = function.overloadpacket
+        if packet in _FREE or _is_view(function):
+            return
+        made = sum(map(_bytes, _tensors(result)))
+        read = [_bytes(x) for x in _tensors((args, tuple(kwargs.values())))]
+        if packet in _GATHERS:
+            read[0] = made
+        flops = _flops(packet, args, kwargs, result)
+        if self.is_backward:
+            tally.backward_flops += flops
+            tally.backward_bytes += made + sum(read)
+            tally.backward_kernels += 1
+            return
+        tally.flops += flops
+        tally.read += sum(read)
+        tally.written += made
+        tally.kernels += 1
+        if flops:
+            for *sizes, number in _products(packet, args, result):
+                key = cast("tuple[int, int, int]", tuple(sizes))
+                tally.products[key] = tally.products.get(key, 0) + number
+
+
+@functools.cache
+def _is_view(function: Any) -> bool:
+    return bool(function.is_view)
+
+
+@functools.cache
+def _changed_arguments(function: Any) -> tuple[int | str, ...]:
+    """Return positions or names of the arguments that a kernel writes to."""
+    if not function._schema.is_mutable:
+        return ()
+    return tuple(
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(function._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of the values of a tensor; repeated ones count once."""
+    sizes = tensor.shape
+    strides = tensor.stride()
+    if 0 in strides:
+        sizes = torch.Size(
+            size for size, stride in zip(sizes, strides, strict=True) if stride
+        )
+    return prod(sizes) * tensor.element_size()
+
+
+def _flops(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Return the FLOPs of a kernel: PyTorch's formulas, corrected."""
+    if packet is _ATTENTION:
+        return _attention_flops(args[0], args[1], args[2])
+    if packet is _ATTENTION_BACKWARD:
+        return 2 * _attention_flops(args[1], args[2], args[3])
+    if packet not in flop_registry:
+        return 0
+    if packet is aten.convolution_backward and args[9] != 1:
+        forward = flop_registry[aten.convolution](
+            args[1], args[2], None, *args[4:10], out_val=args[0]
+        )
+        return int(forward) * sum(args[10][:2])
+    return int(flop_registry[packet](*args, **kwargs, out_val=result))
+
+
+def _attention_flops(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> int:
+    pairs = prod(queries.shape[:-1]) * keys.shape[-2]
+    return 2 * pairs * (keys.shape[-1] + values.shape[-1])
+
+
+def _products(packet: Any, args: Any, result: Any) -> list[Product]:
+    """Return rows, depth, columns and number of the products of a kernel."""
+    if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
+        first = args[1] if packet in (aten.addmm, aten.baddbmm) else args[0]
+        *number, rows, depth = first.shape
+        return [(rows, depth, result.shape[-1], prod(number))]
+    if packet is _ATTENTION:
+        queries, keys, values = args[:3]
+        *number, rows, depth = queries.shape
+        return [
+            (rows, depth, keys.shape[-2], prod(number)),
+            (rows, keys.shape[-2], values.shape[-1], prod(number)),
+        ]
+    if packet is aten.convolution:
+        images, weights, _, _, _, _, is_transposed, _, groups = args[:9]
+        pixels = (images if is_transposed else result).shape
+        depth = prod(weights.shape[1:])
+        rows = pixels[0] * prod(pixels[2:])
+        return [(rows, depth, weights.shape[0] // groups, groups)]
+    return []
+
+
+class _Recorder(TorchFunctionMode):
+    """Keeps the calls of functions and of modules."""
+
+    def __init__(self, built: Built) -> None:
+        super().__init__()
+        self.built = built
+        self.meter = _Meter(self.storage_of)
+        self.paths = {
+            module: path for path, module in built.module.named_modules() if path
+        }
+        self.is_busy = False
+        self.stack: list[Call] = []
+        #: The modules around the place of the first error.
+        self.failed: tuple[Call, ...] | None = None
+        self.numbers: dict[str, int] = defaultdict(int)
+        self.records: list[tuple[dict[str, Any], _Tally]] = []
+        self.modules: list[ModuleCall | None] = []
+        self.tensors: dict[str, Tensor] = {}
+        #: The name of each tensor, by its identity; tensors are kept alive by it.
+        self.known: dict[int, tuple[str, torch.Tensor]] = {}
+        self.storages: dict[int, tuple[int, Any]] = {}
+        self.parameters: dict[int, Parameter] = {}
+        self.replaced: dict[int, torch.Tensor] = {}
+        self.constants: dict[int, str] = {}
+        self.unnamed: set[str] = set()
+        self.last_change: dict[int, int] = {}
+        self.num_made = 0
+        self.loss = ""
+
+    # What the module and its caller provide.
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Give the module tensors without values, and see its calls."""
+        kept: list[tuple[torch.nn.Module, str, Any]] = []
+        for path, module in self.built.module.named_modules():
+            prefix = f"{path}." if path else ""
+            for attributes in (module._parameters, module._buffers):
+                for name, value in list(attributes.items()):
+                    if value is not None:
+                        kept.append((module, name, value))
+                        setattr(module, name, self._provided(prefix + name, value))
+            for name, value in vars(module).items():
+                if not name.startswith("_"):
+                    for accessor, tensor in leaves(value, prefix + name):
+                        self.constants.setdefault(id(tensor), accessor)
+        self.installed_state = self._state()
+        call = torch.nn.Module.__call__
+        apply = torch.autograd.Function.__dict__["apply"]
+        recorder = self
+
+        def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return recorder.call_module(call, module, args, kwargs)
+
+        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            function = functools.partial(apply.__get__(None, cls))
+            function.__name__ = f"{cls.__module__}.{cls.__qualname__}"  # type: ignore[attr-defined]
+            if recorder.is_busy:
+                return function(*args, **kwargs)
+            return recorder.record(function, args, kwargs)
+
+        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
+        torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = call  # type: ignore[method-assign]
+            torch.autograd.Function.apply = apply
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    def _state(self) -> dict[str, int]:
+        module = self.built.module
+        return {
+            name: id(value)
+            for name, value in [*module.named_parameters(), *module.named_buffers()]
+        }
+
+    def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Return the tensor without values for a parameter or a buffer."""
+        made = self.replaced.get(id(value))
+        storage = id(value) if made is not None else value.untyped_storage()._cdata
+        if made is None:
+            made = _fake(value)
+            if isinstance(value, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+            self.replaced[id(value)] = made
+        number = self.storage_of(made)
+        before = self.parameters.get(number)
+        del storage
+        if before is not None:
+            self.parameters[number] = Parameter(
+                **{**_fields(before), "names": (*before.names, name)}
+            )
+            return made
+        self.parameters[number] = Parameter(
+            names=(name,),
+            shape=tuple(made.shape),
+            dtype=_dtype(made),
+            size_bytes=made.untyped_storage().nbytes(),
+            storage=number,
+            trained=made.requires_grad,
+            buffer=not isinstance(value, torch.nn.Parameter),
+        )
+        self._name(made, name)
+        return made
+
+    def given(self) -> tuple[Any, ...]:
+        """Return the example inputs as tensors without values."""
+        values, structure = tree_flatten(self.built.inputs)
+        made = []
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                fake = _fake(value)
+                self._name(fake, f"input.{sum(x is not None for x in made)}")
+                made.append(fake)
+            else:
+                made.append(value)
+        self.inputs = tuple(
+            x for name, x in self.tensors.items() if name.startswith("input.")
+        )
+        return tuple(tree_unflatten(made, structure))
+
+    def storage_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the memory of a tensor."""
+        storage = tensor.untyped_storage()
+        found = self.storages.get(storage._cdata)
+        if found is None:
+            found = self.storages[storage._cdata] = (len(self.storages), storage)
+        return found[0]
+
+    def _name(self, tensor: torch.Tensor, name: str = "") -> Tensor:
+        """Give a tensor a name, a new one by default."""
+        if not name:
+            name = f"t{self.num_made}"
+            self.num_made += 1
+        record = Tensor(
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=_dtype(tensor),
+            size_bytes=tensor.numel() * tensor.element_size(),
+            storage=self.storage_of(tensor),
+            has_gradient=tensor.requires_grad,
+        )
+        self.tensors[name] = record
+        self.known[id(tensor)] = (name, tensor)
+        return record
+
+    def _replace_unknown(self, value: Any) -> Any:
+        """Give tensors from elsewhere a name, and take their values away."""
+        if isinstance(value, torch.Tensor):
+            if id(value) in self.known:
+                return value
+            if id(value) in self.replaced:
+                return self.replaced[id(value)]
+            name = self.constants.get(id(value), "")
+            made = value if isinstance(value, FakeTensor) else _fake(value)
+            if isinstance(value, torch.nn.Parameter):
+                self._refuse(
+                    "parameters of registered modules, got one of shape "
+                    f"{tuple(value.shape)} that module.parameters() lacks; keep modules"
+                    " in a ModuleList or ModuleDict"
+                )
+            self.replaced[id(value)] = made
+            self.replaced[id(made)] = made
+            self.constants.setdefault(-id(made), name)
+            if name:
+                self._provided(name, value)
+            else:
+                name = f"constant.{len(self.unnamed)}"
+                self.unnamed.add(name)
+                self._name(made, name)
+            return made
+        if type(value) in (list, tuple):
+            return type(value)(self._replace_unknown(x) for x in value)
+        if type(value) is dict:
+            return {key: self._replace_unknown(x) for key, x in value.items()}
+        return value
+
+    # What runs.
+
+    def forward(self, inputs: tuple[Any, ...]) -> torch.Tensor:
+        """Run the forward pass and return the loss."""
+        try:
+            with self, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                loss = self.built.module(*inputs)
+        except InvalidModuleError:
+            raise
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            function = str(getattr(error, "func", "")).removesuffix(".default")
+            self._refuse(
+                "a forward pass that is the same for all values, got one that reads "
+                f"the values of a tensor ({function}); branch on shapes or settings",
+                error,
+            )
+        except Exception as error:
+            said = str(error).strip().splitlines()
+            self._refuse(
+                f"a forward pass that runs on tensors without values, got "
+                f"{type(error).__name__}: {said[0] if said else ''}; check the module "
+                f"and the inputs of the factory",
+                error,
+            )
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            found = (
+                f"a tensor of shape {tuple(loss.shape)}"
+                if isinstance(loss, torch.Tensor)
+                else f"a value of class {type(loss).__name__}"
+            )
+            self._refuse(
+                f"a scalar loss, a tensor without axes, got {found}; return the mean"
+            )
+        if not loss.requires_grad:
+            self._refuse(
+                "a loss that depends on the parameters, got one without a gradient; "
+                "compute it from the outputs of the modules"
+            )
+        now = self._state()
+        for name, value in self.installed_state.items():
+            if now.get(name) != value:
+                self._refuse(
+                    f"parameters and buffers that stay the same tensors, got another "
+                    f"one for {name} in the forward pass; change a buffer in place"
+                )
+        self.loss = self.known[id(loss)][0]
+        return loss
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        number = self.storage_of(tensor)
+        if number not in self.parameters:
+            self.meter.current.saved[number] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass."""
+        self.meter.is_backward = True
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            said = str(error).strip().splitlines()
+            self._refuse(
+                f"a backward pass that runs on tensors without values, got "
+                f"{type(error).__name__}: {said[0] if said else ''}; check the module",
+                error,
+            )
+
+    def _refuse(self, text: str, error: Exception | None = None) -> None:
+        around = self.failed if self.failed is not None else tuple(self.stack)
+        place = around[-1].path if around else "the module itself"
+        raise InvalidModuleError(
+            f"{self.built.name}: {place}: expected {text}"
+        ) from error
+
+    def call_module(
+        self, call: Any, module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        """Call a module and note what it is given and gives back."""
+        path = self.paths.get(module)
+        if path is None or self.is_busy:
+            return call(module, *args, **kwargs)
+        made_by = type(module).__module__
+        this = Call(
+            path=path,
+            class_name=type(module).__qualname__,
+            from_torch=made_by == "torch" or made_by.startswith("torch."),
+            number=self.numbers[path],
+        )
+        self.numbers[path] += 1
+        args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        code, names, obstacle = self._write(
+            functools.partial(write_arguments, args, kwargs)
+        )
+        position = len(self.modules)
+        self.modules.append(None)
+        around = tuple(self.stack)
+        first = len(self.records)
+        self.stack.append(this)
+        try:
+            result = call(module, *args, **kwargs)
+        except Exception:
+            self.failed = self.failed or tuple(self.stack)
+            raise
+        finally:
+            self.stack.pop()
+        outputs = []
+        accessors = []
+        for accessor, tensor in leaves(result):
+            self._replace_unknown(tensor)
+            outputs.append(self.tensors[self.known[id(tensor)][0]])
+            accessors.append(accessor)
+        self.modules[position] = ModuleCall(
+            call=this,
+            calls=around,
+            code=code,
+            inputs=names,
+            outputs=tuple(outputs),
+            accessors=tuple(accessors),
+            first=first,
+            end=len(self.records),
+            obstacle=obstacle,
+        )
+        return result
+
+    def _write(
+        self, write: Callable[[Callable[[torch.Tensor], str]], str]
+    ) -> tuple[str, tuple[str, ...], str]:
+        """Return a text, the tensors in it, and why there is no text."""
+        names: list[str] = []
+
+        def place(tensor: torch.Tensor) -> str:
+            name = self.known[id(tensor)][0]
+            if name not in names:
+                names.append(name)
+            if name in self.unnamed:
+                raise NoTextError("a tensor that no module holds")
+            return f"{{{names.index(name)}}}"
+
+        try:
+            code = write(place)
+            obstacle = ""
+        except NoTextError as error:
+            code, obstacle = "", str(error)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            code, obstacle = "", "autocast in the forward pass"
+        return code, tuple(names), obstacle
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if self.is_busy:
+            return function(*args, **(kwargs or {}))
+        return self.record(function, args, kwargs or {})
+
+    def record(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run a function of PyTorch and note what it does."""
+        args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        code, names, obstacle = self._write(
+            functools.partial(write_call, function, args, kwargs)
+        )
+        given = [x for _, x in leaves((args, kwargs))]
+        names = tuple(dict.fromkeys((*names, *(self.known[id(x)][0] for x in given))))
+        before = self.meter.current
+        tally = self.meter.current = _Tally()
+        self.is_busy = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.is_busy = False
+            self.meter.current = before
+        outputs: list[Tensor] = []
+        accessors: list[str] = []
+        changes_state = self._refuse_changes(tally, function)
+        made: list[tuple[str, torch.Tensor]] = []
+        seen: set[int] = set()
+        for accessor, tensor in leaves(result):
+            known = id(tensor) in self.known
+            if id(tensor) not in seen and (
+                not known or self._is_changed(tensor, tally)
+            ):
+                made.append((accessor, tensor))
+            seen.add(id(tensor))
+        for tensor in given:
+            if id(tensor) not in seen and self._is_changed(tensor, tally):
+                made.append((f"{{{names.index(self.known[id(tensor)][0])}}}", tensor))
+            seen.add(id(tensor))
+        if not made and not changes_state:
+            return result
+        names = self._with_order(names)
+        needs_detach = not torch.is_grad_enabled() and any(
+            x.requires_grad for x in given
+        )
+        for accessor, tensor in made:
+            record = self._name(tensor)
+            outputs.append(record)
+            if tally.changed and self._is_changed(tensor, tally):
+                self.last_change[record.storage] = self.num_made - 1
+            if needs_detach and not tensor.requires_grad:
+                accessor += ".detach()"
+            accessors.append(accessor)
+            self._own(tensor, tally)
+        weights = tuple(x for x in names if self._storage(x) in self.parameters)
+        self.records.append(
+            (
+                {
+                    "function": function_name(function),
+                    "calls": tuple(self.stack),
+                    "code": code,
+                    "inputs": names,
+                    "outputs": tuple(outputs),
+                    "accessors": tuple(accessors),
+                    "weights": tuple(x for x in weights if not _is_made(x)),
+                    "obstacle": obstacle,
+                },
+                tally,
+            )
+        )
+        return result
+
+    def _storage(self, name: str) -> int:
+        return self.tensors[name].storage
+
+    def _is_changed(self, tensor: torch.Tensor, tally: _Tally) -> bool:
+        if not tally.changed:
+            return False
+        number = self.storage_of(tensor)
+        return number in tally.changed and number not in self.parameters
+
+    def _refuse_changes(self, tally: _Tally, function: Any) -> bool:
+        """Return whether a function changes a buffer; refuse one for a parameter."""
+        changed = [x for x in tally.changed if x in self.parameters]
+        for number in changed:
+            parameter = self.parameters[number]
+            if not parameter.buffer:
+                self._refuse(
+                    f"parameters that only the optimizer changes, got "
+                    f"{function_name(function)} on {parameter.names[0]} in the forward "
+                    f"pass; use a buffer"
+                )
+        return bool(changed)
+
+    def _with_order(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Add the last changes of the memory that is read under older names."""
+        if not self.last_change:
+            return names
+        found = list(names)
+        for name in names:
+            last = self.last_change.get(self._storage(name), -1)
+            if last >= 0 and (not _is_made(name) or int(name[1:]) < last):
+                found.append(f"t{last}")
+        return tuple(dict.fromkeys(found))
+
+    def _own(self, tensor: torch.Tensor, tally: _Tally) -> None:
+        """Note which steps of the backward pass belong to an operation."""
+        steps = [tensor.grad_fn]
+        owners = self.meter.owners
+        while steps:
+            step = steps.pop()
+            if step is not None and step not in owners:
+                owners[step] = tally
+                steps += [following for following, _ in step.next_functions]
+
+    # What is known.
+
+    def captured(self) -> CapturedModule:
+        """Return the records."""
+        return CapturedModule(
+            name=self.built.name,
+            batch=batch_of(self.built.inputs),
+            inputs=self.inputs,
+            parameters=tuple(self.parameters.values()),
+            operations=tuple(
+                Operation(
+                    **fields,
+                    forward_flops=tally.flops,
+                    backward_flops=tally.backward_flops,
+                    read_bytes=tally.read,
+                    written_bytes=tally.written,
+                    backward_bytes=tally.backward_bytes,
+                    kernels=tally.kernels,
+                    backward_kernels=tally.backward_kernels,
+                    saved=tally.saved,
+                    products=tuple((*x, n) for x, n in tally.products.items()),
+                )
+                for fields, tally in self.records
+            ),
+            modules=tuple(x for x in self.modules if x is not None),
+            loss=self.loss,
+        )
+
+
+def _fields(record: Parameter) -> Mapping[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _is_made(name: str) -> bool:
+    return name[0] == "t" and name[1:].isdigit()
+
+
+def _fake(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device="cpu"
+    )
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
