@@ -12,7 +12,7 @@ from nest.ir.base import Struct
 
 
 class Tensor(Struct, frozen=True, kw_only=True):
-    """A tensor that an operation, a module, the caller or the module itself provides."""
+    """A tensor that an operation, a module or the caller provides."""
 
     #: Unique in a module: ``t0``, ``t1`` … in the order in which they are made; the
     #: dotted name of a parameter or buffer; ``input.0`` … for the example inputs.
