@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
@@ -113,9 +114,10 @@ def torch_command(request: ModuleRequest, output: str) -> int:
     from nest.capture.problem import source_of
     from nest.profiles.torch_profiler import require_torch
 
-    file = request.factory.rpartition(":")[0]
+    file = request.factory if request.hf else request.factory.rpartition(":")[0]
     Files(output=output).check(reads={"FILE.py:FACTORY": file or None})
     require_torch("nest import torch")
+    request = request.with_file(Path() if output == "-" else Path(output).parent)
     problem = request.build_problem()
     write_record(output, problem)
     source = source_of(problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -37,6 +37,17 @@ class ModuleRequest(Request, command="nest import torch"):
         "FILE.py:FACTORY",
         "A file and a function in it that returns a module and example inputs.",
         required=True,
+    )
+    hf: bool = setting(
+        "--hf",
+        "The argument is the config.json of a causal language model: transformers "
+        "builds it, by a file that is written beside the problem.",
+    )
+    sequence_length: int | None = setting(
+        "--sequence-length N",
+        "With --hf: tokens per sample.  [default: the model's positions, at most 4096]",
+        read.integer(),
+        unit="tokens",
     )
     cluster: str = setting(
         "--cluster NAME|FILE",
@@ -89,6 +100,32 @@ class ModuleRequest(Request, command="nest import torch"):
         "Every micro-batch computes the loss apart, even if it is no mean of samples.",
     )
 
+    def with_file(self, folder: Path) -> ModuleRequest:
+        """Return this request of a file with a factory.
+
+        Of a ``config.json`` that file is written into a folder.
+
+        Raises
+        ------
+        InvalidOptionError
+            If there is a sequence length but no ``config.json``, or if the package
+            transformers is missing.
+        InvalidProblemError
+            If the ``config.json`` is missing or names no family.
+        """
+        if not self.hf:
+            if self.sequence_length is not None:
+                raise InvalidOptionError(
+                    f"--sequence-length: expected --hf with it, got "
+                    f"{self.sequence_length} alone; let the factory choose its inputs"
+                )
+            return self
+        from nest.capture.huggingface import require_transformers, write_factory
+
+        require_transformers()
+        factory = write_factory(self.factory, folder, self.sequence_length)
+        return replace(self, factory=factory, hf=False, sequence_length=None)
+
     def captures(self) -> Captures:
         """Return the module as two passes without values show it.
 
@@ -118,6 +155,8 @@ class ModuleRequest(Request, command="nest import torch"):
         from nest.capture.problem import ModuleSource, problem_of_module
         from nest.hardware import find_cluster, mixed_cluster
 
+        if self.hf or self.sequence_length is not None:
+            return self.with_file(Path()).build_problem()
         try:
             machines, network = find_cluster(self.cluster)
         except UnknownNameError as error:
