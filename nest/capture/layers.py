@@ -423,7 +423,7 @@ class _Calls:
         for first, end in ranges:
             block = blocks.get((first, end))
             steps = tuple(self.steps(first, end))
-            name, label = self._label(steps[0], block)
+            name, label = self._label(steps, block)
             signature = (block is None, label, self.signature(first, end))
             if signature not in kinds:
                 numbers[label] += 1
@@ -439,10 +439,13 @@ class _Calls:
                 is_block=block is not None,
             )
 
-    def _label(self, step: Step, block: ModuleCall | None) -> tuple[str, str]:
+    def _label(
+        self, steps: Sequence[Step], block: ModuleCall | None
+    ) -> tuple[str, str]:
         """Return the name of a layer, and what kinds like it are called."""
         if block is not None:
             return block.call.path, block.call.class_name
+        step = next((x for x in steps if x.module >= 0), steps[0])
         if step.module >= 0:
             call = self.captured.modules[step.module].call
             return call.path, call.class_name

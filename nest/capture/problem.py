@@ -183,14 +183,22 @@ def problem_of_module(
         source,
         layers=len(layers),
         closed_sets=closed_sets,
-        reasons=(*reasons.values(), CONTEXT_REASON),
+        reasons=(
+            *reasons.values(),
+            *_general_reasons(source, any(x.is_block for x in layers)),
+        ),
         assumed=(*assumed, *pricing.notes()),
     )
     return with_quantum(replace(problem, model=text_of_source(source)))
 
 
-#: Why plans have no context parallelism.
-CONTEXT_REASON = "cp: the script that runs plans does not cut sequences"
+def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
+    """Yield why strategies are not available whatever the operations are."""
+    if source.granularity == "operator":
+        yield "tp: only whole modules are cut; import with --granularity block"
+    if not has_blocks:
+        yield "recomputation: expected repeated blocks, found none"
+    yield "cp: the script that runs plans does not cut sequences"
 
 
 def _job(
@@ -452,9 +460,10 @@ class _Pricing:
         small = self.captures.small
         cuts: dict[str, TensorCut] = {}
         whole: dict[str, str] = {}
+        tensors = tensors_of(small)
         for layer in self.captures.layers:
             if all(step.module >= 0 for step in layer.steps):
-                cut = tensor_cut(small, layer, tp)
+                cut = tensor_cut(small, layer, tp, tensors)
                 cuts[layer.name] = cut
                 if layer.is_block and cut.reasons:
                     whole.setdefault(layer.kind, cut.reasons[0])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Tensor
@@ -125,13 +125,19 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
     return frozenset(found)
 
 
-def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
+def tensor_cut(
+    captured: CapturedModule,
+    layer: ModuleLayer,
+    tp: int,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> TensorCut:
     """Return how ``tp`` tensor ranks share a layer.
 
     Without styles the layer cannot be shared, and every rank computes all of it.
+    ``tensors`` are those of the module, where they are known.
     """
     whole: dict[str, str] = {}
-    tensors = tensors_of(captured)
+    tensors = tensors or tensors_of(captured)
     while True:
         search = _Search(captured, layer, tp, tensors, whole)
         failed = search.run()
@@ -179,7 +185,7 @@ class _Search:
         captured: CapturedModule,
         layer: ModuleLayer,
         tp: int,
-        tensors: dict[str, Tensor],
+        tensors: Mapping[str, Tensor],
         whole: dict[str, str],
     ) -> None:
         self.captured = captured
@@ -212,7 +218,8 @@ class _Search:
                 sources = frozenset((operation.calls[-1].path,))
             for output, axis in axes.items():
                 self.parts[output] = _Part(axis, sources)
-        for operation in self.captured.operations[self.layer.end :]:
+        after = self.captured.operations[self.layer.end :] if self.parts else ()
+        for operation in after:
             for name in operation.inputs:
                 if name in self.parts:
                     return dict.fromkeys(

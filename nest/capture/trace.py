@@ -6,14 +6,16 @@ PyTorch's own code, one sees each call of a module, and one sees the kernels bel
 them, also in the backward pass, whose steps belong to the function that made them.
 Autograd tells which tensors it keeps.
 
-FLOPs are those of PyTorch's own formulas, with two corrections. Fused attention on a
+FLOPs are those of PyTorch's own formulas, with three corrections. Fused attention on a
 CPU, which PyTorch does not count, counts its two products, and four in the backward
-pass. The backward pass of a grouped convolution counts its groups.
+pass. The backward pass of a grouped convolution counts its groups. Products by groups
+of rows, as mixtures of experts have them, count each row once.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +64,7 @@ _FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
          aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
+_GROUPED = aten._grouped_mm
 _ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 Product = tuple[int, int, int, int]
@@ -97,6 +100,10 @@ def capture(built: Built) -> CapturedModule:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        # PyTorch logs a traceback of every error that is reported below.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -213,6 +220,8 @@ def _flops(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
         return _attention_flops(args[0], args[1], args[2])
     if packet is _ATTENTION_BACKWARD:
         return 2 * _attention_flops(args[1], args[2], args[3])
+    if packet is _GROUPED:
+        return _grouped_flops(args[0], args[1])
     if packet not in flop_registry:
         return 0
     if packet is aten.convolution_backward and args[9] != 1:
@@ -230,6 +239,15 @@ def _attention_flops(
     return 2 * pairs * (keys.shape[-1] + values.shape[-1])
 
 
+def _grouped_flops(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Return the FLOPs of products by groups, of which PyTorch has no formula.
+
+    An operand of two axes has the parts of all groups along one of them.
+    """
+    groups = first.shape[0] if first.dim() == 3 and second.dim() == 2 else 1
+    return 2 * first.numel() // groups * second.shape[-1]
+
+
 def _products(packet: Any, args: Any, result: Any) -> list[Product]:
     """Return rows, depth, columns and number of the products of a kernel."""
     if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
@@ -243,6 +261,10 @@ def _products(packet: Any, args: Any, result: Any) -> list[Product]:
             (rows, depth, keys.shape[-2], prod(number)),
             (rows, keys.shape[-2], values.shape[-1], prod(number)),
         ]
+    if packet is _GROUPED:
+        rows, depth = args[0].shape[-2:]
+        groups = args[1].shape[0]
+        return [(-(-rows // groups), depth, result.shape[-1], groups)]
     if packet is aten.convolution:
         images, weights, _, _, _, _, is_transposed, _, groups = args[:9]
         pixels = (images if is_transposed else result).shape
@@ -274,11 +296,15 @@ class _Recorder(TorchFunctionMode):
         self.known: dict[int, tuple[str, torch.Tensor]] = {}
         self.storages: dict[int, tuple[int, Any]] = {}
         self.parameters: dict[int, Parameter] = {}
+        #: What stands for a tensor with values, by its memory and by its identity.
+        self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
         self.constants: dict[int, str] = {}
         self.unnamed: set[str] = set()
-        self.last_change: dict[int, int] = {}
-        self.num_made = 0
+        self.last_change: dict[int, str] = {}
+        self.inputs: list[Tensor] = []
+        #: The order in which named tensors are made.
+        self.made: dict[str, int] = {}
         self.loss = ""
 
     # What the module and its caller provide.
@@ -332,16 +358,18 @@ class _Recorder(TorchFunctionMode):
 
     def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
-        made = self.replaced.get(id(value))
-        storage = id(value) if made is not None else value.untyped_storage()._cdata
+        memory = (value.untyped_storage()._cdata, value.storage_offset(), value.shape)
+        made = self.memory.get(memory)
+        if made is None:
+            made = self.replaced.get(id(value))
         if made is None:
             made = _fake(value)
             if isinstance(value, torch.nn.Parameter):
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
-            self.replaced[id(value)] = made
+            self.memory[memory] = made
+        self.replaced[id(value)] = made
         number = self.storage_of(made)
         before = self.parameters.get(number)
-        del storage
         if before is not None:
             self.parameters[number] = Parameter(
                 **{**_fields(before), "names": (*before.names, name)}
@@ -362,18 +390,12 @@ class _Recorder(TorchFunctionMode):
     def given(self) -> tuple[Any, ...]:
         """Return the example inputs as tensors without values."""
         values, structure = tree_flatten(self.built.inputs)
-        made = []
-        for value in values:
+        for i, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                fake = _fake(value)
-                self._name(fake, f"input.{sum(x is not None for x in made)}")
-                made.append(fake)
-            else:
-                made.append(value)
-        self.inputs = tuple(
-            x for name, x in self.tensors.items() if name.startswith("input.")
-        )
-        return tuple(tree_unflatten(made, structure))
+                values[i] = _fake(value)
+                name = f"input.{len(self.inputs)}"
+                self.inputs.append(self._name(values[i], name))
+        return tuple(tree_unflatten(values, structure))
 
     def storage_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the memory of a tensor."""
@@ -386,8 +408,10 @@ class _Recorder(TorchFunctionMode):
     def _name(self, tensor: torch.Tensor, name: str = "") -> Tensor:
         """Give a tensor a name, a new one by default."""
         if not name:
-            name = f"t{self.num_made}"
-            self.num_made += 1
+            name = f"t{len(self.made)}"
+            while name in self.tensors:
+                name += "_"
+            self.made[name] = len(self.made)
         record = Tensor(
             name=name,
             shape=tuple(tensor.shape),
@@ -627,12 +651,16 @@ class _Recorder(TorchFunctionMode):
             record = self._name(tensor)
             outputs.append(record)
             if tally.changed and self._is_changed(tensor, tally):
-                self.last_change[record.storage] = self.num_made - 1
+                self.last_change[record.storage] = record.name
             if needs_detach and not tensor.requires_grad:
                 accessor += ".detach()"
             accessors.append(accessor)
             self._own(tensor, tally)
-        weights = tuple(x for x in names if self._storage(x) in self.parameters)
+        weights = tuple(
+            x
+            for x in names
+            if x not in self.made and self.tensors[x].storage in self.parameters
+        )
         self.records.append(
             (
                 {
@@ -642,16 +670,13 @@ class _Recorder(TorchFunctionMode):
                     "inputs": names,
                     "outputs": tuple(outputs),
                     "accessors": tuple(accessors),
-                    "weights": tuple(x for x in weights if not _is_made(x)),
+                    "weights": weights,
                     "obstacle": obstacle,
                 },
                 tally,
             )
         )
         return result
-
-    def _storage(self, name: str) -> int:
-        return self.tensors[name].storage
 
     def _is_changed(self, tensor: torch.Tensor, tally: _Tally) -> bool:
         if not tally.changed:
@@ -678,9 +703,9 @@ class _Recorder(TorchFunctionMode):
             return names
         found = list(names)
         for name in names:
-            last = self.last_change.get(self._storage(name), -1)
-            if last >= 0 and (not _is_made(name) or int(name[1:]) < last):
-                found.append(f"t{last}")
+            last = self.last_change.get(self.tensors[name].storage)
+            if last and self.made.get(name, -1) < self.made[last]:
+                found.append(last)
         return tuple(dict.fromkeys(found))
 
     def _own(self, tensor: torch.Tensor, tally: _Tally) -> None:
@@ -700,7 +725,7 @@ class _Recorder(TorchFunctionMode):
         return CapturedModule(
             name=self.built.name,
             batch=batch_of(self.built.inputs),
-            inputs=self.inputs,
+            inputs=tuple(self.inputs),
             parameters=tuple(self.parameters.values()),
             operations=tuple(
                 Operation(
@@ -724,10 +749,6 @@ class _Recorder(TorchFunctionMode):
 
 def _fields(record: Parameter) -> Mapping[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
-
-
-def _is_made(name: str) -> bool:
-    return name[0] == "t" and name[1:].isdigit()
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:
