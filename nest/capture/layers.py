@@ -110,7 +110,12 @@ class _Calls:
             self.flops.append(self.flops[-1] + operation.forward_flops)
         self.parts = [self._part(x) for x in self.operations]
         self.signatures = {id(x): self.signature(x.first, x.end) for x in self.modules}
-        self.repeats = Counter(self.signatures[id(x)] for x in self.modules)
+        # A call that only calls another one is no repetition of that.
+        self.repeats = Counter(
+            self.signatures[id(x)]
+            for x in self.modules
+            if (x.first, x.end) not in {(y.first, y.end) for y in self.children[id(x)]}
+        )
         self.classes = Counter(x.call.class_name for x in self.modules)
 
     def _part(self, operation: Operation) -> Signature:
@@ -204,20 +209,22 @@ class _Calls:
             yield from self._inside(child)
 
     def _has_way_around(self, module: ModuleCall, series: Sequence[ModuleCall]) -> bool:
-        """Whether an activation from before a series is only read behind it."""
-        inside = {
-            name
-            for call in series
-            for operation in self.operations[call.first : call.end]
-            for name in operation.inputs
-        } - {x for call in series[:1] for x in call.inputs}
-        return any(
-            self.has_gradient.get(name, False)
-            and self.maker[name] < series[0].first
-            and name not in inside
-            for operation in self.operations[series[-1].end : module.end]
-            for name in operation.inputs
-        )
+        """Whether an activation passes a call of a series that does not read it."""
+        for call in series:
+            inside = {
+                name
+                for operation in self.operations[call.first : call.end]
+                for name in operation.inputs
+            }
+            for operation in self.operations[call.end : module.end]:
+                for name in operation.inputs:
+                    if (
+                        self.has_gradient.get(name, False)
+                        and self.maker[name] < call.first
+                        and name not in inside
+                    ):
+                        return True
+        return False
 
     def _series(self, calls: Sequence[ModuleCall]) -> list[ModuleCall]:
         """Return calls each of which depends on the one before."""

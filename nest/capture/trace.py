@@ -98,12 +98,7 @@ def capture(built: Built) -> CapturedModule:
         not return a scalar that has a gradient. The text names the module's path.
     """
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        # PyTorch logs a traceback of every error that is reported below.
-        log = logging.getLogger("torch._subclasses.fake_tensor")
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.CRITICAL)
+        stack.enter_context(_silence())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -114,6 +109,20 @@ def capture(built: Built) -> CapturedModule:
             loss = recorder.forward(inputs)
             recorder.backward(loss)
         return recorder.captured()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Print neither warnings nor what PyTorch logs of a failure: both are reported."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
 
 
 class _Meter(TorchDispatchMode):
@@ -327,27 +336,43 @@ class _Recorder(TorchFunctionMode):
         self.installed_state = self._state()
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
-        recorder = self
+        vmap = torch._functorch.apis.vmap_impl
 
-        def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return recorder.call_module(call, module, args, kwargs)
+        def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.call_module(call, module, args, kwargs)
 
-        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            function = functools.partial(apply.__get__(None, cls))
-            function.__name__ = f"{cls.__module__}.{cls.__qualname__}"  # type: ignore[attr-defined]
-            if recorder.is_busy:
-                return function(*args, **kwargs)
-            return recorder.record(function, args, kwargs)
+        def apply_function(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if cls.__name__ == "CheckpointFunction":
+                self._refuse(
+                    "recomputation without reentry, got a reentrant one; give "
+                    "torch.utils.checkpoint.checkpoint use_reentrant=False"
+                )
+            return self.call_other(apply.__get__(None, cls), cls, args, kwargs)
 
-        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
-        torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment]
+        def call_vmap(function: Any, *args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(vmap, function)
+            return self.call_other(run, torch.vmap, args, kwargs)
+
+        places: list[tuple[Any, str, Any, Any]] = [
+            (torch.nn.Module, "__call__", call, call_module),
+            (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
+            (torch._functorch.apis, "vmap_impl", vmap, call_vmap),
+        ]
+        for owner, name, _, replacement in places:
+            setattr(owner, name, replacement)
         try:
             yield
         finally:
-            torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-            torch.autograd.Function.apply = apply
+            for owner, name, original, _ in places:
+                setattr(owner, name, original)
             for module, name, value in kept:
                 setattr(module, name, value)
+
+    def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function whose parts PyTorch does not show, as one operation."""
+        if self.is_busy:
+            return run(*args, **kwargs)
+        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
 
     def _state(self) -> dict[str, int]:
         module = self.built.module
@@ -512,6 +537,7 @@ class _Recorder(TorchFunctionMode):
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass."""
         self.meter.is_backward = True
+        self.is_busy = True
         try:
             loss.backward()  # type: ignore[no-untyped-call]
         except Exception as error:
@@ -539,7 +565,7 @@ class _Recorder(TorchFunctionMode):
         made_by = type(module).__module__
         this = Call(
             path=path,
-            class_name=type(module).__qualname__,
+            class_name=type(module).__name__,
             from_torch=made_by == "torch" or made_by.startswith("torch."),
             number=self.numbers[path],
         )
@@ -548,6 +574,8 @@ class _Recorder(TorchFunctionMode):
         code, names, obstacle = self._write(
             functools.partial(write_arguments, args, kwargs)
         )
+        if not torch.is_grad_enabled() and not obstacle:
+            code, obstacle = "", "a call without gradients"
         position = len(self.modules)
         self.modules.append(None)
         around = tuple(self.stack)
@@ -612,6 +640,8 @@ class _Recorder(TorchFunctionMode):
     def record(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function of PyTorch and note what it does."""
         args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        if getattr(function, "__name__", "") == "__set__":
+            self._refuse_assignment(function, args)
         code, names, obstacle = self._write(
             functools.partial(write_call, function, args, kwargs)
         )
@@ -697,6 +727,15 @@ class _Recorder(TorchFunctionMode):
                 )
         return bool(changed)
 
+    def _refuse_assignment(self, function: Any, args: Any) -> None:
+        name = self.known[id(args[0])][0]
+        attribute = function_name(function).split(".")[-2]
+        if attribute == "data" and name not in self.made:
+            self._refuse(
+                f"parameters and buffers that only the optimizer or a function changes,"
+                f" got an assignment to {name}.data in the forward pass; remove it"
+            )
+
     def _with_order(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Add the last changes of the memory that is read under older names."""
         if not self.last_change:
@@ -745,6 +784,17 @@ class _Recorder(TorchFunctionMode):
             modules=tuple(x for x in self.modules if x is not None),
             loss=self.loss,
         )
+
+
+class _Unwritten:
+    """A function that is called, but that no text names."""
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self.run = run
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
 
 
 def _fields(record: Parameter) -> Mapping[str, Any]:

@@ -60,6 +60,8 @@ def function_name(function: Callable[..., Any]) -> str:
     if name in ("__get__", "__set__"):
         attribute = getattr(getattr(function, "__self__", None), "__name__", "")
         return f"torch.Tensor.{attribute}.{name}"
+    if isinstance(function, torch._ops.OpOverload):
+        return f"torch.ops.{function}"
     return _names().get(function, name)
 
 
