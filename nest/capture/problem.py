@@ -65,6 +65,8 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
     #: Layers of the module before they were joined, and closed sets of the graph.
     layers: int = 0
     closed_sets: int = 0
+    #: Names of the layers that tensor ranks share, by their number.
+    shared: dict[str, tuple[str, ...]] = {}
     #: Why strategies are not available, a line each.
     reasons: tuple[str, ...] = ()
     #: What was assumed, a line each.
@@ -183,6 +185,7 @@ def problem_of_module(
         source,
         layers=len(layers),
         closed_sets=closed_sets,
+        shared={str(tp): pricing.shared(tp) for tp in choices if tp > 1},
         reasons=(
             *reasons.values(),
             *_general_reasons(source, any(x.is_block for x in layers)),
@@ -449,7 +452,12 @@ class _Pricing:
 
     def is_cut(self, tp: int) -> bool:
         """Whether tensor ranks share any layer."""
-        return any(cut.styles for cut in self.cuts.get(tp, {}).values())
+        return bool(self.shared(tp))
+
+    def shared(self, tp: int) -> tuple[str, ...]:
+        """Return the names of the layers that tensor ranks share."""
+        cuts = self.cuts.get(tp, {})
+        return tuple(name for name, cut in cuts.items() if cut.styles)
 
     def _cuts(self, tp: int) -> dict[str, TensorCut]:
         """Return how tensor ranks share each layer, where they do.

@@ -56,7 +56,7 @@ class _NotCutError(Exception):
     """An operation cannot take what it would get; the text says why."""
 
 
-class _Part(NamedTuple):
+class _CutTensor(NamedTuple):
     """A tensor of which a rank has a part."""
 
     axis: int
@@ -193,7 +193,7 @@ class _Search:
         self.tp = tp
         self.tensors = tensors
         self.whole = whole
-        self.parts: dict[str, _Part] = {}
+        self.parts: dict[str, _CutTensor] = {}
         self.styles: dict[str, Style] = {}
         self.tied = {
             name for x in captured.parameters if len(x.names) > 1 for name in x.names
@@ -217,15 +217,15 @@ class _Search:
             if _is_linear(operation) and not read and axes:
                 sources = frozenset((operation.calls[-1].path,))
             for output, axis in axes.items():
-                self.parts[output] = _Part(axis, sources)
+                self.parts[output] = _CutTensor(axis, sources)
         after = self.captured.operations[self.layer.end :] if self.parts else ()
         for operation in after:
             for name in operation.inputs:
                 if name in self.parts:
                     return dict.fromkeys(
                         self.parts[name].sources,
-                        f"{self.layer.name}: no linear layer in it takes {name} and "
-                        f"sums over its columns",
+                        f"{self.layer.name}: no linear layer in it takes the columns "
+                        f"of another one and sums over them",
                     )
         columns = {x for part in self.parts.values() for x in part.sources}
         paired = "rowwise" in self.styles.values()
@@ -305,7 +305,7 @@ class _Search:
         self.styles[path] = "colwise"
         return {output.name: len(output.shape) - 1}
 
-    def _first(self, operation: Operation) -> _Part:
+    def _first(self, operation: Operation) -> _CutTensor:
         return next(self.parts[x] for x in operation.inputs if x in self.parts)
 
     def _shape(self, operation: Operation) -> tuple[int, ...]:
@@ -330,13 +330,20 @@ class _Search:
                 name in self.tensors and self.tensors[name].has_gradient
             ):
                 raise _NotCutError(
-                    f"{name} is whole, but each rank would have a part of its gradient"
+                    f"{self._named(name)} is whole, but each rank would have a part of "
+                    f"its gradient"
                 )
             shape = self._whole_shape(name)
             own = axis - (rank - len(shape))
             if own >= 0 and shape[own] != 1:
-                raise _NotCutError(f"{name} is whole along the axis that is cut")
+                raise _NotCutError(
+                    f"{self._named(name)} is whole along the axis that is cut"
+                )
         return axis
+
+    def _named(self, name: str) -> str:
+        """Return what a message calls a tensor; users know the names of weights."""
+        return name if name in self.trained else "an operand of a cut tensor"
 
     def _whole_shape(self, name: str) -> tuple[int, ...]:
         if name in self.tensors:
@@ -368,7 +375,7 @@ class _Search:
                 raise _NotCutError("each rank would have a part of the mask's gradient")
         for name in factors:
             if name not in self.parts:
-                raise _NotCutError(f"{name} is whole, and another factor is cut")
+                raise _NotCutError("one factor is whole, and another is cut")
             shape = self.tensors[name].shape
             from_end.add(len(shape) - self.parts[name].axis)
         if len(from_end) != 1 or min(from_end) <= 2:
