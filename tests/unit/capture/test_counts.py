@@ -42,9 +42,8 @@ def blocks(name: str) -> tuple[list[str], int]:
 
 @functools.cache
 def captured(name: str) -> Any:
-    from nest.capture.trace import capture
-
     from nest.capture.factory import build, load
+    from nest.capture.trace import capture
 
     return capture(build(*load(f"{MODELS}:{name}")))
 
