@@ -1,8 +1,9 @@
 """What the kernels below an operation compute, read and write.
 
-FLOPs are those of PyTorch's own formulas, with two corrections. Fused attention on a
+FLOPs are those of PyTorch's own formulas, with three corrections. Fused attention on a
 CPU, which PyTorch does not count, counts its two products, and four in the backward
-pass. The backward pass of a grouped convolution counts its groups.
+pass. The backward pass of a grouped convolution counts its groups. Products by groups
+of rows, as mixtures of experts have them, count each row once.
 """
 
 # ruff: noqa: SLF001 - PyTorch has no public names for what is observed here.
@@ -31,6 +32,7 @@ _FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
          aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
+_GROUPED = aten._grouped_mm
 _ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 Product = tuple[int, int, int, int]
@@ -148,6 +150,8 @@ def _flops(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
         return _attention_flops(args[0], args[1], args[2])
     if packet is _ATTENTION_BACKWARD:
         return 2 * _attention_flops(args[1], args[2], args[3])
+    if packet is _GROUPED:
+        return _grouped_flops(args[0], args[1])
     if packet not in flop_registry:
         return 0
     if packet is aten.convolution_backward and args[9] != 1:
@@ -165,6 +169,15 @@ def _attention_flops(
     return int(2 * pairs * (keys.shape[-1] + values.shape[-1]))
 
 
+def _grouped_flops(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Return the FLOPs of products by groups, of which PyTorch has no formula.
+
+    An operand of two axes has the parts of all groups along one of them.
+    """
+    groups = first.shape[0] if first.dim() == 3 and second.dim() == 2 else 1
+    return int(2 * first.numel() // groups * second.shape[-1])
+
+
 def _products(packet: Any, args: Any, result: Any) -> list[Product]:
     """Return rows, depth, columns and number of the products of a kernel."""
     if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
@@ -178,6 +191,10 @@ def _products(packet: Any, args: Any, result: Any) -> list[Product]:
             (rows, depth, keys.shape[-2], prod(number)),
             (rows, keys.shape[-2], values.shape[-1], prod(number)),
         ]
+    if packet is _GROUPED:
+        rows, depth = args[0].shape[-2:]
+        groups = args[1].shape[0]
+        return [(-(-rows // groups), depth, result.shape[-1], groups)]
     if packet is aten.convolution:
         images, weights, _, _, _, _, is_transposed, _, groups = args[:9]
         pixels = (images if is_transposed else result).shape

@@ -59,7 +59,12 @@ def capture(built: Built) -> CapturedModule:
         not return a scalar that has a gradient. The text names the module's path.
     """
     with ExitStack() as stack:
-        stack.enter_context(_silence())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # PyTorch logs a traceback of every error that is reported below.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -70,20 +75,6 @@ def capture(built: Built) -> CapturedModule:
             loss = recorder.forward(inputs)
             recorder.backward(loss)
         return recorder.captured()
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Print neither warnings nor what PyTorch logs of a failure: both are reported."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logger.setLevel(before)
 
 
 class _Recorder(TorchFunctionMode):  # type: ignore[misc]

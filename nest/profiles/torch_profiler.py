@@ -52,14 +52,14 @@ class LayerShape(NamedTuple):
     source_length: int | None = 0
 
 
-def require_torch() -> None:
-    """Refuse to go on without PyTorch; imports nothing.
+def require_torch(command: str = "nest profile") -> None:
+    """Refuse to go on without PyTorch, for a command; imports nothing.
 
     Raises ``TorchNotInstalledError`` if it is missing; the text says what to install.
     """
     if util.find_spec("torch") is None:
         raise TorchNotInstalledError(
-            f"nest profile: expected package 'torch', got none; install it "
+            f"{command}: expected package 'torch', got none; install it "
             f"with: pip install '{DISTRIBUTION}[profile]'"
         )
 

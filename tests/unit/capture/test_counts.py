@@ -136,3 +136,43 @@ def test_repeated_blocks(torch: Any, name: str) -> None:
     ]
     layers = layers_of(captured(name), "block")
     assert [layer.name for layer in layers if layer.is_block] == expected
+
+
+def test_products_by_groups_count_each_row_once(torch: Any) -> None:
+    """24 rows of 32 values meet matrices of 32 by 16: 2·24·32·16 FLOPs, thrice."""
+    from nest.capture.factory import Built
+    from nest.capture.trace import capture
+
+    class Grouped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            size = (4, 32, 16)
+            self.weight = torch.nn.Parameter(torch.zeros(size, dtype=torch.bfloat16))
+            self.widen = torch.nn.Parameter(torch.zeros(32, dtype=torch.bfloat16))
+
+        def forward(self, x: Any, ends: Any) -> Any:
+            made = torch._grouped_mm(x * self.widen, self.weight, offs=ends)
+            return (made * made).sum()
+
+    inputs = (
+        torch.zeros(24, 32, dtype=torch.bfloat16),
+        torch.tensor([6, 10, 20, 24], dtype=torch.int32),
+    )
+    found = capture(Built(Grouped(), inputs, "grouped"))
+    assert found.forward_flops == 2 * 24 * 32 * 16
+    assert found.backward_flops == 2 * found.forward_flops
+
+
+def test_failures_are_not_logged(
+    torch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from nest.capture.factory import Built, InvalidModuleError
+    from nest.capture.trace import capture
+
+    class Wrong(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x * torch.zeros(3, device=x.device)).sum()
+
+    with pytest.raises(InvalidModuleError, match="without values"):
+        capture(Built(Wrong(), (torch.zeros(2, 4),), "wrong"))
+    assert capsys.readouterr().err == ""
