@@ -179,8 +179,8 @@ test-browser: .browser/.installed-from-lock
 # is a browser, the build takes the pictures of the site, and looks at pages.
 BROWSER_HERE := $(and $(shell which chromium chromium-browser \
   google-chrome 2>/dev/null),$(shell which chromedriver 2>/dev/null))
-DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser $(BIN)/python
-docs: .docs/.installed-from-lock \
+DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser:$(CURDIR)/.torch $(BIN)/python
+docs: .docs/.installed-from-lock .torch/.installed-from-lock \
   $(if $(BROWSER_HERE),.browser/.installed-from-lock)
 	rm -rf build/docs
 	$(DOCS_PYTHON) -m sphinx -W --keep-going -E -q -d build/doctrees \

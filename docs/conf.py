@@ -23,6 +23,8 @@ sys.path[:0] = [str(DOCS), str(ROOT)]
 os.environ["PATH"] = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
 )
+# They find files of this folder by a variable.
+os.environ["NEST_DOCS"] = str(DOCS)
 # Nor do they print tables as wide as the terminal of who builds the site.
 os.environ.pop("COLUMNS", None)
 
@@ -84,6 +86,7 @@ _MOVED = {
     "formulations/README.md": "/explanation/formulations.md",
     "examples/even-planner": "/reference/examples.md",
     "examples/shell-planner": "/reference/examples.md",
+    "examples/modules/models.py": "/reference/examples.md",
 }
 
 

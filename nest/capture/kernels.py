@@ -6,8 +6,6 @@ pass. The backward pass of a grouped convolution counts its groups. Products by 
 of rows, as mixtures of experts have them, count each row once.
 """
 
-# ruff: noqa: SLF001 - PyTorch has no public names for what is observed here.
-
 from __future__ import annotations
 
 import functools

@@ -7,8 +7,6 @@ them, also in the backward pass, whose steps belong to the function that made th
 Autograd tells which tensors it keeps.
 """
 
-# ruff: noqa: SLF001 - PyTorch has no public names for what is observed here.
-
 from __future__ import annotations
 
 import functools

@@ -1,7 +1,5 @@
 """How Python writes a call of a function of PyTorch."""
 
-# ruff: noqa: SLF001 - some functions of PyTorch have no public names.
-
 from __future__ import annotations
 
 import dataclasses

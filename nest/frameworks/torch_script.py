@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import NamedTuple
 
-from nest.capture.problem import covered
+from nest.capture.problem import checkpointed, covered
 from nest.capture.records import (
     CapturedModule,
     ModuleCall,
@@ -705,9 +705,11 @@ class _Script:
         if self.mesh.pipeline > 1:
             lines.append("# Tensors between stages: shape, type, and if with gradient.")
             lines.append("BETWEEN = [")
+            loss = self.source.captured.loss
             for tensors in [x.received for x in self.stages] + [self.stages[-1].handed]:
                 texts = [
-                    f"({x.shape or (1,)}, torch.{x.dtype}, {x.has_gradient})"
+                    f"({(1,) if x.name == loss else x.shape}, torch.{x.dtype}, "
+                    f"{x.has_gradient})"
                     for x in tensors
                 ]
                 lines.append(f"    [{', '.join(texts)}],")
@@ -733,18 +735,24 @@ class _Script:
         if self.mesh.tensor > 1:
             yield "styles", self._styles(stage)
 
-    def _blocks(self, stage: _Stage) -> Iterator[tuple[str, Strategy]]:
-        """Yield the paths of blocks, each once, with their strategies."""
+    def _blocks(self, stage: _Stage) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of blocks, each once, with how they are recomputed."""
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
             part = self.graph.part(layer.steps[0])
             if layer.is_block and isinstance(part, ModuleCall):
                 if part.call.path not in seen:
-                    yield part.call.path, strategy
+                    full = strategy.recompute == "full" and layer.name in self.helped
+                    yield part.call.path, full
                 seen.add(part.call.path)
 
+    @cached_property
+    def helped(self) -> frozenset[str]:
+        """Layers that keep less if they are computed again."""
+        return checkpointed(self.source.captured, self.source.layers)
+
     def _recomputed(self, stage: _Stage) -> list[str]:
-        return [path for path, x in self._blocks(stage) if x.recompute == "full"]
+        return [path for path, full in self._blocks(stage) if full]
 
     def _sharded(self, stage: _Stage) -> list[str]:
         """Return the blocks that gather their weights apart from the rest.
@@ -760,12 +768,30 @@ class _Script:
                 found.append(path)
         return found
 
+    @cached_property
+    def _cut_layers(self) -> set[str]:
+        """Layers whose weights are cut, as the costs of the problem have it."""
+        graph, tp = self.problem.graph, self.mesh.tensor
+        kinds = {}
+        for kind in graph.kinds:
+            sizes = {x.tp: x.weight_bytes for x in kind.costs if x.tp in (1, tp)}
+            kinds[kind.name] = len(set(sizes.values())) > 1
+        nodes = covered(self.source.layers, [layer.id for layer in graph.layers])
+        return {
+            self.source.layers[i].name
+            for layer, node in zip(graph.layers, nodes, strict=True)
+            for i in node
+            if kinds[layer.kind]
+            and all(step.module >= 0 for step in self.source.layers[i].steps)
+        }
+
     def _styles(self, stage: _Stage) -> str:
         """Return which modules are cut, with blocks of a kind as one pattern."""
         styles: dict[str, str] = {}
         for layer in stage.layers:
-            cut = tensor_cut(self.source.captured, layer, self.mesh.tensor)
-            styles |= {path: _STYLES[x] for path, x in cut.styles.items()}
+            if layer.name in self._cut_layers:
+                cut = tensor_cut(self.source.captured, layer, self.mesh.tensor)
+                styles |= {path: _STYLES[x] for path, x in cut.styles.items()}
         kept = self.graph.paths(stage.steps)
         inside = [
             x.call.path
