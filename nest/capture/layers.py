@@ -51,11 +51,12 @@ def layers_of(
         Layers that have every operation once.
     """
     calls = _Calls(captured)
+    blocks: dict[Range, ModuleCall] = {}
     match granularity:
         case "operator":
-            ranges, blocks = list(calls.operator_ranges()), {}
+            ranges = list(calls.operator_ranges())
         case "module":
-            ranges, blocks = list(calls.module_ranges()), {}
+            ranges = list(calls.module_ranges())
         case "block":
             blocks = {(x.first, x.end): x for x in calls.blocks()}
             ranges = list(calls.block_ranges(sorted(blocks)))
@@ -251,7 +252,7 @@ class _Calls:
     def _is_expert(self, call: ModuleCall, group: Sequence[ModuleCall]) -> bool:
         """Whether a call runs beside its like on the same activations."""
         place = [id(x) for x in group].index(id(call))
-        neighbors = group[max(place - 1, 0) : place] + group[place + 1 : place + 2]
+        neighbors = [*group[max(place - 1, 0) : place], *group[place + 1 : place + 2]]
         if not neighbors or any(
             self._depends(*sorted((call, x), key=lambda x: x.first)) for x in neighbors
         ):
@@ -386,18 +387,15 @@ class _Calls:
                 kept.append((first, end))
         return kept
 
-    def steps(
-        self, first: int, end: int, around: ModuleCall | None = None
-    ) -> Iterator[Step]:
+    def steps(self, first: int, end: int) -> Iterator[Step]:
         """Yield the outermost calls in a range, and the operations outside of them."""
         place = first
         while place < end:
             for module in self.starting[place]:
-                if module.end <= end and module is not around:
-                    if self.can_call(module):
-                        yield Step(module=self.positions[id(module)])
-                        place = module.end
-                        break
+                if module.end <= end and self.can_call(module):
+                    yield Step(module=self.positions[id(module)])
+                    place = module.end
+                    break
             else:
                 yield Step(operation=place)
                 place += 1

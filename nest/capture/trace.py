@@ -5,11 +5,6 @@ observers note what happens: one sees each call of a function of PyTorch outside
 PyTorch's own code, one sees each call of a module, and one sees the kernels below
 them, also in the backward pass, whose steps belong to the function that made them.
 Autograd tells which tensors it keeps.
-
-FLOPs are those of PyTorch's own formulas, with three corrections. Fused attention on a
-CPU, which PyTorch does not count, counts its two products, and four in the backward
-pass. The backward pass of a grouped convolution counts its groups. Products by groups
-of rows, as mixtures of experts have them, count each row once.
 """
 
 from __future__ import annotations
@@ -20,9 +15,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from math import prod
-from typing import Any, cast
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -33,11 +26,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.flop_counter import flop_registry
 
 from nest.capture.factory import Built, InvalidModuleError, batch_of
+from nest.capture.kernels import Meter, Tally
 from nest.capture.records import (
     Call,
     CapturedModule,
@@ -54,39 +46,6 @@ from nest.capture.written import (
     write_call,
 )
 
-aten = torch.ops.aten
-
-#: Kernels that read the rows of a table that indices name.
-_GATHERS = {aten.embedding, aten.index_select, aten.index, aten.gather}
-
-#: Calls below PyTorch's functions that neither compute nor move anything.
-_FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
-         aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
-
-_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
-_GROUPED = aten._grouped_mm
-_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-Product = tuple[int, int, int, int]
-
-
-@dataclass(eq=False)
-class _Tally:
-    """What the kernels of one operation do."""
-
-    flops: int = 0
-    read: int = 0
-    written: int = 0
-    kernels: int = 0
-    backward_flops: int = 0
-    backward_bytes: int = 0
-    backward_kernels: int = 0
-    products: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    #: Tensors that autograd keeps.
-    saved: dict[int, int] = field(default_factory=dict)
-    #: Storages that it writes to.
-    changed: set[int] = field(default_factory=set)
-
 
 def capture(built: Built) -> CapturedModule:
     """Capture a module.
@@ -98,7 +57,12 @@ def capture(built: Built) -> CapturedModule:
         not return a scalar that has a gradient. The text names the module's path.
     """
     with ExitStack() as stack:
-        stack.enter_context(_silence())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # PyTorch logs a traceback of every error that is reported below.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -111,185 +75,13 @@ def capture(built: Built) -> CapturedModule:
         return recorder.captured()
 
 
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Print neither warnings nor what PyTorch logs of a failure: both are reported."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield
-        finally:
-            logger.setLevel(before)
-
-
-class _Meter(TorchDispatchMode):
-    """Adds the work of each kernel to the tally of its operation."""
-
-    def __init__(self, storage_of: Callable[[torch.Tensor], int]) -> None:
-        super().__init__()
-        self.storage_of = storage_of
-        self.current = _Tally()
-        #: Which operation a step of the backward pass belongs to.
-        self.owners: dict[Any, _Tally] = {}
-        self.is_backward = False
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is torch.ops.prim.device.default:
-            return (
-                args[0].fake_device
-                if isinstance(args[0], FakeTensor)
-                else (function(*args))
-            )
-        result = function(*args, **(kwargs or {}))
-        if self.is_backward:
-            step = torch._C._current_autograd_node()
-            self.current = self.owners.get(step, self.current)
-        self._count(function, args, kwargs or {}, result)
-        return result
-
-    def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        tally = self.current
-        changed = _changed_arguments(function)
-        for position in changed:
-            value = (
-                kwargs.get(position)
-                if isinstance(position, str)
-                else args[position]
-                if position < len(args)
-                else None
-            )
-            tally.changed.update(self.storage_of(x) for x in _tensors(value))
-        packet = function.overloadpacket
-        if packet in _FREE or _is_view(function):
-            return
-        made = sum(map(_bytes, _tensors(result)))
-        read = [_bytes(x) for x in _tensors((args, tuple(kwargs.values())))]
-        if packet in _GATHERS:
-            read[0] = made
-        flops = _flops(packet, args, kwargs, result)
-        if self.is_backward:
-            tally.backward_flops += flops
-            tally.backward_bytes += made + sum(read)
-            tally.backward_kernels += 1
-            return
-        tally.flops += flops
-        tally.read += sum(read)
-        tally.written += made
-        tally.kernels += 1
-        if flops:
-            for *sizes, number in _products(packet, args, result):
-                key = cast("tuple[int, int, int]", tuple(sizes))
-                tally.products[key] = tally.products.get(key, 0) + number
-
-
-@functools.cache
-def _is_view(function: Any) -> bool:
-    return bool(function.is_view)
-
-
-@functools.cache
-def _changed_arguments(function: Any) -> tuple[int | str, ...]:
-    """Return positions or names of the arguments that a kernel writes to."""
-    if not function._schema.is_mutable:
-        return ()
-    return tuple(
-        argument.name if argument.kwarg_only else position
-        for position, argument in enumerate(function._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the values of a tensor; repeated ones count once."""
-    sizes = tensor.shape
-    strides = tensor.stride()
-    if 0 in strides:
-        sizes = torch.Size(
-            size for size, stride in zip(sizes, strides, strict=True) if stride
-        )
-    return prod(sizes) * tensor.element_size()
-
-
-def _flops(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Return the FLOPs of a kernel: PyTorch's formulas, corrected."""
-    if packet is _ATTENTION:
-        return _attention_flops(args[0], args[1], args[2])
-    if packet is _ATTENTION_BACKWARD:
-        return 2 * _attention_flops(args[1], args[2], args[3])
-    if packet is _GROUPED:
-        return _grouped_flops(args[0], args[1])
-    if packet not in flop_registry:
-        return 0
-    if packet is aten.convolution_backward and args[9] != 1:
-        forward = flop_registry[aten.convolution](
-            args[1], args[2], None, *args[4:10], out_val=args[0]
-        )
-        return int(forward) * sum(args[10][:2])
-    return int(flop_registry[packet](*args, **kwargs, out_val=result))
-
-
-def _attention_flops(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-) -> int:
-    pairs = prod(queries.shape[:-1]) * keys.shape[-2]
-    return 2 * pairs * (keys.shape[-1] + values.shape[-1])
-
-
-def _grouped_flops(first: torch.Tensor, second: torch.Tensor) -> int:
-    """Return the FLOPs of products by groups, of which PyTorch has no formula.
-
-    An operand of two axes has the parts of all groups along one of them.
-    """
-    groups = first.shape[0] if first.dim() == 3 and second.dim() == 2 else 1
-    return 2 * first.numel() // groups * second.shape[-1]
-
-
-def _products(packet: Any, args: Any, result: Any) -> list[Product]:
-    """Return rows, depth, columns and number of the products of a kernel."""
-    if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
-        first = args[1] if packet in (aten.addmm, aten.baddbmm) else args[0]
-        *number, rows, depth = first.shape
-        return [(rows, depth, result.shape[-1], prod(number))]
-    if packet is _ATTENTION:
-        queries, keys, values = args[:3]
-        *number, rows, depth = queries.shape
-        return [
-            (rows, depth, keys.shape[-2], prod(number)),
-            (rows, keys.shape[-2], values.shape[-1], prod(number)),
-        ]
-    if packet is _GROUPED:
-        rows, depth = args[0].shape[-2:]
-        groups = args[1].shape[0]
-        return [(-(-rows // groups), depth, result.shape[-1], groups)]
-    if packet is aten.convolution:
-        images, weights, _, _, _, _, is_transposed, _, groups = args[:9]
-        pixels = (images if is_transposed else result).shape
-        depth = prod(weights.shape[1:])
-        rows = pixels[0] * prod(pixels[2:])
-        return [(rows, depth, weights.shape[0] // groups, groups)]
-    return []
-
-
-class _Recorder(TorchFunctionMode):
+class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """Keeps the calls of functions and of modules."""
 
     def __init__(self, built: Built) -> None:
         super().__init__()
         self.built = built
-        self.meter = _Meter(self.storage_of)
+        self.meter = Meter(self.storage_of)
         self.paths = {
             module: path for path, module in built.module.named_modules() if path
         }
@@ -298,7 +90,7 @@ class _Recorder(TorchFunctionMode):
         #: The modules around the place of the first error.
         self.failed: tuple[Call, ...] | None = None
         self.numbers: dict[str, int] = defaultdict(int)
-        self.records: list[tuple[dict[str, Any], _Tally]] = []
+        self.records: list[tuple[dict[str, Any], Tally]] = []
         self.modules: list[ModuleCall | None] = []
         self.tensors: dict[str, Tensor] = {}
         #: The name of each tensor, by its identity; tensors are kept alive by it.
@@ -539,7 +331,7 @@ class _Recorder(TorchFunctionMode):
         self.meter.is_backward = True
         self.is_busy = True
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         except Exception as error:
             said = str(error).strip().splitlines()
             self._refuse(
@@ -548,7 +340,7 @@ class _Recorder(TorchFunctionMode):
                 error,
             )
 
-    def _refuse(self, text: str, error: Exception | None = None) -> None:
+    def _refuse(self, text: str, error: Exception | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)
         place = around[-1].path if around else "the module itself"
         raise InvalidModuleError(
@@ -648,7 +440,7 @@ class _Recorder(TorchFunctionMode):
         given = [x for _, x in leaves((args, kwargs))]
         names = tuple(dict.fromkeys((*names, *(self.known[id(x)][0] for x in given))))
         before = self.meter.current
-        tally = self.meter.current = _Tally()
+        tally = self.meter.current = Tally()
         self.is_busy = True
         try:
             result = function(*args, **kwargs)
@@ -708,13 +500,13 @@ class _Recorder(TorchFunctionMode):
         )
         return result
 
-    def _is_changed(self, tensor: torch.Tensor, tally: _Tally) -> bool:
+    def _is_changed(self, tensor: torch.Tensor, tally: Tally) -> bool:
         if not tally.changed:
             return False
         number = self.storage_of(tensor)
         return number in tally.changed and number not in self.parameters
 
-    def _refuse_changes(self, tally: _Tally, function: Any) -> bool:
+    def _refuse_changes(self, tally: Tally, function: Any) -> bool:
         """Return whether a function changes a buffer; refuse one for a parameter."""
         changed = [x for x in tally.changed if x in self.parameters]
         for number in changed:
@@ -747,7 +539,7 @@ class _Recorder(TorchFunctionMode):
                 found.append(last)
         return tuple(dict.fromkeys(found))
 
-    def _own(self, tensor: torch.Tensor, tally: _Tally) -> None:
+    def _own(self, tensor: torch.Tensor, tally: Tally) -> None:
         """Note which steps of the backward pass belong to an operation."""
         steps = [tensor.grad_fn]
         owners = self.meter.owners
