@@ -168,9 +168,7 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
             if abs(ours - theirs) > LOSS * abs(theirs):
                 wrong.append(f"losses {result['losses']}, not {wanted}")
     per_stage = plan.stages[0].devices
-    blocks = [
-        verdict.blocks[rank // per_stage % case.pp] for rank in range(case.world)
-    ]
+    blocks = [verdict.blocks[rank // per_stage % case.pp] for rank in range(case.world)]
     for key, field in (
         ("parameter_bytes", "weight_bytes"),
         ("optimizer_bytes", "state_bytes"),
@@ -228,9 +226,7 @@ FOUR = [Case(name, pp=2, dp=2, zero=2, recompute="full") for name in PLAIN]
 FOUR += [Case(name, pp=2, dp=2, zero=3, recompute="full") for name in PLAIN]
 FOUR += [Case(name, pp=4, count=n) for name in ("gpt", "dit") for n in (1, 3, 4)]
 FOUR += [Case("llama", pp=2, tp=2, zero=zero) for zero in (0,)]
-FOUR += [
-    Case("llama", dp=2, tp=2, zero=zero, optimizer="adamw") for zero in range(4)
-]
+FOUR += [Case("llama", dp=2, tp=2, zero=zero, optimizer="adamw") for zero in range(4)]
 FOUR += [
     Case("llama", pp=2, dp=2, zero=zero, recompute=recompute, optimizer="adamw")
     for zero in range(4)
