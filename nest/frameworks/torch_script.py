@@ -33,6 +33,7 @@ from nest.frameworks.torch_stages import (
 )
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
+from nest.profiles.torch_profiler import require_torch
 
 NAME = "torch"
 SCRIPT = "train.py"
@@ -56,10 +57,6 @@ def export(problem: Problem, plan: Plan) -> dict[str, str]:
     InvalidModuleError
         If the module cannot be captured.
     """
-    from nest.capture.factory import batch_inputs, batch_of, build, load
-    from nest.capture.layers import layers_of
-    from nest.capture.trace import capture
-
     module = source_of(problem)
     if module is None:
         raise refused(
@@ -69,6 +66,11 @@ def export(problem: Problem, plan: Plan) -> dict[str, str]:
             "import the module, or choose another target",
         )
     mesh = _mesh_of(problem, plan)
+    require_torch(f"nest export --to {NAME}")
+    from nest.capture.factory import batch_inputs, batch_of, build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.trace import capture
+
     factory, name = load(f"{module.file}:{module.factory}")
     built = build(factory, name)
     captured = capture(build(factory, name, mesh.samples))
@@ -164,7 +166,7 @@ def _stages_of(
         nodes = dict(zip(ids, covered(source.layers, ids), strict=True))
     except ValueError as error:
         raise InvalidPlanError(
-            f"{source.file}: {error}; the file or PyTorch has changed, "
+            f"--to torch: {source.file}: {error}; the file or PyTorch has changed, "
             f"import the module again"
         ) from None
     parts = []
