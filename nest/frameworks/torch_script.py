@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nest.capture.problem import checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, Operation
 from nest.capture.strategies import tensor_cut
@@ -171,10 +173,12 @@ def _stages_of(
         ) from None
     parts = []
     for stage in plan.stages:
+        # A distributed optimizer is ZeRO 1 over all data ranks.
+        least = int(plan.distributed_optimizer)
         pairs = sorted(
-            (position, strategy)
+            (position, replace(strategy, zero=max(strategy.zero, least)))
             for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
-            for position in nodes[name]
+            for position in nodes[str(name)]
         )
         layers = [source.layers[position] for position, _ in pairs]
         steps = graph.with_masks(x for layer in layers for x in layer.steps)
@@ -202,8 +206,8 @@ def _stages_of(
         PlanStage(index, *part, crossing[index], crossing[index + 1])
         for index, part in enumerate(parts)
     ]
-    for stage in stages:
-        _check_stage(stage, graph, mesh)
+    for each in stages:
+        _check_stage(each, graph, mesh)
     return stages
 
 
