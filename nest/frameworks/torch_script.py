@@ -109,7 +109,10 @@ def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
             ours, theirs = (
                 [getattr(x, name) for name in degrees] for x in (strategy, first)
             )
-            if ours[:2] != theirs[:2] or strategy.zero != stage.layer_strategies[0].zero:
+            if (
+                ours[:2] != theirs[:2]
+                or strategy.zero != stage.layer_strategies[0].zero
+            ):
                 raise _refused(
                     f"--to torch: stage {number}",
                     f"dp and tp of stage 1, and one ZeRO stage ({first})",
@@ -688,7 +691,9 @@ class _Script:
         lines = ["\n\n".join(codes), "", "STAGES = ["]
         for stage in self.stages:
             lines += ["    {", f'        "run": stage_{stage.index},']
-            lines += [f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)]
+            lines += [
+                f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)
+            ]
             lines.append("    },")
         lines.append("]")
         if self.mesh.pipeline > 1:
@@ -780,7 +785,8 @@ class _Script:
             same = len(patterns[_pattern(path)]) == 1
             merged[_pattern(path) if same else path] = style
         items = "".join(
-            f"{_INDENT * 3}{_quoted(path)}: {style},\n" for path, style in merged.items()
+            f"{_INDENT * 3}{_quoted(path)}: {style},\n"
+            for path, style in merged.items()
         )
         return f"{{\n{items}{_INDENT * 2}}}" if items else "{}"
 
