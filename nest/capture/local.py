@@ -33,15 +33,19 @@ def capture_rank(
         weight = linear.get_parameter("weight")
         rows, columns = weight.shape
         if style == "colwise":
-            linear.weight = _part(weight, (rows // tp, columns))
+            linear.weight = _local_parameter(weight, (rows // tp, columns))
             if linear.bias is not None:
-                linear.bias = _part(linear.get_parameter("bias"), (rows // tp,))
+                linear.bias = _local_parameter(
+                    linear.get_parameter("bias"), (rows // tp,)
+                )
         else:
-            linear.weight = _part(weight, (rows, columns // tp))
+            linear.weight = _local_parameter(weight, (rows, columns // tp))
     return capture(built)
 
 
-def _part(parameter: torch.nn.Parameter, shape: tuple[int, ...]) -> torch.nn.Parameter:
+def _local_parameter(
+    parameter: torch.nn.Parameter, shape: tuple[int, ...]
+) -> torch.nn.Parameter:
     return torch.nn.Parameter(
         parameter.new_empty(shape), requires_grad=parameter.requires_grad
     )

@@ -65,6 +65,8 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
     #: Layers of the module before they were joined, and closed sets of the graph.
     layers: int = 0
     closed_sets: int = 0
+    #: Names of the layers that tensor ranks share, by their number.
+    shared: dict[str, tuple[str, ...]] = {}
     #: Why strategies are not available, a line each.
     reasons: tuple[str, ...] = ()
     #: What was assumed, a line each.
@@ -183,6 +185,7 @@ def problem_of_module(
         source,
         layers=len(layers),
         closed_sets=closed_sets,
+        shared={str(tp): pricing.shared(tp) for tp in choices if tp > 1},
         reasons=(
             *reasons.values(),
             *_general_reasons(source, any(x.is_block for x in layers)),
@@ -413,6 +416,13 @@ def count_closed_sets(num_nodes: int, edges: Mapping[tuple[int, int], int]) -> i
 # -------------------------------------------------------------------- the costs
 
 
+def data_type(captured: CapturedModule) -> str:
+    """Return the data type of the largest product, as nest calls it."""
+    busiest = max(captured.operations, key=lambda x: x.forward_flops)
+    name = busiest.outputs[0].dtype if busiest.outputs else "float32"
+    return DTYPES.get(name, "fp32")
+
+
 class _Pricing:
     """Costs of the nodes of a captured module on a machine."""
 
@@ -430,9 +440,7 @@ class _Pricing:
         self.machine = machine
         self.reasons = reasons
         small = captures.small
-        busiest = max(small.operations, key=lambda x: x.forward_flops)
-        name = busiest.outputs[0].dtype if busiest.outputs else "float32"
-        self.dtype = DTYPES.get(name, "fp32")
+        self.dtype = data_type(small)
         self.value_bytes = 4 if self.dtype == "fp32" else 2
         self.execution = Execution(dtype=self.dtype)  # type: ignore[arg-type]
         self.remade = remade(small, captures.layers)
@@ -449,7 +457,12 @@ class _Pricing:
 
     def is_cut(self, tp: int) -> bool:
         """Whether tensor ranks share any layer."""
-        return any(cut.styles for cut in self.cuts.get(tp, {}).values())
+        return bool(self.shared(tp))
+
+    def shared(self, tp: int) -> tuple[str, ...]:
+        """Return the names of the layers that tensor ranks share."""
+        cuts = self.cuts.get(tp, {})
+        return tuple(name for name, cut in cuts.items() if cut.styles)
 
     def _cuts(self, tp: int) -> dict[str, TensorCut]:
         """Return how tensor ranks share each layer, where they do.
@@ -494,75 +507,48 @@ class _Pricing:
             local = run(styles, tp)
         except NestError as error:
             return f"with the weights of one rank the module fails: {error}"
-        found = (
+        reasons = (
             why_not_local(self.captures.small, local, layer, cuts[layer.name])
             for layer in self.captures.layers
             if layer.name in cuts
         )
-        return next(filter(None, found), "")
+        return next(filter(None, reasons), "")
 
     def kinds(self) -> tuple[tuple[LayerKind, ...], list[str], tuple[str, ...]]:
         """Return the kinds, that of every node, and those that stay in one stage."""
-        small, large = self.captures.small, self.captures.large
-        memories = [
-            _Memory(x, self.captures.layers, self.remade) for x in (small, large)
-        ]
-        names: dict[tuple[object, ...], str] = {}
-        members: dict[str, Sequence[ModuleLayer]] = {}
-        of_nodes = []
-        for i, node in enumerate(self.nodes):
-            key = (
-                *(layer.kind for layer in node),
-                *(memory.key(layer) for memory in memories for layer in node),
-                self.parameters.bytes_of(i),
-                i in self.parameters.again,
-            )
-            if key not in names:
-                base = name = node[0].kind
-                number = 1
-                while name in members:
-                    number += 1
-                    name = f"{base}-{number}"
-                names[key] = name
-                members[name] = node
-            of_nodes.append(names[key])
-        first = {name: of_nodes.index(name) for name in members}
-        costs: dict[str, list[LayerCost]] = {name: [] for name in members}
-        layers = self.captures.layers
+        of_nodes = node_kinds(self.captures, self.nodes, self.parameters)
+        first: dict[str, int] = {}
+        for i, name in enumerate(of_nodes):
+            first.setdefault(name, i)
+        costs: dict[str, list[LayerCost]] = {name: [] for name in first}
+        small, large, layers = self.captures[:3]
         for samples in self.job.samples:
             captured = at_batch(small, large, samples)
             memory = _Memory(captured, layers, self.remade)
-            for name, node in members.items():
+            for name, index in first.items():
                 for tp in self.job.tp:
                     if tp == 1 or self.is_cut(tp):
-                        costs[name].append(
-                            self._cost(captured, memory, node, first[name], tp)
-                        )
+                        costs[name].append(self._cost(captured, memory, index, tp))
         kinds = tuple(
             LayerKind(name=name, costs=tuple(each)) for name, each in costs.items()
         )
         again = {of_nodes[i] for i in self.parameters.again}
-        return kinds, of_nodes, tuple(name for name in members if name in again)
+        return kinds, of_nodes, tuple(name for name in first if name in again)
 
     def _cost(
-        self,
-        captured: CapturedModule,
-        memory: _Memory,
-        node: Sequence[ModuleLayer],
-        index: int,
-        tp: int,
+        self, captured: CapturedModule, memory: _Memory, index: int, tp: int
     ) -> LayerCost:
         """Return the cost of a node for the samples of a capture."""
-        parts = []
+        pieces = []
         styles: dict[str, str] = {}
-        for layer in node:
+        for layer in self.nodes[index]:
             cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
             styles |= cut.styles
-            parts.append((_node(captured, memory, layer, cut, tp), 1))
+            pieces.append((_node(captured, memory, layer, cut, tp), 1))
         split = Split(
             tp=tp, samples=captured.batch, sequence_length=1, sequence_parallel=False
         )
-        cost = layer_cost(parts, split, self.machine, self.execution)
+        cost = layer_cost(pieces, split, self.machine, self.execution)
         weight_bytes, static_bytes = self.parameters.bytes_of(index, styles, tp)
         return replace(
             cost,
@@ -573,6 +559,37 @@ class _Pricing:
                 if x.recompute in ("none", "full")
             ),
         )
+
+
+def node_kinds(
+    captures: Captures,
+    nodes: Sequence[Sequence[ModuleLayer]],
+    parameters: _Parameters | None = None,
+) -> list[str]:
+    """Return the kind of each node; nodes of a kind cost the same.
+
+    ``parameters`` are those that the nodes hold, where they are known.
+    """
+    parameters = parameters or _Parameters(captures, nodes)
+    again = remade(captures.small, captures.layers)
+    memories = [_Memory(captured, captures.layers, again) for captured in captures[:2]]
+    names: dict[tuple[object, ...], str] = {}
+    keys = []
+    for i, node in enumerate(nodes):
+        key = (
+            *(layer.kind for layer in node),
+            *(memory.key(layer) for memory in memories for layer in node),
+            parameters.bytes_of(i),
+            i in parameters.again,
+        )
+        name = node[0].kind
+        suffix = 1
+        while key not in names and name in names.values():
+            suffix += 1
+            name = f"{node[0].kind}-{suffix}"
+        names.setdefault(key, name)
+        keys.append(key)
+    return [names[key] for key in keys]
 
 
 class _Parameters:
@@ -622,8 +639,8 @@ class _Parameters:
         for parameter in self.held[node].values():
             path, _, leaf = parameter.names[0].rpartition(".")
             style = (styles or {}).get(path, "")
-            parts = tp if style == "colwise" or (style and leaf == "weight") else 1
-            size_bytes = ceil_div(parameter.size_bytes, parts)
+            pieces = tp if style == "colwise" or (style and leaf == "weight") else 1
+            size_bytes = ceil_div(parameter.size_bytes, pieces)
             if parameter.trained:
                 trained += size_bytes
             else:
@@ -660,7 +677,7 @@ class _Memory:
                     self.sizes[storage] = size_bytes
                 for tensor in operation.outputs:
                     maker.setdefault(tensor.storage, layer.name)
-        given = {tensor.storage for tensor in captured.inputs}
+        inputs = {tensor.storage for tensor in captured.inputs}
         self.owned: dict[str, set[int]] = {layer.name: set() for layer in layers}
         self.shared: set[int] = set()
         for storage, names in savers.items():
@@ -668,27 +685,29 @@ class _Memory:
                 self.owned[next(iter(names))].add(storage)
                 continue
             self.shared.add(storage)
-            if storage not in given:
+            if storage not in inputs:
                 self.owned[maker.get(storage, min(names))].add(storage)
 
     def key(self, layer: ModuleLayer) -> tuple[int, int]:
         """Return what tells layers of a kind apart."""
-        return self.kept(layer, TensorCut(), 1)
+        return self.kept_bytes(layer, TensorCut(), 1)
 
-    def kept(self, layer: ModuleLayer, cut: TensorCut, tp: int) -> tuple[int, int]:
+    def kept_bytes(
+        self, layer: ModuleLayer, cut: TensorCut, tp: int
+    ) -> tuple[int, int]:
         """Return the bytes kept without and with recomputation of the layer.
 
         They are equal where recomputation would not help.
         """
-        parts = {self.tensors[name].storage for name in cut.axes}
+        pieces = {self.tensors[name].storage for name in cut.axes}
 
         def total(storages: set[int], ranks: int) -> int:
             return sum(
-                ceil_div(self.sizes[x], ranks if x in parts else 1) for x in storages
+                ceil_div(self.sizes[x], ranks if x in pieces else 1) for x in storages
             )
 
-        own = self.owned[layer.name]
-        none = total(own, tp)
+        owned = self.owned[layer.name]
+        none = total(owned, tp)
         if not layer.is_block:
             return none, none
         made: set[int] = set()
@@ -698,9 +717,9 @@ class _Memory:
                 if name in self.tensors and name not in self.again:
                     read.add(self.tensors[name].storage)
             made.update(tensor.storage for tensor in operation.outputs)
-        given = {tensor.storage for tensor in self.captured.inputs}
-        full = (read - made - self.shared - given) | (own & self.shared & made)
-        helps = total(full, 1) < total(own, 1)
+        inputs = {tensor.storage for tensor in self.captured.inputs}
+        full = (read - made - self.shared - inputs) | (owned & self.shared & made)
+        helps = total(full, 1) < total(owned, 1)
         return none, min(none, total(full, tp)) if helps else none
 
 
@@ -712,8 +731,8 @@ def checkpointed(
     They are the blocks that keep less so.
     """
     memory = _Memory(captured, layers, remade(captured, layers))
-    kept = {x.name: memory.kept(x, TensorCut(), 1) for x in layers}
-    return frozenset(name for name, (none, full) in kept.items() if full < none)
+    sizes = {x.name: memory.kept_bytes(x, TensorCut(), 1) for x in layers}
+    return frozenset(name for name, (none, full) in sizes.items() if full < none)
 
 
 def _node(
@@ -736,13 +755,13 @@ def _node(
             working_bytes, *(tensor.size_bytes for tensor in operation.outputs), 0
         )
         # Megatron's f and g: a sum of the outputs, and of the gradients of the inputs.
-        given = memory.tensors.get(operation.inputs[0]) if operation.inputs else None
+        inputs = memory.tensors.get(operation.inputs[0]) if operation.inputs else None
         if style == "rowwise":
             size_bytes = operation.outputs[0].size_bytes
             collectives.append(_sum_of("forward", size_bytes))
-        elif style == "colwise" and given is not None and given.has_gradient:
-            collectives.append(_sum_of("backward", given.size_bytes))
-    none, full = memory.kept(layer, cut, tp)
+        elif style == "colwise" and inputs is not None and inputs.has_gradient:
+            collectives.append(_sum_of("backward", inputs.size_bytes))
+    none, full = memory.kept_bytes(layer, cut, tp)
     node = Node(
         operators=tuple(operators),
         collectives=merged(collectives),
@@ -767,16 +786,16 @@ def _operator(
     """Yield what nest counts of an operation: nothing of a view."""
     if not (operation.kernels or operation.forward_flops or _traffic(operation)):
         return
-    whole = part = 0
+    whole = local = 0
     is_cut = style is not None
     for name in {*operation.inputs, *(x.name for x in operation.outputs)}:
         if name in memory.tensors:
             size_bytes = memory.tensors[name].size_bytes
             whole += size_bytes
-            part += size_bytes // tp if name in cut.axes else size_bytes
+            local += size_bytes // tp if name in cut.axes else size_bytes
             is_cut = is_cut or name in cut.axes
     ranks = tp if is_cut else 1
-    bytes_share = part / whole if whole else 1.0
+    bytes_share = local / whole if whole else 1.0
     forward_flops = operation.forward_flops / ranks
     backward_flops = operation.backward_flops / ranks
     attention = "scaled_dot_product_attention" in operation.function

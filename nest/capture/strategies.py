@@ -3,7 +3,7 @@
 Tensor parallelism follows Shoeybi et al. 2019 (arXiv 1909.08053, §3): the columns of
 some linear layers are cut, what they yield stays cut through attention heads and
 elementwise operations, and the rows of a later linear layer are cut, which sums over
-the ranks. A cut is found by passing on, from operation to operation, which axis of a
+the ranks. A cut is tables by passing on, from operation to operation, which axis of a
 tensor is cut; where an operation has no rule, the linear layers before it stay whole.
 """
 
@@ -56,7 +56,7 @@ class _NotCutError(Exception):
     """An operation cannot take what it would get; the text says why."""
 
 
-class _Part(NamedTuple):
+class _CutTensor(NamedTuple):
     """A tensor of which a rank has a part."""
 
     axis: int
@@ -104,25 +104,25 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
     example inputs, buffers and each other alone, without parameters and without
     random numbers.
     """
-    known = {tensor.name for tensor in captured.inputs}
+    makeable = {tensor.name for tensor in captured.inputs}
     trained: set[str] = set()
     for parameter in captured.parameters:
-        (known if parameter.buffer else trained).update(parameter.names)
-    found: set[str] = set()
+        (makeable if parameter.buffer else trained).update(parameter.names)
+    tables: set[str] = set()
     for layer in layers:
         for positions in step_ranges(captured, layer):
             operations = [captured.operations[i] for i in positions]
             made = {x.name for each in operations for x in each.outputs}
             if all(
-                known.union(made).issuperset(each.inputs)
+                makeable.union(made).issuperset(each.inputs)
                 and trained.isdisjoint(each.inputs)
                 and not any(x.has_gradient for x in each.outputs)
-                and not any(word in each.function for word in _RANDOM)
+                and not any(text in each.function for text in _RANDOM)
                 for each in operations
             ):
-                found |= made
-                known |= made
-    return frozenset(found)
+                tables |= made
+                makeable |= made
+    return frozenset(tables)
 
 
 def tensor_cut(
@@ -159,14 +159,14 @@ def why_not_local(
         there = local.operations[position : position + 1]
         if not there or there[0].function != here.function:
             return f"{path_of(here)}: with the weights of one rank other functions run"
-        for tensor, part in zip(here.outputs, there[0].outputs, strict=False):
+        for tensor, piece in zip(here.outputs, there[0].outputs, strict=False):
             expected = list(tensor.shape)
             if tensor.name in cut.axes:
                 expected[cut.axes[tensor.name]] //= cut.ranks
-            if tuple(expected) != part.shape:
+            if tuple(expected) != piece.shape:
                 return (
                     f"{path_of(here)}: {function_name(here)} yields "
-                    f"{_shape(part.shape)} on one rank instead of {_shape(expected)}: "
+                    f"{_shape(piece.shape)} on one rank instead of {_shape(expected)}: "
                     f"the module fixes its number of heads or columns; leave it open, "
                     f"as in view(b, t, -1, size)"
                 )
@@ -193,7 +193,7 @@ class _Search:
         self.tp = tp
         self.tensors = tensors
         self.whole = whole
-        self.parts: dict[str, _Part] = {}
+        self.cut_tensors: dict[str, _CutTensor] = {}
         self.styles: dict[str, Style] = {}
         self.tied = {
             name for x in captured.parameters if len(x.names) > 1 for name in x.names
@@ -206,28 +206,32 @@ class _Search:
         """Cut what can be cut; return linear layers that must stay whole, with why."""
         for position in range(self.layer.first, self.layer.end):
             operation = self.captured.operations[position]
-            read = [self.parts[name] for name in operation.inputs if name in self.parts]
-            sources = frozenset(x for part in read for x in part.sources)
+            read = [
+                self.cut_tensors[name]
+                for name in operation.inputs
+                if name in self.cut_tensors
+            ]
+            sources = frozenset(x for piece in read for x in piece.sources)
             try:
                 axes = self._axes(operation, bool(read))
             except _NotCutError as error:
                 reason = f"{path_of(operation)}: {error}"
-                own = operation.calls[-1].path if _is_linear(operation) else ""
-                return dict.fromkeys(sources or {own}, reason)
+                path = operation.calls[-1].path if _is_linear(operation) else ""
+                return dict.fromkeys(sources or {path}, reason)
             if _is_linear(operation) and not read and axes:
                 sources = frozenset((operation.calls[-1].path,))
             for output, axis in axes.items():
-                self.parts[output] = _Part(axis, sources)
-        after = self.captured.operations[self.layer.end :] if self.parts else ()
+                self.cut_tensors[output] = _CutTensor(axis, sources)
+        after = self.captured.operations[self.layer.end :] if self.cut_tensors else ()
         for operation in after:
             for name in operation.inputs:
-                if name in self.parts:
+                if name in self.cut_tensors:
                     return dict.fromkeys(
-                        self.parts[name].sources,
-                        f"{self.layer.name}: no linear layer in it takes {name} and "
-                        f"sums over its columns",
+                        self.cut_tensors[name].sources,
+                        f"{self.layer.name}: no linear layer in it takes the columns "
+                        f"of another one and sums over them",
                     )
-        columns = {x for part in self.parts.values() for x in part.sources}
+        columns = {x for piece in self.cut_tensors.values() for x in piece.sources}
         paired = "rowwise" in self.styles.values()
         if columns and not paired:
             return dict.fromkeys(columns, f"{self.layer.name}: no second linear layer")
@@ -235,7 +239,7 @@ class _Search:
 
     def cut(self) -> TensorCut:
         """Return what was found."""
-        axes = {name: part.axis for name, part in self.parts.items()}
+        axes = {name: piece.axis for name, piece in self.cut_tensors.items()}
         reasons = tuple(dict.fromkeys(self.whole.values()))
         if not self.styles and not reasons:
             reasons = (f"{self.layer.name}: no torch.nn.Linear that can be cut",)
@@ -285,13 +289,13 @@ class _Search:
         path = operation.calls[-1].path
         name = operation.inputs[0]
         output = operation.outputs[0]
-        given = self.parts.get(name)
+        source = self.cut_tensors.get(name)
         why = ""
         if path in self.whole or self.tied.intersection(operation.weights):
             why = "shares its weight with another layer, or must stay whole"
-        elif given is not None and given.axis != len(self.tensors[name].shape) - 1:
+        elif source is not None and source.axis != len(self.tensors[name].shape) - 1:
             why = "its input is not cut along the last axis"
-        if given is not None:
+        if source is not None:
             if why or self.styles.get(path) == "colwise":
                 raise _NotCutError(why or "it would be cut by rows and by columns")
             self.styles[path] = "rowwise"
@@ -305,11 +309,13 @@ class _Search:
         self.styles[path] = "colwise"
         return {output.name: len(output.shape) - 1}
 
-    def _first(self, operation: Operation) -> _Part:
-        return next(self.parts[x] for x in operation.inputs if x in self.parts)
+    def _first(self, operation: Operation) -> _CutTensor:
+        return next(
+            self.cut_tensors[x] for x in operation.inputs if x in self.cut_tensors
+        )
 
     def _shape(self, operation: Operation) -> tuple[int, ...]:
-        name = next(x for x in operation.inputs if x in self.parts)
+        name = next(x for x in operation.inputs if x in self.cut_tensors)
         return self.tensors[name].shape
 
     def _aligned(self, operation: Operation) -> int:
@@ -317,26 +323,33 @@ class _Search:
         rank = len(operation.outputs[0].shape)
         cut_axes = set()
         for name in operation.inputs:
-            if name in self.parts:
+            if name in self.cut_tensors:
                 missing = rank - len(self.tensors[name].shape)
-                cut_axes.add(self.parts[name].axis + missing)
+                cut_axes.add(self.cut_tensors[name].axis + missing)
         if len(cut_axes) != 1:
             raise _NotCutError("its inputs are cut along unlike axes")
         (axis,) = cut_axes
         for name in operation.inputs:
-            if name in self.parts:
+            if name in self.cut_tensors:
                 continue
             if name in self.trained or (
                 name in self.tensors and self.tensors[name].has_gradient
             ):
                 raise _NotCutError(
-                    f"{name} is whole, but each rank would have a part of its gradient"
+                    f"{self._named(name)} is whole, but each rank would have a part of "
+                    f"its gradient"
                 )
             shape = self._whole_shape(name)
-            own = axis - (rank - len(shape))
-            if own >= 0 and shape[own] != 1:
-                raise _NotCutError(f"{name} is whole along the axis that is cut")
+            there = axis - (rank - len(shape))
+            if there >= 0 and shape[there] != 1:
+                raise _NotCutError(
+                    f"{self._named(name)} is whole along the axis that is cut"
+                )
         return axis
+
+    def _named(self, name: str) -> str:
+        """Return what a message calls a tensor; users know the names of weights."""
+        return name if name in self.trained else "an operand of a cut tensor"
 
     def _whole_shape(self, name: str) -> tuple[int, ...]:
         if name in self.tensors:
@@ -345,8 +358,10 @@ class _Search:
 
     def _joined(self, operation: Operation, name: str) -> int:
         """Return the axis of tensors that are joined, all cut alike."""
-        axes = {self.parts[x].axis for x in operation.inputs if x in self.parts}
-        if len(axes) != 1 or any(x not in self.parts for x in operation.inputs):
+        axes = {
+            self.cut_tensors[x].axis for x in operation.inputs if x in self.cut_tensors
+        }
+        if len(axes) != 1 or any(x not in self.cut_tensors for x in operation.inputs):
             raise _NotCutError(f"{name} joins cut and whole tensors")
         (axis,) = axes
         rank = len(operation.outputs[0].shape)
@@ -367,10 +382,10 @@ class _Search:
             if any(self.tensors[x].has_gradient for x in operation.inputs[3:]):
                 raise _NotCutError("each rank would have a part of the mask's gradient")
         for name in factors:
-            if name not in self.parts:
-                raise _NotCutError(f"{name} is whole, and another factor is cut")
+            if name not in self.cut_tensors:
+                raise _NotCutError("one factor is whole, and another is cut")
             shape = self.tensors[name].shape
-            from_end.add(len(shape) - self.parts[name].axis)
+            from_end.add(len(shape) - self.cut_tensors[name].axis)
         if len(from_end) != 1 or min(from_end) <= 2:
             raise _NotCutError("its factors are not cut by heads")
         return len(output.shape) - from_end.pop()
@@ -390,15 +405,15 @@ def _reshaped(operation: Operation, before: Sequence[int], axis: int) -> int:
     """Return where an axis is in another shape: whose part it begins, or is."""
     after = operation.outputs[0].shape
     outer = math.prod(before[:axis])
-    places = [i for i in range(len(after)) if math.prod(after[:i]) == outer]
+    indices = [i for i in range(len(after)) if math.prod(after[:i]) == outer]
     positional, _ = _values(operation)
     sizes = next((x for x in positional if isinstance(x, (tuple, list))), positional)
     # An axis of one head is where the call leaves the number of heads open.
-    open_places = [i for i in places if len(sizes) > i and sizes[i] == -1]
-    for place in (*open_places, *(i for i in reversed(places) if after[i] != 1)):
-        if before[axis] % after[place] and after[place] % before[axis]:
+    open_places = [i for i in indices if len(sizes) > i and sizes[i] == -1]
+    for index in (*open_places, *(i for i in reversed(indices) if after[i] != 1)):
+        if before[axis] % after[index] and after[index] % before[axis]:
             break
-        return place
+        return index
     raise _NotCutError("a view mixes the axis that is cut with the one before it")
 
 
@@ -432,12 +447,12 @@ def _values(operation: Operation) -> tuple[list[Any], dict[str, Any]]:
     )
 
 
-def _argument(operation: Operation, name: str, place: int, default: Any) -> Any:
+def _argument(operation: Operation, name: str, index: int, default: Any) -> Any:
     """Return an argument, by its name or its place among those without tensors."""
     positional, named = _values(operation)
     if name in named:
         return named[name]
-    return positional[place] if len(positional) > place else default
+    return positional[index] if len(positional) > index else default
 
 
 def _permuted(operation: Operation, rank: int, axis: int) -> int:
@@ -452,10 +467,10 @@ def _permuted(operation: Operation, rank: int, axis: int) -> int:
         numbers = [*numbers[0]]
     if not all(isinstance(x, int) for x in numbers):
         raise _NotCutError(f"the axes of {name} are no plain numbers")
-    places: list[int] = [x % rank for x in numbers]
+    indices: list[int] = [x % rank for x in numbers]
     if name == "permute":
-        return places.index(axis)
-    first, second = places
+        return indices.index(axis)
+    first, second = indices
     return {first: second, second: first}.get(axis, axis)
 
 
@@ -464,30 +479,30 @@ def _indexed(operation: Operation, rank: int, axis: int) -> int:
     syntax = _syntax(operation)
     if not isinstance(syntax, ast.Subscript):
         raise _NotCutError("an index has no plain text")
-    index = syntax.slice
-    items = [*index.elts] if isinstance(index, ast.Tuple) else [index]
+    inside = syntax.slice
+    items = [*inside.elts] if isinstance(inside, ast.Tuple) else [inside]
 
     def is_value(item: ast.expr, value: Any) -> bool:
         return isinstance(item, ast.Constant) and item.value is value
 
     new = sum(is_value(item, None) for item in items)
     missing = rank - (len(items) - new - sum(is_value(x, ...) for x in items))
-    place = result = 0
+    index = result = 0
     for item in [*items, ast.Constant(...)]:
         if is_value(item, None):
             result += 1
         elif is_value(item, ...):
-            if place <= axis < place + missing:
-                return result + axis - place
-            place, result, missing = place + missing, result + missing, 0
+            if index <= axis < index + missing:
+                return result + axis - index
+            index, result, missing = index + missing, result + missing, 0
         elif isinstance(item, ast.Slice):
-            if place == axis:
+            if index == axis:
                 if item.lower or item.upper or item.step:
                     raise _NotCutError("an index takes a part of the axis that is cut")
                 return result
-            place, result = place + 1, result + 1
-        elif isinstance(item, (ast.Constant, ast.UnaryOp)) and place != axis:
-            place += 1
+            index, result = index + 1, result + 1
+        elif isinstance(item, (ast.Constant, ast.UnaryOp)) and index != axis:
+            index += 1
         else:
             raise _NotCutError("an index picks from the axis that is cut")
     raise _NotCutError("an index picks from the axis that is cut")
@@ -495,8 +510,8 @@ def _indexed(operation: Operation, rank: int, axis: int) -> int:
 
 def _divided(operation: Operation, name: str, rank: int, axis: int) -> int:
     """Return where an axis is in the pieces of a tensor cut along another axis."""
-    place = 0 if name == "unbind" else 1
-    along = int(_argument(operation, "dim", place, 0)) % rank
+    index = 0 if name == "unbind" else 1
+    along = int(_argument(operation, "dim", index, 0)) % rank
     if along == axis:
         raise _NotCutError(
             f"{name} takes several projections from one linear layer (a fused q, k, v "
@@ -512,11 +527,11 @@ def _reduced(operation: Operation, rank: int, axis: int) -> int:
     along = _argument(operation, "dim", 0, None)
     if along is None:
         raise _NotCutError(f"{name} needs all of the axis that is cut")
-    places: set[int] = {
+    indices: set[int] = {
         x % rank for x in ([along] if isinstance(along, int) else along)
     }
-    if axis in places:
+    if axis in indices:
         raise _NotCutError(f"{name} needs all of the axis that is cut")
     if len(operation.outputs[0].shape) == rank:
         return axis
-    return axis - sum(x < axis for x in places)
+    return axis - sum(x < axis for x in indices)

@@ -473,20 +473,10 @@ class _Script:
 
     @cached_property
     def _cut_layers(self) -> set[str]:
-        """Layers whose weights are cut, as the costs of the problem have it."""
-        graph, tp = self.problem.graph, self.mesh.tensor
-        kinds = {}
-        for kind in graph.kinds:
-            sizes = {x.tp: x.weight_bytes for x in kind.costs if x.tp in (1, tp)}
-            kinds[kind.name] = len(set(sizes.values())) > 1
-        nodes = covered(self.source.layers, [str(layer.id) for layer in graph.layers])
-        return {
-            self.source.layers[i].name
-            for layer, node in zip(graph.layers, nodes, strict=True)
-            for i in node
-            if kinds[layer.kind]
-            and all(step.module >= 0 for step in self.source.layers[i].steps)
-        }
+        """Layers that tensor ranks share, as the problem has it."""
+        module = source_of(self.problem)
+        assert module is not None
+        return {*module.shared.get(str(self.mesh.tensor), ())}
 
     def _styles(self, stage: PlanStage) -> str:
         """Return which modules are cut, with blocks of a kind as one pattern."""

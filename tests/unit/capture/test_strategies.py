@@ -207,7 +207,8 @@ def test_a_result_that_leaves_the_layer():
 
     cut = cut_of(write)
     assert cut.reasons == (
-        "block: no linear layer in it takes t0 and sums over its columns",
+        "block: no linear layer in it takes the columns of another one and sums over "
+        "them",
     )
 
 
