@@ -53,7 +53,7 @@ def test_parameters_are_those_of_import_hf(family: str, tmp_path: Path) -> None:
     assert len(blocks) >= 2
 
 
-#: Families of which the whole model is captured, in bf16: experts run as grouped products.
+#: Families of which the whole model is captured, with experts as grouped products.
 WHOLE = ("bert", "deepseek_v3", "falcon", "glm4_moe", "gpt_oss", "lfm2")
 
 
