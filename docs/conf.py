@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -71,6 +71,9 @@ nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_excludepatterns = (
+    [] if importlib.util.find_spec("torch") else ["notebooks/my-module*"]
+)
 nb_merge_streams = True
 
 numpydoc_show_class_members = False

@@ -66,8 +66,8 @@ def at_batch(
             return scaled
         one = small.operations[-1]
     raise InvalidProblemError(
-        f"{path_of(one)}: expected the same operations for every batch size, got "
-        f"others for {large.batch} samples than for {small.batch}, from "
+        f"{small.name}: {path_of(one)}: expected the same operations for every batch "
+        f"size, got others for {large.batch} samples than for {small.batch}, from "
         f"{one.function} on; let nothing but shapes depend on the batch"
     )
 
@@ -132,6 +132,16 @@ def check_loss(small: CapturedModule, large: CapturedModule) -> None:
         mean of all of them; the text names its module.
     """
     roles: dict[str, _Role] = {tensor.name: "samples" for tensor in small.inputs}
+    try:
+        _check_roles(small, large, roles)
+    except InvalidProblemError as error:
+        raise InvalidProblemError(f"{small.name}: {error}") from None
+
+
+def _check_roles(
+    small: CapturedModule, large: CapturedModule, roles: dict[str, _Role]
+) -> None:
+    """Refuse a loss that is no mean; ``roles`` are those of the example inputs."""
     sizes = [
         {x.name: x for x in (*side.inputs, *_outputs(side))} for side in (small, large)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,24 @@ def batch_of(inputs: Any) -> int:
         if isinstance(value, torch.Tensor) and value.dim():
             return int(value.shape[0])
     return 0
+
+
+def batch_inputs(built: Built) -> tuple[str, ...]:
+    """Return a name for every tensor among the inputs whose first axis is the batch.
+
+    It is the parameter's of the module's ``forward``; other tensors have an empty one.
+    """
+    batch, names = batch_of(built.inputs), list[str]()
+    arguments = [*inspect.signature(built.module.forward).parameters.values()]
+    for i, value in enumerate(built.inputs):
+        tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+        for tensor in tensors:
+            name = f"input_{len(names)}"
+            if len(tensors) == 1 and i < len(arguments):
+                is_named = arguments[i].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+                name = arguments[i].name if is_named else name
+            names.append(name if tensor.dim() and tensor.shape[0] == batch else "")
+    return tuple(names)
 
 
 def with_samples(inputs: Any, samples: int) -> Any:

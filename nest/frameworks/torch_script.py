@@ -1,35 +1,36 @@
 """A training script in plain PyTorch that runs a plan of a captured module.
 
 The script is a template (``data/torch_train.py.txt``) with the code of the stages in
-it. A stage calls the modules of its layers, and repeats the operations between them
-as the capture wrote them down. What later stages need, stages hand on; masks and
-other tensors without parameters are made again where they are used.
+it, see :mod:`nest.frameworks.torch_stages`.
 """
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
+from math import prod
+from pathlib import Path
 from typing import NamedTuple
 
-from nest.capture.problem import checkpointed, covered
-from nest.capture.records import (
-    CapturedModule,
-    ModuleCall,
-    ModuleLayer,
-    Operation,
-    Parameter,
-    Step,
-    Tensor,
-)
-from nest.capture.strategies import path_of, remade, tensor_cut
+from nest.capture.problem import checkpointed, covered, source_of
+from nest.capture.records import ModuleCall, Operation
+from nest.capture.strategies import tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
 from nest.frameworks.schedule_csv import FILE, cells_of, csv_text
+from nest.frameworks.torch_stages import (
+    INDENT,
+    PlanStage,
+    Source,
+    StageCode,
+    TensorGraph,
+    listed,
+    quoted,
+    refused,
+    where,
+)
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 
@@ -39,49 +40,57 @@ SCRIPT = "train.py"
 #: PyTorch's classes of schedules, for those that it runs as nest times them.
 _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
 _STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
-_INDENT = " " * 4
-_WIDTH = 88
-
-#: Names that variables of stages may not have.
-_TAKEN = {*keyword.kwlist, "model", "torch", "block", "range", "len", "float", "slice"}
 
 
-class Source(NamedTuple):
-    """The module that a script trains, captured at the samples of a micro-batch."""
+def export(problem: Problem, plan: Plan) -> dict[str, str]:
+    """Return the files that run a plan of a captured module, by name.
 
-    file: str
-    factory: str
-    captured: CapturedModule
-    layers: Sequence[ModuleLayer]
-    #: What the module calls its inputs, without the prefix ``input.``: names of those
-    #: whose first axis is the batch; the others have none.
-    inputs: Sequence[str]
-    #: Samples of the example inputs.
-    batch: int
-
-
-def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
-    """Return the files that run a plan, by name.
-
-    Parameters
-    ----------
-    source
-        The problem's module, captured with ``B / dp`` samples.
+    The user's file is executed, since its module is captured again with the samples
+    of the plan's micro-batch.
 
     Raises
     ------
     InvalidPlanError
-        If PyTorch's parts cannot run the plan with exactly its bytes; the text names
-        the stage or layer.
+        If the problem has no module, or PyTorch's parts cannot run the plan with
+        exactly its bytes; the text names the stage or layer.
+    InvalidModuleError
+        If the module cannot be captured.
+    """
+    from nest.capture.factory import batch_inputs, batch_of, build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.trace import capture
+
+    module = source_of(problem)
+    if module is None:
+        raise refused(
+            "problem",
+            "one of 'nest import torch', whose module the script trains",
+            problem.name,
+            "import the module, or choose another target",
+        )
+    mesh = _mesh_of(problem, plan)
+    factory, name = load(f"{module.file}:{module.factory}")
+    built = build(factory, name)
+    captured = capture(build(factory, name, mesh.samples))
+    source = Source(
+        file=str(Path(module.file).resolve()),
+        factory=module.factory,
+        captured=captured,
+        layers=layers_of(captured, module.granularity),  # type: ignore[arg-type]
+        inputs=batch_inputs(built),
+        batch=batch_of(built.inputs),
+    )
+    return script(problem, plan, source)
+
+
+def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
+    """Return the files that run a plan of a module, captured with ``B / dp`` samples.
+
+    Errors are those of :func:`export`.
     """
     mesh = _mesh_of(problem, plan)
     stages = _stages_of(problem, plan, source, mesh)
     return _Script(problem, plan, source, mesh, stages).files()
-
-
-def samples_of(problem: Problem, plan: Plan) -> int:
-    """Return the samples of a micro-batch on each data rank."""
-    return _mesh_of(problem, plan).samples
 
 
 class _Mesh(NamedTuple):
@@ -95,31 +104,24 @@ class _Mesh(NamedTuple):
     micro_batches: int
 
 
-def _refused(where: str, expected: str, got: object, remedy: str) -> InvalidPlanError:
-    return InvalidPlanError(f"{where}: expected {expected}, got {got}; {remedy}")
-
-
 def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
     """Return the axes that all stages share, or refuse the plan."""
     first = plan.stages[0].layer_strategies[0]
     for number, stage in enumerate(plan.stages, 1):
         for strategy in stage.layer_strategies:
-            _check_strategy(f"--to torch: stage {number}", strategy)
-            degrees = ("dp", "tp", "zero")
-            ours, theirs = (
-                [getattr(x, name) for name in degrees] for x in (strategy, first)
-            )
-            if ours[:2] != theirs[:2] or strategy.zero != stage.layer_strategies[0].zero:
-                raise _refused(
-                    f"--to torch: stage {number}",
+            _check_strategy(f"stage {number}", strategy)
+            zero = stage.layer_strategies[0].zero
+            if (strategy.dp, strategy.tp, strategy.zero) != (first.dp, first.tp, zero):
+                raise refused(
+                    f"stage {number}",
                     f"dp and tp of stage 1, and one ZeRO stage ({first})",
                     strategy,
                     "solve with --granularity stage and one strategy for all stages",
                 )
     batch, share = problem.job.global_batch, plan.replicas * plan.micro_batch
     if batch % share or plan.micro_batch % first.dp:
-        raise _refused(
-            "--to torch: micro_batch",
+        raise refused(
+            "micro_batch",
             f"equal shares of the global batch of {batch} on {plan.replicas} replicas "
             f"of {first.dp} data ranks",
             plan.micro_batch,
@@ -137,134 +139,32 @@ def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
 def _check_strategy(where: str, strategy: Strategy) -> None:
     for name in ("cp", "ep"):
         if getattr(strategy, name) > 1:
-            raise _refused(
+            raise refused(
                 where, f"{name} 1, since the script does not cut sequences or experts",
                 strategy, f"solve with {name} 1",
             )  # fmt: skip
     if strategy.sequence_parallel or strategy.etp:
-        raise _refused(
+        raise refused(
             where, "neither sequence parallelism nor etp", strategy, "solve without"
         )
     if strategy.recompute not in ("none", "full"):
-        raise _refused(
+        raise refused(
             where, "recomputation none or full", strategy.recompute,
             "solve with --recompute none,full",
         )  # fmt: skip
 
 
-# ------------------------------------------------------------------- the stages
-
-
-class _Stage(NamedTuple):
-    """A stage of a plan, with what it calls, reads and hands on."""
-
-    index: int
-    layers: Sequence[ModuleLayer]
-    strategies: Sequence[Strategy]
-    #: In the order in which they run, with those that make masks and the like again.
-    steps: Sequence[Step]
-    received: Sequence[Tensor]
-    handed: Sequence[Tensor]
-
-    @property
-    def zero(self) -> int:
-        """Its ZeRO stage."""
-        return self.strategies[0].zero
-
-
-class _Graph:
-    """Which step makes and which steps read every tensor."""
-
-    def __init__(self, source: Source) -> None:
-        self.captured = source.captured
-        self.layers = source.layers
-        self.made: dict[str, Step] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.order: dict[Step, int] = {}
-        self.parameters = {
-            name: x for x in source.captured.parameters for name in x.names
-        }
-        for layer in source.layers:
-            for step in layer.steps:
-                self.order[step] = len(self.order)
-                for tensor in self.part(step).outputs:
-                    self.made.setdefault(tensor.name, step)
-                    self.tensors.setdefault(tensor.name, tensor)
-        self.remade = remade(source.captured, source.layers)
-
-    def part(self, step: Step) -> ModuleCall | Operation:
-        """Return the record of a step."""
-        if step.module >= 0:
-            return self.captured.modules[step.module]
-        return self.captured.operations[step.operation]
-
-    def reads(self, step: Step) -> list[str]:
-        """Return the tensors that a step reads and others make."""
-        part = self.part(step)
-        names = []
-        for name in part.inputs:
-            if name in self.parameters or name.startswith("input."):
-                continue
-            if name not in self.made:
-                raise _refused(
-                    f"--to torch: {_where(part)}",
-                    "a tensor that a module returns",
-                    f"one from inside another module ({name})",
-                    "return it from that module's forward, or use --granularity module",
-                )
-            names.append(name)
-        return names
-
-    def with_masks(self, steps: Iterable[Step]) -> list[Step]:
-        """Return steps with those before them that make tensors again."""
-        open_steps = list(steps)
-        needed = set(open_steps)
-        while open_steps:
-            for name in self.reads(open_steps.pop()):
-                maker = self.made[name]
-                if name in self.remade and maker not in needed:
-                    needed.add(maker)
-                    open_steps.append(maker)
-        return sorted(needed, key=self.order.__getitem__)
-
-    def paths(self, steps: Iterable[Step]) -> list[str]:
-        """Return the modules and parameters that steps need."""
-        paths: dict[str, None] = {}
-        for step in steps:
-            part = self.part(step)
-            if isinstance(part, ModuleCall):
-                paths[part.call.path] = None
-            else:
-                paths |= dict.fromkeys(x for x in part.inputs if x in self.parameters)
-        return list(paths)
-
-    def trained(self, paths: Sequence[str]) -> dict[int, tuple[str, Parameter]]:
-        """Return the trained parameters in modules, by storage, with their names."""
-        found = {}
-        for parameter in self.captured.parameters:
-            for name in parameter.names:
-                if parameter.trained and any(
-                    name == path or name.startswith(f"{path}.") for path in paths
-                ):
-                    found.setdefault(parameter.storage, (name, parameter))
-        return found
-
-
-def _where(part: ModuleCall | Operation) -> str:
-    return part.call.path if isinstance(part, ModuleCall) else path_of(part)
-
-
 def _stages_of(
     problem: Problem, plan: Plan, source: Source, mesh: _Mesh
-) -> list[_Stage]:
+) -> list[PlanStage]:
     """Return the stages, each with the tensors that cross its ends."""
-    graph = _Graph(source)
-    ids = [layer.id for layer in problem.graph.layers]
+    graph = TensorGraph(source)
+    ids = [str(layer.id) for layer in problem.graph.layers]
     try:
         nodes = dict(zip(ids, covered(source.layers, ids), strict=True))
     except ValueError as error:
         raise InvalidPlanError(
-            f"--to torch: {source.file}: {error}; the file or PyTorch has changed, "
+            f"{source.file}: {error}; the file or PyTorch has changed, "
             f"import the module again"
         ) from None
     parts = []
@@ -297,7 +197,7 @@ def _stages_of(
     ]
     crossing.append([graph.tensors[source.captured.loss]])
     stages = [
-        _Stage(index, *part, crossing[index], crossing[index + 1])
+        PlanStage(index, *part, crossing[index], crossing[index + 1])
         for index, part in enumerate(parts)
     ]
     for stage in stages:
@@ -305,259 +205,29 @@ def _stages_of(
     return stages
 
 
-def _check_stage(stage: _Stage, graph: _Graph, mesh: _Mesh) -> None:
+def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
     """Refuse what no script can say."""
     for step in stage.steps:
         part = graph.part(step)
         if not part.code and (part.obstacle or isinstance(part, Operation)):
-            raise _refused(
-                f"--to torch: {_where(part)}",
+            raise refused(
+                f"{where(part)}",
                 "a call that text repeats",
                 part.obstacle or part.inputs,
                 "move it into a module that takes and returns tensors",
             )
     if stage.zero and mesh.shards > 1:
         for name, parameter in graph.trained(graph.paths(stage.steps)).values():
-            count = 1
-            for size in parameter.shape:
-                count *= size
-            axes = parameter.shape if stage.zero == 3 else (count,)
+            shape = parameter.shape
+            axes = shape if stage.zero == 3 else (prod(shape),)
             if not any(size and size % mesh.shards == 0 for size in axes):
-                raise _refused(
-                    f"--to torch: {name}",
+                raise refused(
+                    f"{name}",
                     f"a parameter that {mesh.shards} data ranks get equal parts of, "
                     f"for ZeRO {stage.zero}",
-                    parameter.shape,
+                    shape,
                     "solve with --zero 0, or another dp",
                 )
-
-
-# ------------------------------------------------------------------- the code
-
-
-class _Code:
-    """The function that runs a stage."""
-
-    def __init__(self, stage: _Stage, graph: _Graph, source: Source) -> None:
-        self.stage, self.graph, self.source = stage, graph, source
-        self.names: dict[str, str] = {}
-        #: Inputs are arguments of every stage.
-        self.inputs = [name for name in source.inputs if name]
-        self.lines: list[str] = []
-        self.last: dict[str, Step | None] = {}
-        for step in stage.steps:
-            self.last |= dict.fromkeys(graph.part(step).inputs, step)
-        self.last |= {tensor.name: None for tensor in stage.handed}
-
-    def text(self) -> str:
-        """Return the function."""
-        received = [self._name(tensor, None) for tensor in self.stage.received]
-        arguments = ", ".join(["model", *received, *self.inputs])
-        self._copy_changed()
-        for step in self.stage.steps:
-            self._add(step)
-        results = [self.names[tensor.name] for tensor in self.stage.handed]
-        if self.stage.handed[-1].name == self.source.captured.loss:
-            results = [f"{results[-1]}.view(1)"]
-        lines = [*_folded(self.lines), f"return {', '.join(results)}"]
-        names = [layer.name for layer in self.stage.layers]
-        title = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        head = f'"""Run {title}."""'
-        body = "\n".join(f"{_INDENT}{line}" for line in (head, *lines))
-        return f"def stage_{self.stage.index}({arguments}):\n{body}\n"
-
-    def _copy_changed(self) -> None:
-        """Copy what the stage receives and then changes in place."""
-        captured = self.source.captured
-        received = {x.storage: x.name for x in self.stage.received}
-        for step in self.stage.steps:
-            part = self.graph.part(step)
-            operations = (
-                captured.operations[part.first : part.end]
-                if isinstance(part, ModuleCall)
-                else [part]
-            )
-            for operation in operations:
-                for tensor, accessor in zip(
-                    operation.outputs, operation.accessors, strict=True
-                ):
-                    changes = accessor == "{0}" or operation.function.endswith("_")
-                    if changes and tensor.storage in received:
-                        name = self.names[received.pop(tensor.storage)]
-                        self.lines.append(f"{name} = {name}.clone()")
-
-    def _add(self, step: Step) -> None:
-        """Add the lines of a step."""
-        part = self.graph.part(step)
-        call = self._call(part)
-        made = [
-            (tensor, accessor)
-            for tensor, accessor in zip(part.outputs, part.accessors, strict=True)
-            if tensor.name in self.last
-        ]
-        if not made:
-            if "{0}" in part.accessors or not part.outputs:
-                self.lines.append(call)
-            return
-        if [accessor for _, accessor in made] == ["{0}"]:
-            self.lines.append(call)
-            self.names[made[0][0].name] = self.names[part.inputs[0]]
-            return
-        if len(made) == 1:
-            tensor, accessor = made[0]
-            if accessor and not isinstance(part, ModuleCall):
-                call = f"({call})"
-            self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
-            return
-        result = self._unique("result")
-        self.lines.append(f"{result} = {call}")
-        for tensor, accessor in made:
-            self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
-
-    def _call(self, part: ModuleCall | Operation) -> str:
-        texts = [self._read(name) for name in part.inputs]
-        device = f"{self.inputs[0]}.device" if self.inputs else '"cpu"'
-        code = part.code.format(*texts, device=device)
-        if isinstance(part, ModuleCall):
-            return f"{_attribute(part.call.path)}({code})"
-        return code
-
-    def _read(self, name: str) -> str:
-        """Return how a stage calls a tensor."""
-        if name in self.graph.parameters:
-            return _attribute(name)
-        if name.startswith("input."):
-            index = int(name.removeprefix("input."))
-            return self.source.inputs[index] or f"model.input_{index}"
-        return self.names[name]
-
-    def _name(self, tensor: Tensor, step: Step | None) -> str:
-        """Name a variable: as one that is not read again, if there is one."""
-        maker = self.graph.part(self.graph.made[tensor.name])
-        for read in maker.inputs if step is not None else ():
-            other = self.graph.tensors.get(read)
-            if (
-                other is not None
-                and self.last.get(read) == step
-                and other.has_gradient == tensor.has_gradient
-            ):
-                self.names[tensor.name] = self.names[read]
-                return self.names[read]
-        name = "x" if tensor.has_gradient else "mask"
-        taken = name in self.names.values() or name in self.inputs
-        if taken or not (tensor.has_gradient or tensor.dtype == "bool"):
-            name = self._unique(self._noun(maker))
-        self.names[tensor.name] = name
-        return name
-
-    def _noun(self, part: ModuleCall | Operation) -> str:
-        """Return a name for what a step makes: of the module, parameter or function."""
-        text = part.call.path if isinstance(part, ModuleCall) else ""
-        if isinstance(part, Operation):
-            weights = [x for x in part.inputs if x in self.graph.parameters]
-            text = weights[0] if weights else part.function.removesuffix(".__get__")
-        words = [x for x in text.split(".") if not x.isdigit()]
-        text = re.sub(r"\W", "_", words[-1]).strip("_") if words else ""
-        return text if text.isidentifier() else "value"
-
-    def _unique(self, name: str) -> str:
-        taken = {*self.names.values(), *self.inputs, *_TAKEN}
-        number, unique = 2, name
-        while unique in taken:
-            unique, number = f"{name}_{number}", number + 1
-        return unique
-
-
-def _attribute(path: str) -> str:
-    """Return how Python reaches a module or parameter of the model."""
-    text = "model"
-    for name in path.split("."):
-        if name.isdigit():
-            text += f"[{name}]"
-        elif name.isidentifier():
-            text += f".{name}"
-        else:
-            return f"model.get_submodule({path!r})"
-    return text
-
-
-_BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
-
-
-def _folded(lines: Sequence[str]) -> Iterator[str]:
-    """Write calls of neighboring blocks that differ in their number as a loop."""
-    at = 0
-    while at < len(lines):
-        first = _BLOCK.fullmatch(lines[at])
-        end = at + 1
-        while first and end < len(lines):
-            other = _BLOCK.fullmatch(lines[end])
-            if (
-                other is None
-                or other.group(1, 2, 4) != first.group(1, 2, 4)
-                or int(other[3]) != int(first[3]) + end - at
-            ):
-                break
-            end += 1
-        if first and end - at > 1:
-            start = int(first[3])
-            yield f"for block in {first[2]}[{start}:{start + end - at}]:"
-            yield f"{_INDENT}{first[1]}block{first[4]}"
-        else:
-            yield from _wrapped(lines[at])
-            end = at + 1
-        at = end
-
-
-def _wrapped(line: str) -> Iterator[str]:
-    """Break a long call between its arguments."""
-    head, bracket, rest = line.partition("(")
-    items = rest[:-1].split(", ")
-    is_whole = rest.endswith(")") and not any(x.count("'") % 2 for x in items)
-    if len(line) + len(_INDENT) <= _WIDTH or not is_whole:
-        yield line
-        return
-    yield head + bracket
-    row = _INDENT + items[0]
-    for item in items[1:]:
-        if len(row) + len(item) + len(_INDENT) + 3 > _WIDTH:
-            yield f"{row},"
-            row = _INDENT + item
-        else:
-            row += f", {item}"
-    yield row
-    yield ")"
-
-
-def _listed(paths: Sequence[str]) -> str:
-    """Return a list of paths in Python, with runs of blocks written as one item."""
-    items: list[str] = []
-    at = 0
-    while at < len(paths):
-        owner, _, number = paths[at].rpartition(".")
-        end = at + 1
-        while (
-            number.isdigit()
-            and end < len(paths)
-            and paths[end] == f"{owner}.{int(number) + end - at}"
-        ):
-            end += 1
-        if end - at > 2:
-            stop = int(number) + end - at
-            items.append(f'*(f"{owner}.{{i}}" for i in range({int(number)}, {stop}))')
-        else:
-            end = at + 1
-            items.append(_quoted(paths[at]))
-        at = end
-    text = f"[{', '.join(items)}]"
-    if len(text) < _WIDTH - 25:
-        return text
-    lines = "".join(f"{_INDENT * 3}{item},\n" for item in items)
-    return f"[\n{lines}{_INDENT * 2}]"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # ------------------------------------------------------------------- the script
@@ -572,11 +242,11 @@ class _Script:
         plan: Plan,
         source: Source,
         mesh: _Mesh,
-        stages: Sequence[_Stage],
+        stages: Sequence[PlanStage],
     ) -> None:
         self.problem, self.plan, self.source = problem, plan, source
         self.mesh, self.stages = mesh, stages
-        self.graph = _Graph(source)
+        self.graph = TensorGraph(source)
 
     @cached_property
     def schedule(self) -> str:
@@ -618,8 +288,8 @@ class _Script:
             if (stage.zero > 1 and self.mesh.shards > 1) or self._recomputed(stage)
         ]
         if needs:
-            raise _refused(
-                "--to torch: order",
+            raise refused(
+                "order",
                 f"whole backward passes, since PyTorch's {needs[0]} runs with them",
                 split,
                 "solve with --schedule 1f1b",
@@ -637,7 +307,7 @@ class _Script:
         zeros = {stage.zero if mesh.shards > 1 else 0 for stage in stages}
         tied = self._tied()
         average = [
-            f"{_INDENT * 3}average(named.values(), mesh.get_group({axis!r}))"
+            f"{INDENT * 3}average(named.values(), mesh.get_group({axis!r}))"
             for axis, size, least in (
                 ("replica", mesh.replicas, 2),
                 ("shard", mesh.shards, 0),
@@ -663,8 +333,8 @@ class _Script:
             "title": f"Trains {self.source.factory}: {self._title()}.",
             "start": f"torchrun --nproc-per-node {self._world()} {SCRIPT} --steps 10",
             "schedule_class": self.schedule,
-            "file": _quoted(self.source.file),
-            "factory": _quoted(self.source.factory),
+            "file": quoted(self.source.file),
+            "factory": quoted(self.source.factory),
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),
@@ -684,22 +354,26 @@ class _Script:
         names: Sequence[str],
     ) -> str:
         """Return the functions of the stages, and the tables that describe them."""
-        codes = [_Code(stage, self.graph, self.source).text() for stage in self.stages]
+        codes = [
+            StageCode(stage, self.graph, self.source).text() for stage in self.stages
+        ]
         lines = ["\n\n".join(codes), "", "STAGES = ["]
         for stage in self.stages:
-            lines += ["    {", f'        "run": stage_{stage.index},']
-            lines += [f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)]
+            lines += ["    {", f'        "run": stage_{stage.number},']
+            lines += [
+                f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)
+            ]
             lines.append("    },")
         lines.append("]")
         if self.mesh.pipeline > 1:
-            owners = [self.plan.block_of(stage.index) for stage in self.stages]
+            owners = [self.plan.block_of(stage.number) for stage in self.stages]
             lines.append("# The pipeline rank of each stage.")
             lines.append(f"OWNERS = {owners}")
         if tied:
             lines.append("# Copies of a weight: their stages and names.")
             lines.append("TIED = [")
             for copies in tied:
-                pairs = ", ".join(f"({i}, {_quoted(name)})" for i, name in copies)
+                pairs = ", ".join(f"({i}, {quoted(name)})" for i, name in copies)
                 lines.append(f"    [{pairs}],")
             lines.append("]")
         if self.mesh.pipeline > 1:
@@ -716,26 +390,26 @@ class _Script:
             lines.append("]")
         index = [i for i, name in enumerate(self.source.inputs) if name]
         pairs = ", ".join(
-            f"{_quoted(name)}: {i}" for name, i in zip(names, index, strict=True)
+            f"{quoted(name)}: {i}" for name, i in zip(names, index, strict=True)
         )
         lines.append("# Inputs whose first axis is the batch.")
         lines.append(f"INPUTS = {{{pairs}}}")
         return "\n".join(lines)
 
-    def _plan_of(self, stage: _Stage, zeros: set[int]) -> Iterator[tuple[str, str]]:
+    def _plan_of(self, stage: PlanStage, zeros: set[int]) -> Iterator[tuple[str, str]]:
         """Yield what the plan says about a stage."""
         if self.mesh.pipeline > 1:
-            yield "keep", _listed(self.graph.paths(stage.steps))
+            yield "keep", listed(self.graph.paths(stage.steps))
         if zeros != {0}:
             yield "zero", str(stage.zero)
         if 3 in zeros:
-            yield "shard", _listed(self._sharded(stage))
+            yield "shard", listed(self._sharded(stage))
         if any(self._recomputed(x) for x in self.stages):
-            yield "recompute", _listed(self._recomputed(stage))
+            yield "recompute", listed(self._recomputed(stage))
         if self.mesh.tensor > 1:
             yield "styles", self._styles(stage)
 
-    def _blocks(self, stage: _Stage) -> Iterator[tuple[str, bool]]:
+    def _blocks(self, stage: PlanStage) -> Iterator[tuple[str, bool]]:
         """Yield the paths of blocks, each once, with how they are recomputed."""
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
@@ -751,10 +425,10 @@ class _Script:
         """Layers that keep less if they are computed again."""
         return checkpointed(self.source.captured, self.source.layers)
 
-    def _recomputed(self, stage: _Stage) -> list[str]:
+    def _recomputed(self, stage: PlanStage) -> list[str]:
         return [path for path, full in self._blocks(stage) if full]
 
-    def _sharded(self, stage: _Stage) -> list[str]:
+    def _sharded(self, stage: PlanStage) -> list[str]:
         """Return the blocks that gather their weights apart from the rest.
 
         Those that share a weight with others are gathered with the stage.
@@ -776,7 +450,7 @@ class _Script:
         for kind in graph.kinds:
             sizes = {x.tp: x.weight_bytes for x in kind.costs if x.tp in (1, tp)}
             kinds[kind.name] = len(set(sizes.values())) > 1
-        nodes = covered(self.source.layers, [layer.id for layer in graph.layers])
+        nodes = covered(self.source.layers, [str(layer.id) for layer in graph.layers])
         return {
             self.source.layers[i].name
             for layer, node in zip(graph.layers, nodes, strict=True)
@@ -785,7 +459,7 @@ class _Script:
             and all(step.module >= 0 for step in self.source.layers[i].steps)
         }
 
-    def _styles(self, stage: _Stage) -> str:
+    def _styles(self, stage: PlanStage) -> str:
         """Return which modules are cut, with blocks of a kind as one pattern."""
         styles: dict[str, str] = {}
         for layer in stage.layers:
@@ -806,9 +480,9 @@ class _Script:
             same = len(patterns[_pattern(path)]) == 1
             merged[_pattern(path) if same else path] = style
         items = "".join(
-            f"{_INDENT * 3}{_quoted(path)}: {style},\n" for path, style in merged.items()
+            f"{INDENT * 3}{quoted(path)}: {style},\n" for path, style in merged.items()
         )
-        return f"{{\n{items}{_INDENT * 2}}}" if items else "{}"
+        return f"{{\n{items}{INDENT * 2}}}" if items else "{}"
 
     def _tied(self) -> list[list[tuple[int, str]]]:
         """Return weights of which several stages have a copy."""
@@ -816,13 +490,13 @@ class _Script:
         for stage in self.stages:
             trained = self.graph.trained(self.graph.paths(stage.steps))
             for storage, (name, _) in trained.items():
-                copies.setdefault(storage, []).append((stage.index, name))
+                copies.setdefault(storage, []).append((stage.number, name))
         tied = [x for x in copies.values() if len(x) > 1]
         for pairs in tied:
             zeros = {self.stages[index].zero for index, _ in pairs}
             if len(zeros) > 1:
-                raise _refused(
-                    f"--to torch: {pairs[0][1]}",
+                raise refused(
+                    f"{pairs[0][1]}",
                     "the same ZeRO stage on all stages with a copy of it",
                     sorted(zeros),
                     "solve with one ZeRO stage",

@@ -55,8 +55,8 @@ def test_other_operations_for_another_batch_size():
     with pytest.raises(
         InvalidProblemError,
         match=re.escape(
-            "the module itself: expected the same operations for every batch size, got "
-            "others for 4 samples than for 2, from torch.Tensor.mean on; let nothing "
+            "made: the module itself: expected the same operations for every batch "
+            "size, got others for 4 samples than for 2, from torch.Tensor.mean on; let nothing "
             "but shapes depend on the batch"
         ),
     ):
@@ -114,8 +114,8 @@ def test_losses_over_the_batch(steps, what):
     with pytest.raises(InvalidProblemError) as error:
         check_loss(made.small, made.large)
     assert str(error.value) == (
-        f"the module itself: expected a loss that is the mean of its samples' losses, "
-        f"got {what}; {REMEDY}"
+        f"made: the module itself: expected a loss that is the mean of its samples' "
+        f"losses, got {what}; {REMEDY}"
     )
 
 

@@ -1,0 +1,163 @@
+"""``nest import torch``: a user's module, its problem, and what is refused."""
+
+import json
+
+import pytest
+
+from nest.profiles import torch_profiler
+
+FILE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, width=8, depth=4, reduction="mean"):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 3)
+        self.reduction = reduction
+
+    def forward(self, x, labels):
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x), labels, reduction=self.reduction)
+
+
+def inputs():
+    return torch.randn(2, 8), torch.zeros(2, dtype=torch.long)
+
+
+def plain():
+    return Model(), inputs()
+
+
+def sums():
+    return Model(reduction="sum"), inputs()
+
+
+def vector():
+    return Model(reduction="none"), inputs()
+
+
+def unlike():
+    return Model(), (torch.randn(2, 9), inputs()[1])
+
+
+def fails():
+    raise OSError("no such file")
+
+
+class Branch(Model):
+    def forward(self, x, labels):
+        if x.sum() > 0:
+            x = -x
+        return super().forward(x, labels)
+
+
+def branch():
+    return Branch(), inputs()
+
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def model(torch, tmp_path, monkeypatch):
+    """A folder with the file ``model.py``."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(FILE)
+    return tmp_path
+
+
+def test_a_module_becomes_a_problem_and_a_plan(cli, model):
+    cli.succeeds("import torch model.py:plain --cluster a100x2 --batch 8 -o p.json")
+    document = json.loads((model / "p.json").read_text())
+    assert [x["id"] for x in document["graph"]["layers"]] == [
+        *("blocks.0", "blocks.1", "blocks.2", "blocks.3", "head")
+    ]
+    source = json.loads(document["model"])["module"]
+    assert source["file"] == "model.py"
+    assert source["factory"] == "plain"
+    assert len(source["sha256"]) == 64
+    cli.succeeds("check p.json --why")
+    shown = cli.out[cli.out.index("module  ") :].splitlines()
+    assert [line.rstrip() for line in shown] == [
+        "module         model.py:plain, 5 layers",
+        "closed sets    6",
+        "not available  cp: the script that runs plans does not cut sequences",
+        "assumed        data type: fp32, that of the largest product",
+        "assumed        products in fp32 without TF32, as PyTorch runs them by default",
+    ]
+    cli.succeeds("solve p.json -o plan.json")
+    cli.succeeds("check p.json plan.json")
+
+
+def test_what_other_problems_say(cli, files):
+    cli.succeeds("check problem.json --why")
+    assert "unknown: the problem is not of 'nest import torch'" in cli.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("model.py", "factory: expected FILE.py:FACTORY, got 'model.py'; "),
+        ("no.py:plain", "no.py: expected a file with the function plain, found none; "),
+        ("model.py:plane", "model.py: expected a function plane, found none; did you "),
+        ("model.py:nothing", "model-nothing: expected (module, example_inputs), "),
+        ("model.py:fails", "model-fails: expected a factory that runs on the meta "),
+        (
+            "model.py:vector",
+            "model-vector: the module itself: expected a scalar loss, ",
+        ),
+        ("model.py:unlike", "model-unlike: blocks.0.norm: expected a forward pass "),
+        ("model.py:branch", "model-branch: the module itself: expected "),
+        (
+            "model.py:sums",
+            "model-sums: the module itself: expected a loss that is the mean of its "
+            "samples' losses, got cross_entropy, which sums over the samples (scalar); let the "
+            "loss be a mean over samples, or state with --split-loss that every "
+            "micro-batch computes it apart",
+        ),
+        (
+            "model.py:plain --tp 4",
+            "--tp: expected at most the 2 devices, got 4; choose ",
+        ),
+        (
+            "model.py:plain --micro-batches 3",
+            "--micro-batches: expected at least one divisor of --batch 8, got 3; ",
+        ),
+        ("model.py:plain --granularity x", "--granularity: expected one of block, "),
+    ],
+)
+def test_what_is_refused(cli, model, arguments, message):
+    command = f"import torch {arguments} --cluster a100x2 --batch 8 -o p.json"
+    assert cli(command) == 2
+    (line,) = cli.err.splitlines()
+    assert line.startswith(f"nest: error: {message}")
+    assert not (model / "p.json").exists()
+
+
+def test_devices_of_several_kinds(cli, model):
+    assert cli("import torch model.py:plain --cluster a100x2+h100x2 -o p.json") == 2
+    assert "--cluster: expected devices of one kind for a captured module" in cli.err
+
+
+def test_without_pytorch(cli, model, monkeypatch):
+    monkeypatch.setattr(torch_profiler.util, "find_spec", lambda name: None)
+    assert cli("import torch model.py:plain --cluster a100x2 -o p.json") == 2
+    assert "nest import torch: expected package 'torch', got none" in cli.err

@@ -1,0 +1,257 @@
+"""Training scripts of captured modules, run on CPUs.
+
+Each script trains a tiny model of ``tests/capture_models.py`` as a plan says, on up to
+four processes over gloo. Its losses are those of one process with the same batch, and
+each rank holds the bytes that the plan has.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.cost.verdict import Score
+from nest.errors import InvalidPlanError
+from nest.hardware import find_cluster, mixed_cluster
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from tests.torch_scripts import run_scripts
+
+FILE = Path(__file__).parents[2] / "capture_models.py"
+#: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
+LOSS, PEAK = 1e-5, 0.05
+
+
+class Case(NamedTuple):
+    """A plan of a model, with one strategy."""
+
+    model: str
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    zero: int = 0
+    recompute: str = "none"
+    replicas: int = 1
+    #: Micro-batches, and samples of each on all data ranks together.
+    count: int = 4
+    samples: int = 4
+    schedule: str = "1f1b"
+    virtual: int = 1
+    optimizer: str = "sgd"
+    #: Layers before each stage but the first; else about as many on each.
+    cuts: tuple[int, ...] = ()
+    order: Any = None
+    sharded_over_replicas: bool = False
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.pp * self.dp * self.tp * self.replicas
+
+
+@functools.cache
+def captures(name: str):
+    """Return a model at two batch sizes."""
+    from nest.capture.factory import build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.local import capture_rank
+    from nest.capture.problem import Captures
+    from nest.capture.trace import capture
+
+    factory, text = load(f"{FILE}:{name}")
+    small, large = (capture(build(factory, text, size)) for size in (2, 4))
+    return Captures(
+        small,
+        large,
+        layers_of(small),
+        lambda styles, tp: capture_rank(factory, text, 2, styles, tp),
+    )
+
+
+def planned(case: Case) -> tuple[Problem, Plan]:
+    """Return the problem and the plan of a case."""
+    from nest.capture.problem import ModuleJob, ModuleSource, problem_of_module
+    from nest.ir.job import SPLIT_BACKWARD
+
+    machines, network = find_cluster("a100x8")
+    recompute = ("none",) if case.schedule in SPLIT_BACKWARD else ("none", "full")
+    problem = problem_of_module(
+        captures(case.model),
+        ModuleJob(
+            global_batch=case.replicas * case.samples * case.count,
+            micro_batches=(case.samples,),
+            tp=tuple({1, case.tp}),
+            recompute=recompute,
+            schedule=case.schedule,
+            optimizer=case.optimizer,
+        ),
+        machines[0][0],
+        network or mixed_cluster(machines),
+        ModuleSource(file=str(FILE), factory=case.model),
+    )
+    job = problem.job
+    if case.virtual > 1 and case.schedule == "1f1b":
+        job = replace(job, virtual_stages=(1, case.virtual))
+    if case.order is not None:
+        job = replace(job, schedule="any")
+    job = replace(job, distributed_optimizer=case.sharded_over_replicas)
+    problem = replace(problem, job=job)
+    ids = [layer.id for layer in problem.graph.layers]
+    count = case.pp * case.virtual
+    inner = case.cuts or [round(len(ids) * i / count) for i in range(1, count)]
+    ends = [0, *inner, len(ids)]
+    strategy = Strategy(
+        dp=case.dp, tp=case.tp, zero=case.zero, recompute=case.recompute
+    )
+    stages = tuple(
+        Stage(layers=tuple(ids[a:b]), devices=strategy.devices, strategy=strategy)
+        for a, b in zip(ends, ends[1:], strict=False)
+    )
+    plan = Plan(
+        replicas=case.replicas,
+        micro_batch=case.samples,
+        stages=stages,
+        virtual_stages=case.virtual,
+        placement="v" if case.schedule in ("zb-v", "dualpipe-v") else "loop",
+        order=case.order,
+        distributed_optimizer=case.sharded_over_replicas,
+    )
+    return problem, plan
+
+
+@functools.cache
+def losses(name: str, rows: int) -> list[float]:
+    """Return the losses of one process with so many rows."""
+    import torch
+
+    from nest.capture.factory import load, with_samples
+
+    factory, _ = load(f"{FILE}:{name}")
+    torch.manual_seed(0)
+    model, inputs = factory()
+    inputs = with_samples(inputs, rows)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = []
+    for _ in range(3):
+        loss = model(*inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def export(case: Case, folder: Path) -> tuple[Problem, Plan, Score]:
+    """Write the script of a case."""
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = planned(case)
+    for name, text in files_of(problem, plan).items():
+        (folder / name).write_text(text)
+    return problem, plan, score(problem, plan)
+
+
+def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> list[str]:
+    """Return what is otherwise than the plan says."""
+    if "error" in result:
+        return [result["error"]]
+    wrong = []
+    if case.optimizer == "sgd":
+        wanted = losses(case.model, case.replicas * case.samples * case.count)
+        for ours, theirs in zip(result["losses"], wanted, strict=True):
+            if abs(ours - theirs) > LOSS * abs(theirs):
+                wrong.append(f"losses {result['losses']}, not {wanted}")
+    per_stage = plan.stages[0].devices
+    blocks = [verdict.blocks[rank // per_stage % case.pp] for rank in range(case.world)]
+    for key, field in (
+        ("parameter_bytes", "weight_bytes"),
+        ("optimizer_bytes", "state_bytes"),
+    ):
+        expected = [getattr(block, field) for block in blocks]
+        if result[key] != expected:
+            wrong.append(f"{key} {result[key]}, not {expected}")
+    for peak, block in zip(result["peak_bytes"], blocks, strict=True):
+        if abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
+            wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
+    return wrong
+
+
+def run(cases: list[Case], folder: Path) -> None:
+    """Run scripts; all of them do what their plans say."""
+    made, jobs = [], []
+    for number, case in enumerate(cases):
+        place = folder / str(number)
+        place.mkdir()
+        made.append(export(case, place))
+        options = ["--steps", "3", "--lr", "0.01", "--optimizer", case.optimizer]
+        jobs.append({"folder": str(place), "world": case.world, "options": options})
+    results = run_scripts(folder, jobs)
+    wrong = {
+        str(case): faults
+        for case, result, (_, plan, verdict) in zip(cases, results, made, strict=True)
+        if (faults := check(case, result, plan, verdict))
+    }
+    assert not wrong, "\n".join(f"{case}: {x}" for case, x in wrong.items())
+
+
+#: One of each part of a script.
+QUICK = [
+    Case("gpt", pp=2, dp=2, zero=1, optimizer="adamw"),
+    Case("llama", pp=2, dp=2, zero=3, recompute="full"),
+    Case("llama", pp=2, tp=2),
+    Case("gpt", pp=4, count=2),
+    Case("unet", pp=2, dp=2),
+]
+#: Pure pipelines and data ranks; embeddings are tied in ``gpt`` and ``bert``.
+PLAIN = (
+    "gpt", "llama", "sliding", "latent", "state_space", "short_conv", "vit", "mixer",
+    "dit", "unlike_widths", "heads_beside", "parallel", "bert",
+)  # fmt: skip
+TWO = [Case(name, pp=2) for name in PLAIN]
+TWO += [Case(name, pp=2, recompute="full", optimizer="adamw") for name in PLAIN]
+TWO += [Case(name, dp=2, zero=3, recompute="full") for name in ("llama", "vit", "dit")]
+TWO += [Case("llama", pp=2, virtual=2, count=n) for n in (2, 4, 6)]
+TWO += [Case(name, tp=2) for name in ("llama", "sliding", "latent", "heads_beside")]
+TWO += [Case("llama", dp=2, zero=zero, optimizer="adamw") for zero in range(4)]
+TWO += [Case("llama", replicas=2, optimizer="adamw", sharded_over_replicas=True)]
+TWO += [Case("resnet", pp=2, count=1, samples=4), Case("unet", pp=2, schedule="gpipe")]
+TWO += [Case("gpt", pp=2, cuts=(n,)) for n in (1, 2, 4, 5)]
+FOUR = [Case(name, pp=2, dp=2, zero=2, recompute="full") for name in PLAIN]
+FOUR += [Case(name, pp=2, dp=2, zero=3, recompute="full") for name in PLAIN]
+FOUR += [Case(name, pp=4, count=n) for name in ("gpt", "dit") for n in (1, 3, 4)]
+FOUR += [Case("llama", pp=2, tp=2, zero=zero) for zero in (0,)]
+FOUR += [Case("llama", dp=2, tp=2, zero=zero, optimizer="adamw") for zero in range(4)]
+FOUR += [
+    Case("llama", pp=2, dp=2, zero=zero, recompute=recompute, optimizer="adamw")
+    for zero in range(4)
+    for recompute in ("none", "full")
+]
+FOUR += [
+    Case("vit", replicas=2, dp=2, zero=zero, optimizer="adamw") for zero in range(4)
+]
+FOUR += [Case("gpt", replicas=2, pp=2), Case("gpt", pp=4, cuts=(1, 2, 5))]
+FOUR += [Case("llama", pp=4, schedule="gpipe"), Case("gpt", pp=2, virtual=2, dp=2)]
+#: Passes in an order of their own: micro-batches are swapped.
+ORDER = (
+    ("0F0", "0F1", "0F2", "0B1", "0F3", "0B0", "0B3", "0B2"),
+    ("1F1", "1B1", "1F0", "1B0", "1F3", "1B3", "1F2", "1B2"),
+)
+FOUR += [Case("vit", pp=2, dp=2, order=ORDER), Case("llama", pp=2, tp=2, order=ORDER)]
+
+
+def test_scripts_train_as_one_process(torch, tmp_path):
+    run(QUICK, tmp_path)
+
+
+def test_scripts_of_two_ranks_train_as_one_process(torch, tmp_path):
+    run(TWO, tmp_path)
+
+
+def test_scripts_of_four_ranks_train_as_one_process(torch, tmp_path):
+    run(FOUR, tmp_path)
