@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -101,11 +102,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
         self.constants: dict[int, str] = {}
+        #: Tensors from elsewhere, held so that no other one takes their identity.
+        self.alive: list[torch.Tensor] = []
         self.unnamed: set[str] = set()
         self.last_change: dict[int, str] = {}
         self.inputs: list[Tensor] = []
         #: The order in which named tensors are made.
         self.made: dict[str, int] = {}
+        #: What each of them is made from.
+        self.sources: dict[str, tuple[str, ...]] = {}
         self.loss = ""
 
     # What the module and its caller provide.
@@ -113,7 +118,44 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Give the module tensors without values, and see its calls."""
-        kept: list[tuple[torch.nn.Module, str, Any]] = []
+        kept = self._take_values()
+        self.installed_state = self._state()
+        places = self._replacements()
+        for owner, name, _, replacement in places:
+            setattr(owner, name, replacement)
+        try:
+            yield
+        finally:
+            for owner, name, original, _ in places:
+                setattr(owner, name, original)
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    def _find_packed(self, find: Callable[..., Any], positions: torch.Tensor) -> Any:
+        """Answer what transformers reads from positions: where packed texts begin.
+
+        Positions that come from no input are counted by the model: nothing is packed.
+        """
+        left = [self.known[id(positions)][0]] if id(positions) in self.known else []
+        seen: set[str] = set()
+        while left:
+            name = left.pop()
+            if name.startswith("input."):
+                return find(positions)
+            if name not in seen:
+                seen.add(name)
+                left += self.sources.get(name, ())
+        return None
+
+    def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function whose parts PyTorch does not show, as one operation."""
+        if self.is_busy:
+            return run(*args, **kwargs)
+        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+
+    def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """Replace parameters and buffers; return the places and what was there."""
+        kept = []
         for path, module in self.built.module.named_modules():
             prefix = f"{path}." if path else ""
             for attributes in (module._parameters, module._buffers):
@@ -125,7 +167,10 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)
-        self.installed_state = self._state()
+        return kept
+
+    def _replacements(self) -> list[tuple[Any, str, Any, Any]]:
+        """Return owners and names of functions, the functions, and what sees them."""
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
         vmap = torch._functorch.apis.vmap_impl
@@ -150,21 +195,12 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
             (torch._functorch.apis, "vmap_impl", vmap, call_vmap),
         ]
-        for owner, name, _, replacement in places:
-            setattr(owner, name, replacement)
-        try:
-            yield
-        finally:
-            for owner, name, original, _ in places:
-                setattr(owner, name, original)
-            for module, name, value in kept:
-                setattr(module, name, value)
-
-    def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function whose parts PyTorch does not show, as one operation."""
-        if self.is_busy:
-            return run(*args, **kwargs)
-        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+        masks = sys.modules.get("transformers.masking_utils")
+        find = getattr(masks, "find_packed_sequence_indices", None)
+        if find is not None:
+            replacement = functools.partial(self._find_packed, find)
+            places.append((masks, "find_packed_sequence_indices", find, replacement))
+        return places
 
     def _state(self) -> dict[str, int]:
         module = self.built.module
@@ -248,23 +284,20 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 return value
             if id(value) in self.replaced:
                 return self.replaced[id(value)]
-            name = self.constants.get(id(value), "")
-            made = value if isinstance(value, FakeTensor) else _fake(value)
             if isinstance(value, torch.nn.Parameter):
                 self._refuse(
                     "parameters of registered modules, got one of shape "
                     f"{tuple(value.shape)} that module.parameters() lacks; keep modules"
                     " in a ModuleList or ModuleDict"
                 )
+            if id(value) in self.constants:
+                return self._provided(self.constants[id(value)], value)
+            made = value if isinstance(value, FakeTensor) else _fake(value)
+            self.alive.append(value)
             self.replaced[id(value)] = made
-            self.replaced[id(made)] = made
-            self.constants.setdefault(-id(made), name)
-            if name:
-                self._provided(name, value)
-            else:
-                name = f"constant.{len(self.unnamed)}"
-                self.unnamed.add(name)
-                self._name(made, name)
+            name = f"constant.{len(self.unnamed)}"
+            self.unnamed.add(name)
+            self._name(made, name)
             return made
         if type(value) in (list, tuple):
             return type(value)(self._replace_unknown(x) for x in value)
@@ -472,6 +505,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         for accessor, tensor in made:
             record = self._name(tensor)
             outputs.append(record)
+            self.sources[record.name] = names
             if tally.changed and self._is_changed(tensor, tally):
                 self.last_change[record.storage] = record.name
             if needs_detach and not tensor.requires_grad:
