@@ -7,7 +7,9 @@ PyTorch takes longer than most of them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import runpy
@@ -42,10 +44,14 @@ def run_rank(folder: Path, rank: int) -> None:
         )
         sys.argv = [str(script), "--backend", "gloo", *case["options"]]
         sys.argv += ["--json", str(script.with_name("out.json"))]
+        said = io.StringIO()
         try:
-            runpy.run_path(str(script), run_name="__main__")
-        except Exception:
-            script.with_name(f"error-{rank}").write_text(traceback.format_exc())
+            with contextlib.redirect_stderr(said):
+                runpy.run_path(str(script), run_name="__main__")
+        except (Exception, SystemExit):
+            script.with_name(f"error-{rank}").write_text(
+                f"{traceback.format_exc()}{said.getvalue()}"
+            )
             if dist.is_initialized():
                 dist.destroy_process_group()
 

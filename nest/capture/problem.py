@@ -416,6 +416,13 @@ def count_closed_sets(num_nodes: int, edges: Mapping[tuple[int, int], int]) -> i
 # -------------------------------------------------------------------- the costs
 
 
+def data_type(captured: CapturedModule) -> str:
+    """Return the data type of the largest product, as nest calls it."""
+    busiest = max(captured.operations, key=lambda x: x.forward_flops)
+    name = busiest.outputs[0].dtype if busiest.outputs else "float32"
+    return DTYPES.get(name, "fp32")
+
+
 class _Pricing:
     """Costs of the nodes of a captured module on a machine."""
 
@@ -433,9 +440,7 @@ class _Pricing:
         self.machine = machine
         self.reasons = reasons
         small = captures.small
-        busiest = max(small.operations, key=lambda x: x.forward_flops)
-        name = busiest.outputs[0].dtype if busiest.outputs else "float32"
-        self.dtype = DTYPES.get(name, "fp32")
+        self.dtype = data_type(small)
         self.value_bytes = 4 if self.dtype == "fp32" else 2
         self.execution = Execution(dtype=self.dtype)  # type: ignore[arg-type]
         self.remade = remade(small, captures.layers)
@@ -511,59 +516,32 @@ class _Pricing:
 
     def kinds(self) -> tuple[tuple[LayerKind, ...], list[str], tuple[str, ...]]:
         """Return the kinds, that of every node, and those that stay in one stage."""
-        small, large = self.captures.small, self.captures.large
-        memories = [
-            _Memory(x, self.captures.layers, self.remade) for x in (small, large)
-        ]
-        names: dict[tuple[object, ...], str] = {}
-        members: dict[str, Sequence[ModuleLayer]] = {}
-        of_nodes = []
-        for i, node in enumerate(self.nodes):
-            key = (
-                *(layer.kind for layer in node),
-                *(memory.key(layer) for memory in memories for layer in node),
-                self.parameters.bytes_of(i),
-                i in self.parameters.again,
-            )
-            if key not in names:
-                base = name = node[0].kind
-                suffix = 1
-                while name in members:
-                    suffix += 1
-                    name = f"{base}-{suffix}"
-                names[key] = name
-                members[name] = node
-            of_nodes.append(names[key])
-        first = {name: of_nodes.index(name) for name in members}
-        costs: dict[str, list[LayerCost]] = {name: [] for name in members}
-        layers = self.captures.layers
+        of_nodes = node_kinds(self.captures, self.nodes, self.parameters)
+        first: dict[str, int] = {}
+        for i, name in enumerate(of_nodes):
+            first.setdefault(name, i)
+        costs: dict[str, list[LayerCost]] = {name: [] for name in first}
+        small, large, layers = self.captures[:3]
         for samples in self.job.samples:
             captured = at_batch(small, large, samples)
             memory = _Memory(captured, layers, self.remade)
-            for name, node in members.items():
+            for name, index in first.items():
                 for tp in self.job.tp:
                     if tp == 1 or self.is_cut(tp):
-                        costs[name].append(
-                            self._cost(captured, memory, node, first[name], tp)
-                        )
+                        costs[name].append(self._cost(captured, memory, index, tp))
         kinds = tuple(
             LayerKind(name=name, costs=tuple(each)) for name, each in costs.items()
         )
         again = {of_nodes[i] for i in self.parameters.again}
-        return kinds, of_nodes, tuple(name for name in members if name in again)
+        return kinds, of_nodes, tuple(name for name in first if name in again)
 
     def _cost(
-        self,
-        captured: CapturedModule,
-        memory: _Memory,
-        node: Sequence[ModuleLayer],
-        index: int,
-        tp: int,
+        self, captured: CapturedModule, memory: _Memory, index: int, tp: int
     ) -> LayerCost:
         """Return the cost of a node for the samples of a capture."""
         pieces = []
         styles: dict[str, str] = {}
-        for layer in node:
+        for layer in self.nodes[index]:
             cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
             styles |= cut.styles
             pieces.append((_node(captured, memory, layer, cut, tp), 1))
@@ -581,6 +559,37 @@ class _Pricing:
                 if x.recompute in ("none", "full")
             ),
         )
+
+
+def node_kinds(
+    captures: Captures,
+    nodes: Sequence[Sequence[ModuleLayer]],
+    parameters: _Parameters | None = None,
+) -> list[str]:
+    """Return the kind of each node; nodes of a kind cost the same.
+
+    ``parameters`` are those that the nodes hold, where they are known.
+    """
+    parameters = parameters or _Parameters(captures, nodes)
+    again = remade(captures.small, captures.layers)
+    memories = [_Memory(captured, captures.layers, again) for captured in captures[:2]]
+    names: dict[tuple[object, ...], str] = {}
+    keys = []
+    for i, node in enumerate(nodes):
+        key = (
+            *(layer.kind for layer in node),
+            *(memory.key(layer) for memory in memories for layer in node),
+            parameters.bytes_of(i),
+            i in parameters.again,
+        )
+        name = node[0].kind
+        suffix = 1
+        while key not in names and name in names.values():
+            suffix += 1
+            name = f"{node[0].kind}-{suffix}"
+        names.setdefault(key, name)
+        keys.append(key)
+    return [names[key] for key in keys]
 
 
 class _Parameters:

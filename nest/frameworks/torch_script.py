@@ -14,6 +14,8 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nest.capture.problem import checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, Operation
 from nest.capture.strategies import tensor_cut
@@ -33,6 +35,7 @@ from nest.frameworks.torch_stages import (
 )
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
+from nest.profiles.torch_profiler import require_torch
 
 NAME = "torch"
 SCRIPT = "train.py"
@@ -56,10 +59,6 @@ def export(problem: Problem, plan: Plan) -> dict[str, str]:
     InvalidModuleError
         If the module cannot be captured.
     """
-    from nest.capture.factory import batch_inputs, batch_of, build, load
-    from nest.capture.layers import layers_of
-    from nest.capture.trace import capture
-
     module = source_of(problem)
     if module is None:
         raise refused(
@@ -69,6 +68,11 @@ def export(problem: Problem, plan: Plan) -> dict[str, str]:
             "import the module, or choose another target",
         )
     mesh = _mesh_of(problem, plan)
+    require_torch(f"nest export --to {NAME}")
+    from nest.capture.factory import batch_inputs, batch_of, build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.trace import capture
+
     factory, name = load(f"{module.file}:{module.factory}")
     built = build(factory, name)
     captured = capture(build(factory, name, mesh.samples))
@@ -164,15 +168,17 @@ def _stages_of(
         nodes = dict(zip(ids, covered(source.layers, ids), strict=True))
     except ValueError as error:
         raise InvalidPlanError(
-            f"{source.file}: {error}; the file or PyTorch has changed, "
+            f"--to torch: {source.file}: {error}; the file or PyTorch has changed, "
             f"import the module again"
         ) from None
     parts = []
     for stage in plan.stages:
+        # A distributed optimizer is ZeRO 1 over all data ranks.
+        least = int(plan.distributed_optimizer)
         pairs = sorted(
-            (position, strategy)
+            (position, replace(strategy, zero=max(strategy.zero, least)))
             for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
-            for position in nodes[name]
+            for position in nodes[str(name)]
         )
         layers = [source.layers[position] for position, _ in pairs]
         steps = graph.with_masks(x for layer in layers for x in layer.steps)
@@ -200,8 +206,8 @@ def _stages_of(
         PlanStage(index, *part, crossing[index], crossing[index + 1])
         for index, part in enumerate(parts)
     ]
-    for stage in stages:
-        _check_stage(stage, graph, mesh)
+    for each in stages:
+        _check_stage(each, graph, mesh)
     return stages
 
 

@@ -133,7 +133,7 @@ def profile_layers(
     layer fits, and ``Interrupted`` on Ctrl-C, with the entries measured so far.
     """
     require_torch()
-    target, name = _device(timing.device)
+    target, name = find_device(timing.device)
     if target.type == "cpu" and timing.dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
         raise InvalidOptionError(
@@ -377,7 +377,7 @@ def _clock(device: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]
     return mark, elapsed_ns
 
 
-def _device(requested: str) -> tuple[Any, str]:
+def find_device(requested: str) -> tuple[Any, str]:
     """Return the requested device and its name."""
     import torch
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, cast
 
 from nest.errors import InvalidOptionError, UnknownNameError
@@ -13,10 +16,11 @@ from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
 from nest.requests import values as read
 from nest.requests.settings import Request, setting
-from nest.requests.values import Integers, Words
+from nest.requests.values import Integers, PathText, Words
 
 if TYPE_CHECKING:
     from nest.capture.problem import Captures, ModuleJob
+    from nest.profiles.format import Profile
 
 #: What a node of the graph may stand for.
 GRANULARITIES = ("block", "module", "operator")
@@ -95,6 +99,10 @@ class ModuleRequest(Request, command="nest import torch"):
         read.one_of("adamw", "sgd"),
         default="adamw",
     )
+    profile: PathText | None = setting(
+        "--profile FILE",
+        "Measured layers to prefer over analytic costs; see 'nest profile torch'.",
+    )
     split_loss: bool = setting(
         "--split-loss",
         "Every micro-batch computes the loss apart, even if it is no mean of samples.",
@@ -126,34 +134,12 @@ class ModuleRequest(Request, command="nest import torch"):
         factory = write_factory(self.factory, folder, self.sequence_length)
         return replace(self, factory=factory, hf=False, sequence_length=None)
 
-    def captures(self) -> Captures:
-        """Return the module as two passes without values show it.
-
-        Raises
-        ------
-        InvalidModuleError
-            If the file, the function or the module is not one that can be captured.
-        """
-        from nest.capture.factory import build, load
-        from nest.capture.layers import layers_of
-        from nest.capture.local import capture_rank
-        from nest.capture.problem import Captures
-        from nest.capture.trace import capture
-
-        factory, name = load(self.factory)
-        small, large = (capture(build(factory, name, n)) for n in SAMPLES)
-        layers = layers_of(small, self.granularity)  # type: ignore[arg-type]
-        return Captures(
-            small,
-            large,
-            layers,
-            lambda styles, tp: capture_rank(factory, name, small.batch, styles, tp),
-        )
-
     def build_problem(self) -> Problem:
         """Return the problem of training the module on the cluster."""
         from nest.capture.problem import ModuleSource, problem_of_module
+        from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster, mixed_cluster
+        from nest.profiles import apply_profile, load_profile
 
         if self.hf or self.sequence_length is not None:
             return self.with_file(Path()).build_problem()
@@ -167,7 +153,7 @@ class ModuleRequest(Request, command="nest import torch"):
                 f"--cluster: expected devices of one kind for a captured module, got "
                 f"{self.cluster}; choose one of them"
             )
-        captures = self.captures()
+        captures = _captures(self.factory, self.granularity)
         machine, count = machines[0]
         file, _, function = self.factory.rpartition(":")
         source = ModuleSource(
@@ -178,7 +164,12 @@ class ModuleRequest(Request, command="nest import torch"):
         )
         cluster = network or mixed_cluster(machines)
         job = self._job(captures.small.batch, machine.node.fan_out, count)
-        return problem_of_module(captures, job, machine, cluster, source)
+        problem = problem_of_module(captures, job, machine, cluster, source)
+        if self.profile is None:
+            return problem
+        path = os.fspath(self.profile)
+        profile = load_profile(path)
+        return with_quantum(apply_profile(problem, profile, where=path))
 
     def _job(self, example: int, fan_out: int, devices: int) -> ModuleJob:
         """Return the job on so many devices, of nodes with ``fan_out`` of them."""
@@ -213,6 +204,108 @@ class ModuleRequest(Request, command="nest import torch"):
             optimizer=self.optimizer,
             split_loss=self.split_loss,
         )
+
+
+def _captures(text: str, granularity: str) -> Captures:
+    """Return the module of ``FILE.py:FACTORY`` as two passes without values show it.
+
+    Raises
+    ------
+    InvalidModuleError
+        If the file, the function or the module is not one that can be captured.
+    """
+    from nest.capture.factory import build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.local import capture_rank
+    from nest.capture.problem import Captures
+    from nest.capture.trace import capture
+
+    factory, name = load(text)
+    small, large = (capture(build(factory, name, n)) for n in SAMPLES)
+    layers = layers_of(small, granularity)  # type: ignore[arg-type]
+    return Captures(
+        small,
+        large,
+        layers,
+        lambda styles, tp: capture_rank(factory, name, small.batch, styles, tp),
+    )
+
+
+def profile_module(
+    text: str,
+    samples: Sequence[int],
+    device: str,
+    device_name: str,
+    *,
+    granularity: str = "block",
+    passes: tuple[int, int] = (2, 5),
+) -> Profile:
+    """Time the layers of a module on the device at hand.
+
+    Parameters
+    ----------
+    text
+        ``FILE.py:FACTORY``.
+    samples
+        Numbers of samples of a pass.
+    device, device_name
+        What PyTorch and what clusters call the device.
+    granularity
+        As of the import.
+    passes
+        Passes before the measured ones, and measured passes.
+
+    Raises
+    ------
+    InvalidModuleError
+        If the module cannot be captured, or does not run.
+    """
+    import torch
+
+    from nest.capture.factory import load
+    from nest.capture.problem import data_type, joined, node_kinds
+    from nest.capture.timing import time_layers
+    from nest.profiles.format import Entry, Profile
+
+    captures = _captures(text, granularity)
+    factory, _ = load(text)
+    nodes = joined(captures)
+    kinds = node_kinds(captures, nodes)
+    entries = []
+    for count in samples:
+        times = time_layers(
+            *(factory, captures.small, captures.layers, count, device, passes)
+        )
+        for kind in dict.fromkeys(kinds):
+            alike = [
+                [times[layer.name] for layer in node]
+                for node, name in zip(nodes, kinds, strict=True)
+                if name == kind
+            ]
+            entries.append(
+                Entry(
+                    model=captures.small.name,
+                    kind=kind,
+                    samples=count,
+                    sequence_length=1,
+                    forward_ns=median(
+                        sum(x.forward_ns for x in node) for node in alike
+                    ),
+                    backward_ns=median(
+                        sum(x.backward_ns for x in node) for node in alike
+                    ),
+                )
+            )
+    return Profile(
+        source=f"nest profile torch {text}",
+        device=device_name,
+        framework="PyTorch",
+        framework_version=str(torch.__version__),
+        dtype=data_type(captures.small),
+        warm_up=passes[0],
+        repeats=passes[1],
+        entries=tuple(entries),
+    )
 
 
 def _powers(limit: int) -> tuple[int, ...]:

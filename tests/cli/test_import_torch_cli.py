@@ -129,9 +129,9 @@ def test_what_other_problems_say(cli, files):
         (
             "model.py:sums",
             "model-sums: the module itself: expected a loss that is the mean of its "
-            "samples' losses, got cross_entropy, which sums over the samples (scalar); let the "
-            "loss be a mean over samples, or state with --split-loss that every "
-            "micro-batch computes it apart",
+            "samples' losses, got cross_entropy, which sums over the samples (scalar); "
+            "let the loss be a mean over samples, or state with --split-loss that "
+            "every micro-batch computes it apart",
         ),
         (
             "model.py:plain --tp 4",
@@ -161,3 +161,32 @@ def test_without_pytorch(cli, model, monkeypatch):
     monkeypatch.setattr(torch_profiler.util, "find_spec", lambda name: None)
     assert cli("import torch model.py:plain --cluster a100x2 -o p.json") == 2
     assert "nest import torch: expected package 'torch', got none" in cli.err
+
+
+def test_measured_layers_are_preferred(cli, model):
+    cli.succeeds(
+        "profile torch model.py:plain --samples 1,2 --repeats 1 --warm-up 0 "
+        "--device cpu --device-name A100-80GB -o profile.json"
+    )
+    profile = json.loads((model / "profile.json").read_text())
+    # The first block reads the example inputs, which have no gradient.
+    kinds = ["Block", "Block-2", "Linear"]
+    assert [x["kind"] for x in profile["entries"]] == 2 * kinds
+    cli.succeeds(
+        "import torch model.py:plain --cluster a100x2 --batch 8 --tp 1 "
+        "--profile profile.json -o p.json"
+    )
+    document = json.loads((model / "p.json").read_text())
+    assert "6 of 12 layer costs measured" in document["source"]
+    block = document["graph"]["kinds"][0]
+    measured = profile["entries"][0]
+    assert block["costs"][0]["forward_ns"] == measured["forward_ns"]
+    assert block["costs"][0]["measured"] is True
+
+
+def test_help_of_both_profiles(cli):
+    cli.succeeds("profile torch --help")
+    assert "nest profile torch" in cli.out
+    assert "--granularity" in cli.out
+    cli.succeeds("profile --help")
+    assert "--model" in cli.out
