@@ -179,8 +179,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         if result[key] != expected:
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
-        # Stages of a ResNet copy what they receive, since they write into it. In backward
-        # passes of two parts, the hooks that count keep tensors alive.
+        # Stages of a ResNet copy what they receive, since they write into it. In split
+        # backward passes, the hooks that count keep tensors alive.
         counted = case.model != "resnet" and case.schedule in ("1f1b", "gpipe")
         if counted and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
             wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
