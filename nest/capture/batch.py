@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from nest.capture.records import CapturedModule, Operation, Tensor
-from nest.capture.strategies import function_name, path_of
+from nest.capture.strategies import axis_along, function_name, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
@@ -27,6 +27,12 @@ _MEANS = {
 _LINEAR = {
     "add", "sub", "mul", "div", "true_divide", "truediv", "neg", "to", "float", "clone",
     "view", "reshape", "squeeze",
+}  # fmt: skip
+#: Functions in which what stands along one axis meets, with the place of the argument
+#: ``dim`` behind the tensor and its default.
+_ALONG = {
+    "topk": (1, -1), "sort": (0, -1), "softmax": (0, None), "log_softmax": (0, None),
+    "cumsum": (0, None), "cumprod": (0, None), "roll": (1, None), "flip": (0, None),
 }  # fmt: skip
 _DIVISIONS = {"div", "true_divide", "truediv"}
 _PRODUCTS = {*_DIVISIONS, "mul"}
@@ -136,17 +142,43 @@ def _check_roles(
     small: CapturedModule, large: CapturedModule, roles: dict[str, _Role]
 ) -> None:
     """Refuse a loss that is no mean; ``roles`` are those of the example inputs."""
+    sizes = [
+        {x.name: x for x in (*side.inputs, *_outputs(side))} for side in (small, large)
+    ]
     last = small.operations[-1]
     for one, other in zip(small.operations, large.operations, strict=True):
         read = [roles[name] for name in one.inputs if name in roles]
         if not read:
             continue
+        first = one.inputs[0]
+        if _meets_batch(one, sizes[0].get(first), sizes[1].get(first)):
+            tensor = one.outputs[0]
+            raise _refused(
+                one, "compares the samples of a batch with one another", tensor
+            )
         for tensor, there in zip(one.outputs, other.outputs, strict=True):
             roles[tensor.name] = _role(one, other, (tensor, there), read)
             if tensor.name == small.loss:
                 last = one
     if roles.get(small.loss) != "mean":
         raise _refused(last, "sums over the samples", last.outputs[0])
+
+
+def _outputs(captured: CapturedModule) -> list[Tensor]:
+    return [x for operation in captured.operations for x in operation.outputs]
+
+
+def _meets_batch(
+    operation: Operation, small: Tensor | None, large: Tensor | None
+) -> bool:
+    """Whether an operation lets values of several samples meet along their axis."""
+    along = _ALONG.get(function_name(operation))
+    if along is None or small is None or large is None:
+        return False
+    if not any(x.has_gradient for x in operation.outputs):
+        return False  # an order of rows, as experts by index have it
+    axis = axis_along(operation, *along)
+    return axis is not None and axis % len(small.shape) in batch_axes(small, large)
 
 
 def _role(

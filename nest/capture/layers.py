@@ -51,11 +51,12 @@ def layers_of(
         Layers that have every operation once.
     """
     calls = _Calls(captured)
+    blocks: dict[Range, ModuleCall] = {}
     match granularity:
         case "operator":
-            ranges, blocks = list(calls.operator_ranges()), {}
+            ranges = list(calls.operator_ranges())
         case "module":
-            ranges, blocks = list(calls.module_ranges()), {}
+            ranges = list(calls.module_ranges())
         case "block":
             blocks = {(x.first, x.end): x for x in calls.blocks()}
             ranges = list(calls.block_ranges(sorted(blocks)))
@@ -110,7 +111,12 @@ class _Calls:
             self.flops.append(self.flops[-1] + operation.forward_flops)
         self.parts = [self._part(x) for x in self.operations]
         self.signatures = {id(x): self.signature(x.first, x.end) for x in self.modules}
-        self.repeats = Counter(self.signatures[id(x)] for x in self.modules)
+        # A call that only calls another one is no repetition of that.
+        self.repeats = Counter(
+            self.signatures[id(x)]
+            for x in self.modules
+            if (x.first, x.end) not in {(y.first, y.end) for y in self.children[id(x)]}
+        )
         self.classes = Counter(x.call.class_name for x in self.modules)
 
     def _part(self, operation: Operation) -> Signature:
@@ -204,20 +210,22 @@ class _Calls:
             yield from self._inside(child)
 
     def _has_way_around(self, module: ModuleCall, series: Sequence[ModuleCall]) -> bool:
-        """Whether an activation from before a series is only read behind it."""
-        inside = {
-            name
-            for call in series
-            for operation in self.operations[call.first : call.end]
-            for name in operation.inputs
-        } - {x for call in series[:1] for x in call.inputs}
-        return any(
-            self.has_gradient.get(name, False)
-            and self.maker[name] < series[0].first
-            and name not in inside
-            for operation in self.operations[series[-1].end : module.end]
-            for name in operation.inputs
-        )
+        """Whether an activation passes a call of a series that does not read it."""
+        for call in series:
+            inside = {
+                name
+                for operation in self.operations[call.first : call.end]
+                for name in operation.inputs
+            }
+            for operation in self.operations[call.end : module.end]:
+                for name in operation.inputs:
+                    if (
+                        self.has_gradient.get(name, False)
+                        and self.maker[name] < call.first
+                        and name not in inside
+                    ):
+                        return True
+        return False
 
     def _series(self, calls: Sequence[ModuleCall]) -> list[ModuleCall]:
         """Return calls each of which depends on the one before."""
@@ -244,7 +252,7 @@ class _Calls:
     def _is_expert(self, call: ModuleCall, group: Sequence[ModuleCall]) -> bool:
         """Whether a call runs beside its like on the same activations."""
         place = [id(x) for x in group].index(id(call))
-        neighbors = group[max(place - 1, 0) : place] + group[place + 1 : place + 2]
+        neighbors = [*group[max(place - 1, 0) : place], *group[place + 1 : place + 2]]
         if not neighbors or any(
             self._depends(*sorted((call, x), key=lambda x: x.first)) for x in neighbors
         ):
@@ -379,18 +387,15 @@ class _Calls:
                 kept.append((first, end))
         return kept
 
-    def steps(
-        self, first: int, end: int, around: ModuleCall | None = None
-    ) -> Iterator[Step]:
+    def steps(self, first: int, end: int) -> Iterator[Step]:
         """Yield the outermost calls in a range, and the operations outside of them."""
         place = first
         while place < end:
             for module in self.starting[place]:
-                if module.end <= end and module is not around:
-                    if self.can_call(module):
-                        yield Step(module=self.positions[id(module)])
-                        place = module.end
-                        break
+                if module.end <= end and self.can_call(module):
+                    yield Step(module=self.positions[id(module)])
+                    place = module.end
+                    break
             else:
                 yield Step(operation=place)
                 place += 1

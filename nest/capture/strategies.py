@@ -455,6 +455,12 @@ def _argument(operation: Operation, name: str, index: int, default: Any) -> Any:
     return positional[index] if len(positional) > index else default
 
 
+def axis_along(operation: Operation, place: int, default: int | None) -> int | None:
+    """Return the argument ``dim``; ``place`` is its place among numbers."""
+    axis = _argument(operation, "dim", place, default)
+    return axis if isinstance(axis, int) else None
+
+
 def _permuted(operation: Operation, rank: int, axis: int) -> int:
     """Return where an axis is after axes have changed places."""
     name = function_name(operation)

@@ -5,24 +5,18 @@ observers note what happens: one sees each call of a function of PyTorch outside
 PyTorch's own code, one sees each call of a module, and one sees the kernels below
 them, also in the backward pass, whose steps belong to the function that made them.
 Autograd tells which tensors it keeps.
-
-FLOPs are those of PyTorch's own formulas, with three corrections. Fused attention on a
-CPU, which PyTorch does not count, counts its two products, and four in the backward
-pass. The backward pass of a grouped convolution counts its groups. Products by groups
-of rows, as mixtures of experts have them, count each row once.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from math import prod
-from typing import Any, cast
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -33,11 +27,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.flop_counter import flop_registry
 
 from nest.capture.factory import Built, InvalidModuleError, batch_of
+from nest.capture.kernels import Meter, Tally
 from nest.capture.records import (
     Call,
     CapturedModule,
@@ -53,39 +46,6 @@ from nest.capture.written import (
     write_arguments,
     write_call,
 )
-
-aten = torch.ops.aten
-
-#: Kernels that read the rows of a table that indices name.
-_GATHERS = {aten.embedding, aten.index_select, aten.index, aten.gather}
-
-#: Calls below PyTorch's functions that neither compute nor move anything.
-_FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
-         aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
-
-_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
-_GROUPED = aten._grouped_mm
-_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-Product = tuple[int, int, int, int]
-
-
-@dataclass(eq=False)
-class _Tally:
-    """What the kernels of one operation do."""
-
-    flops: int = 0
-    read: int = 0
-    written: int = 0
-    kernels: int = 0
-    backward_flops: int = 0
-    backward_bytes: int = 0
-    backward_kernels: int = 0
-    products: dict[tuple[int, int, int], int] = field(default_factory=dict)
-    #: Tensors that autograd keeps.
-    saved: dict[int, int] = field(default_factory=dict)
-    #: Storages that it writes to.
-    changed: set[int] = field(default_factory=set)
 
 
 def capture(built: Built) -> CapturedModule:
@@ -116,171 +76,13 @@ def capture(built: Built) -> CapturedModule:
         return recorder.captured()
 
 
-class _Meter(TorchDispatchMode):
-    """Adds the work of each kernel to the tally of its operation."""
-
-    def __init__(self, storage_of: Callable[[torch.Tensor], int]) -> None:
-        super().__init__()
-        self.storage_of = storage_of
-        self.current = _Tally()
-        #: Which operation a step of the backward pass belongs to.
-        self.owners: dict[Any, _Tally] = {}
-        self.is_backward = False
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is torch.ops.prim.device.default:
-            return (
-                args[0].fake_device
-                if isinstance(args[0], FakeTensor)
-                else (function(*args))
-            )
-        result = function(*args, **(kwargs or {}))
-        if self.is_backward:
-            step = torch._C._current_autograd_node()
-            self.current = self.owners.get(step, self.current)
-        self._count(function, args, kwargs or {}, result)
-        return result
-
-    def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        tally = self.current
-        changed = _changed_arguments(function)
-        for position in changed:
-            value = (
-                kwargs.get(position)
-                if isinstance(position, str)
-                else args[position]
-                if position < len(args)
-                else None
-            )
-            tally.changed.update(self.storage_of(x) for x in _tensors(value))
-        packet = function.overloadpacket
-        if packet in _FREE or _is_view(function):
-            return
-        made = sum(map(_bytes, _tensors(result)))
-        read = [_bytes(x) for x in _tensors((args, tuple(kwargs.values())))]
-        if packet in _GATHERS:
-            read[0] = made
-        flops = _flops(packet, args, kwargs, result)
-        if self.is_backward:
-            tally.backward_flops += flops
-            tally.backward_bytes += made + sum(read)
-            tally.backward_kernels += 1
-            return
-        tally.flops += flops
-        tally.read += sum(read)
-        tally.written += made
-        tally.kernels += 1
-        if flops:
-            for *sizes, number in _products(packet, args, result):
-                key = cast("tuple[int, int, int]", tuple(sizes))
-                tally.products[key] = tally.products.get(key, 0) + number
-
-
-@functools.cache
-def _is_view(function: Any) -> bool:
-    return bool(function.is_view)
-
-
-@functools.cache
-def _changed_arguments(function: Any) -> tuple[int | str, ...]:
-    """Return positions or names of the arguments that a kernel writes to."""
-    if not function._schema.is_mutable:
-        return ()
-    return tuple(
-        argument.name if argument.kwarg_only else position
-        for position, argument in enumerate(function._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the values of a tensor; repeated ones count once."""
-    sizes = tensor.shape
-    strides = tensor.stride()
-    if 0 in strides:
-        sizes = torch.Size(
-            size for size, stride in zip(sizes, strides, strict=True) if stride
-        )
-    return prod(sizes) * tensor.element_size()
-
-
-def _flops(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Return the FLOPs of a kernel: PyTorch's formulas, corrected."""
-    if packet is _ATTENTION:
-        return _attention_flops(args[0], args[1], args[2])
-    if packet is _ATTENTION_BACKWARD:
-        return 2 * _attention_flops(args[1], args[2], args[3])
-    if packet is _GROUPED:
-        return _grouped_flops(args[0], args[1])
-    if packet not in flop_registry:
-        return 0
-    if packet is aten.convolution_backward and args[9] != 1:
-        forward = flop_registry[aten.convolution](
-            args[1], args[2], None, *args[4:10], out_val=args[0]
-        )
-        return int(forward) * sum(args[10][:2])
-    return int(flop_registry[packet](*args, **kwargs, out_val=result))
-
-
-def _attention_flops(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-) -> int:
-    pairs = prod(queries.shape[:-1]) * keys.shape[-2]
-    return 2 * pairs * (keys.shape[-1] + values.shape[-1])
-
-
-def _grouped_flops(first: torch.Tensor, second: torch.Tensor) -> int:
-    """Return the FLOPs of products by groups, of which PyTorch has no formula.
-
-    An operand of two axes has the parts of all groups along one of them.
-    """
-    groups = first.shape[0] if first.dim() == 3 and second.dim() == 2 else 1
-    return 2 * first.numel() // groups * second.shape[-1]
-
-
-def _products(packet: Any, args: Any, result: Any) -> list[Product]:
-    """Return rows, depth, columns and number of the products of a kernel."""
-    if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
-        first = args[1] if packet in (aten.addmm, aten.baddbmm) else args[0]
-        *number, rows, depth = first.shape
-        return [(rows, depth, result.shape[-1], prod(number))]
-    if packet is _ATTENTION:
-        queries, keys, values = args[:3]
-        *number, rows, depth = queries.shape
-        return [
-            (rows, depth, keys.shape[-2], prod(number)),
-            (rows, keys.shape[-2], values.shape[-1], prod(number)),
-        ]
-    if packet is _GROUPED:
-        rows, depth = args[0].shape[-2:]
-        groups = args[1].shape[0]
-        return [(-(-rows // groups), depth, result.shape[-1], groups)]
-    if packet is aten.convolution:
-        images, weights, _, _, _, _, is_transposed, _, groups = args[:9]
-        pixels = (images if is_transposed else result).shape
-        depth = prod(weights.shape[1:])
-        rows = pixels[0] * prod(pixels[2:])
-        return [(rows, depth, weights.shape[0] // groups, groups)]
-    return []
-
-
-class _Recorder(TorchFunctionMode):
+class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """Keeps the calls of functions and of modules."""
 
     def __init__(self, built: Built) -> None:
         super().__init__()
         self.built = built
-        self.meter = _Meter(self.storage_of)
+        self.meter = Meter(self.storage_of)
         self.paths = {
             module: path for path, module in built.module.named_modules() if path
         }
@@ -289,7 +91,7 @@ class _Recorder(TorchFunctionMode):
         #: The modules around the place of the first error.
         self.failed: tuple[Call, ...] | None = None
         self.numbers: dict[str, int] = defaultdict(int)
-        self.records: list[tuple[dict[str, Any], _Tally]] = []
+        self.records: list[tuple[dict[str, Any], Tally]] = []
         self.modules: list[ModuleCall | None] = []
         self.tensors: dict[str, Tensor] = {}
         #: The name of each tensor, by its identity; tensors are kept alive by it.
@@ -300,11 +102,15 @@ class _Recorder(TorchFunctionMode):
         self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
         self.constants: dict[int, str] = {}
+        #: Tensors from elsewhere, held so that no other one takes their identity.
+        self.alive: list[torch.Tensor] = []
         self.unnamed: set[str] = set()
         self.last_change: dict[int, str] = {}
         self.inputs: list[Tensor] = []
         #: The order in which named tensors are made.
         self.made: dict[str, int] = {}
+        #: What each of them is made from.
+        self.sources: dict[str, tuple[str, ...]] = {}
         self.loss = ""
 
     # What the module and its caller provide.
@@ -312,7 +118,44 @@ class _Recorder(TorchFunctionMode):
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Give the module tensors without values, and see its calls."""
-        kept: list[tuple[torch.nn.Module, str, Any]] = []
+        kept = self._take_values()
+        self.installed_state = self._state()
+        places = self._replacements()
+        for owner, name, _, replacement in places:
+            setattr(owner, name, replacement)
+        try:
+            yield
+        finally:
+            for owner, name, original, _ in places:
+                setattr(owner, name, original)
+            for module, name, value in kept:
+                setattr(module, name, value)
+
+    def _find_packed(self, find: Callable[..., Any], positions: torch.Tensor) -> Any:
+        """Answer what transformers reads from positions: where packed texts begin.
+
+        Positions that come from no input are counted by the model: nothing is packed.
+        """
+        left = [self.known[id(positions)][0]] if id(positions) in self.known else []
+        seen: set[str] = set()
+        while left:
+            name = left.pop()
+            if name.startswith("input."):
+                return find(positions)
+            if name not in seen:
+                seen.add(name)
+                left += self.sources.get(name, ())
+        return None
+
+    def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function whose parts PyTorch does not show, as one operation."""
+        if self.is_busy:
+            return run(*args, **kwargs)
+        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+
+    def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """Replace parameters and buffers; return the places and what was there."""
+        kept = []
         for path, module in self.built.module.named_modules():
             prefix = f"{path}." if path else ""
             for attributes in (module._parameters, module._buffers):
@@ -324,30 +167,40 @@ class _Recorder(TorchFunctionMode):
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)
-        self.installed_state = self._state()
+        return kept
+
+    def _replacements(self) -> list[tuple[Any, str, Any, Any]]:
+        """Return owners and names of functions, the functions, and what sees them."""
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
-        recorder = self
+        vmap = torch._functorch.apis.vmap_impl
 
-        def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return recorder.call_module(call, module, args, kwargs)
+        def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.call_module(call, module, args, kwargs)
 
-        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            function = functools.partial(apply.__get__(None, cls))
-            function.__name__ = f"{cls.__module__}.{cls.__qualname__}"  # type: ignore[attr-defined]
-            if recorder.is_busy:
-                return function(*args, **kwargs)
-            return recorder.record(function, args, kwargs)
+        def apply_function(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if cls.__name__ == "CheckpointFunction":
+                self._refuse(
+                    "recomputation without reentry, got a reentrant one; give "
+                    "torch.utils.checkpoint.checkpoint use_reentrant=False"
+                )
+            return self.call_other(apply.__get__(None, cls), cls, args, kwargs)
 
-        torch.nn.Module.__call__ = called  # type: ignore[method-assign]
-        torch.autograd.Function.apply = classmethod(applied)  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-            torch.autograd.Function.apply = apply
-            for module, name, value in kept:
-                setattr(module, name, value)
+        def call_vmap(function: Any, *args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(vmap, function)
+            return self.call_other(run, torch.vmap, args, kwargs)
+
+        places: list[tuple[Any, str, Any, Any]] = [
+            (torch.nn.Module, "__call__", call, call_module),
+            (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
+            (torch._functorch.apis, "vmap_impl", vmap, call_vmap),
+        ]
+        masks = sys.modules.get("transformers.masking_utils")
+        find = getattr(masks, "find_packed_sequence_indices", None)
+        if find is not None:
+            replacement = functools.partial(self._find_packed, find)
+            places.append((masks, "find_packed_sequence_indices", find, replacement))
+        return places
 
     def _state(self) -> dict[str, int]:
         module = self.built.module
@@ -431,23 +284,20 @@ class _Recorder(TorchFunctionMode):
                 return value
             if id(value) in self.replaced:
                 return self.replaced[id(value)]
-            name = self.constants.get(id(value), "")
-            made = value if isinstance(value, FakeTensor) else _fake(value)
             if isinstance(value, torch.nn.Parameter):
                 self._refuse(
                     "parameters of registered modules, got one of shape "
                     f"{tuple(value.shape)} that module.parameters() lacks; keep modules"
                     " in a ModuleList or ModuleDict"
                 )
+            if id(value) in self.constants:
+                return self._provided(self.constants[id(value)], value)
+            made = value if isinstance(value, FakeTensor) else _fake(value)
+            self.alive.append(value)
             self.replaced[id(value)] = made
-            self.replaced[id(made)] = made
-            self.constants.setdefault(-id(made), name)
-            if name:
-                self._provided(name, value)
-            else:
-                name = f"constant.{len(self.unnamed)}"
-                self.unnamed.add(name)
-                self._name(made, name)
+            name = f"constant.{len(self.unnamed)}"
+            self.unnamed.add(name)
+            self._name(made, name)
             return made
         if type(value) in (list, tuple):
             return type(value)(self._replace_unknown(x) for x in value)
@@ -512,8 +362,9 @@ class _Recorder(TorchFunctionMode):
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass."""
         self.meter.is_backward = True
+        self.is_busy = True
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         except Exception as error:
             said = str(error).strip().splitlines()
             self._refuse(
@@ -522,7 +373,7 @@ class _Recorder(TorchFunctionMode):
                 error,
             )
 
-    def _refuse(self, text: str, error: Exception | None = None) -> None:
+    def _refuse(self, text: str, error: Exception | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)
         place = around[-1].path if around else "the module itself"
         raise InvalidModuleError(
@@ -539,7 +390,7 @@ class _Recorder(TorchFunctionMode):
         made_by = type(module).__module__
         this = Call(
             path=path,
-            class_name=type(module).__qualname__,
+            class_name=type(module).__name__,
             from_torch=made_by == "torch" or made_by.startswith("torch."),
             number=self.numbers[path],
         )
@@ -548,6 +399,8 @@ class _Recorder(TorchFunctionMode):
         code, names, obstacle = self._write(
             functools.partial(write_arguments, args, kwargs)
         )
+        if not torch.is_grad_enabled() and not obstacle:
+            code, obstacle = "", "a call without gradients"
         position = len(self.modules)
         self.modules.append(None)
         around = tuple(self.stack)
@@ -612,13 +465,15 @@ class _Recorder(TorchFunctionMode):
     def record(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function of PyTorch and note what it does."""
         args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        if getattr(function, "__name__", "") == "__set__":
+            self._refuse_assignment(function, args)
         code, names, obstacle = self._write(
             functools.partial(write_call, function, args, kwargs)
         )
         given = [x for _, x in leaves((args, kwargs))]
         names = tuple(dict.fromkeys((*names, *(self.known[id(x)][0] for x in given))))
         before = self.meter.current
-        tally = self.meter.current = _Tally()
+        tally = self.meter.current = Tally()
         self.is_busy = True
         try:
             result = function(*args, **kwargs)
@@ -650,6 +505,7 @@ class _Recorder(TorchFunctionMode):
         for accessor, tensor in made:
             record = self._name(tensor)
             outputs.append(record)
+            self.sources[record.name] = names
             if tally.changed and self._is_changed(tensor, tally):
                 self.last_change[record.storage] = record.name
             if needs_detach and not tensor.requires_grad:
@@ -678,13 +534,13 @@ class _Recorder(TorchFunctionMode):
         )
         return result
 
-    def _is_changed(self, tensor: torch.Tensor, tally: _Tally) -> bool:
+    def _is_changed(self, tensor: torch.Tensor, tally: Tally) -> bool:
         if not tally.changed:
             return False
         number = self.storage_of(tensor)
         return number in tally.changed and number not in self.parameters
 
-    def _refuse_changes(self, tally: _Tally, function: Any) -> bool:
+    def _refuse_changes(self, tally: Tally, function: Any) -> bool:
         """Return whether a function changes a buffer; refuse one for a parameter."""
         changed = [x for x in tally.changed if x in self.parameters]
         for number in changed:
@@ -697,6 +553,15 @@ class _Recorder(TorchFunctionMode):
                 )
         return bool(changed)
 
+    def _refuse_assignment(self, function: Any, args: Any) -> None:
+        name = self.known[id(args[0])][0]
+        attribute = function_name(function).split(".")[-2]
+        if attribute == "data" and name not in self.made:
+            self._refuse(
+                f"parameters and buffers that only the optimizer or a function changes,"
+                f" got an assignment to {name}.data in the forward pass; remove it"
+            )
+
     def _with_order(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Add the last changes of the memory that is read under older names."""
         if not self.last_change:
@@ -708,7 +573,7 @@ class _Recorder(TorchFunctionMode):
                 found.append(last)
         return tuple(dict.fromkeys(found))
 
-    def _own(self, tensor: torch.Tensor, tally: _Tally) -> None:
+    def _own(self, tensor: torch.Tensor, tally: Tally) -> None:
         """Note which steps of the backward pass belong to an operation."""
         steps = [tensor.grad_fn]
         owners = self.meter.owners
@@ -745,6 +610,17 @@ class _Recorder(TorchFunctionMode):
             modules=tuple(x for x in self.modules if x is not None),
             loss=self.loss,
         )
+
+
+class _Unwritten:
+    """A function that is called, but that no text names."""
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self.run = run
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
 
 
 def _fields(record: Parameter) -> Mapping[str, Any]:

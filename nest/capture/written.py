@@ -60,6 +60,8 @@ def function_name(function: Callable[..., Any]) -> str:
     if name in ("__get__", "__set__"):
         attribute = getattr(getattr(function, "__self__", None), "__name__", "")
         return f"torch.Tensor.{attribute}.{name}"
+    if isinstance(function, torch._ops.OpOverload):
+        return f"torch.ops.{function}"
     return _names().get(function, name)
 
 
@@ -85,31 +87,13 @@ def write_value(value: Any, place: Callable[[torch.Tensor], str]) -> str:
     match value:
         case torch.Tensor():
             return place(value)
-        case None | bool() | bytes():
-            return repr(value)
-        case enum.Enum():
-            raise NoTextError(f"an argument of class {type(value).__qualname__}")
-        case str():
-            return repr(str(value)).replace("{", "{{").replace("}", "}}")
-        case int():
-            return repr(int(value))
-        case float():
-            return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
-        case complex():
-            return repr(value)
-        case torch.device():
-            return "{device}"
         case slice():
             parts = (value.start, value.stop, value.step)
             return f"slice({', '.join(write_value(x, place) for x in parts)})"
-        case range():
-            return repr(value)
-        case tuple():
-            if type(value) not in (tuple, torch.Size):
-                raise NoTextError(f"an argument of class {type(value).__qualname__}")
+        case tuple() if type(value) in (tuple, torch.Size):
             items = [write_value(x, place) for x in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-        case list():
+        case list() if type(value) is list:
             return f"[{', '.join(write_value(x, place) for x in value)}]"
         case dict() if type(value) is dict:
             items = [
@@ -117,6 +101,24 @@ def write_value(value: Any, place: Callable[[torch.Tensor], str]) -> str:
                 for key, item in value.items()
             ]
             return f"{{{{{', '.join(items)}}}}}"
+    return _write_plain(value)
+
+
+def _write_plain(value: Any) -> str:
+    """Return the text of a value that holds no tensor."""
+    match value:
+        case enum.Enum():
+            raise NoTextError(f"an argument of class {type(value).__qualname__}")
+        case None | bool() | bytes() | complex() | range():
+            return repr(value)
+        case str():
+            return repr(str(value)).replace("{", "{{").replace("}", "}}")
+        case int():
+            return repr(int(value))
+        case float():
+            return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
+        case torch.device():
+            return "{device}"
     if value is Ellipsis:
         return "..."
     if isinstance(value, _NAMED):

@@ -70,6 +70,8 @@ def test_other_operations_for_another_batch_size():
         (MEAN, ("torch.Tensor.mul", "{0} * 0.5", ())),
         (SUM, ("torch.Tensor.div", "{0} / BATCH", ())),
         (("torch.Tensor.sum", "{0}.sum(1)", (None, 8)), MEAN),
+        (("torch.Tensor.topk", "{0}.topk(2)", (None, 4, 2)), MEAN),
+        (("torch.Tensor.softmax", "{0}.softmax(dim=1)", (None, 4, 8)), MEAN),
     ],
 )
 def test_means(steps):
@@ -92,6 +94,14 @@ def test_means(steps):
         (
             (("torch.Tensor.mean", "{0}.mean(0)", (4, 8)), MEAN),
             "mean, which takes a figure over the batch (4×8)",
+        ),
+        (
+            (("torch.Tensor.topk", "{0}.topk(2, dim=0)", (None, 4, 8)), MEAN),
+            "topk, which compares the samples of a batch with one another (2×4×8)",
+        ),
+        (
+            (("torch.softmax", "torch.softmax({0}, -3)", (None, 4, 8)), MEAN),
+            "softmax, which compares the samples of a batch with one another (2×4×8)",
         ),
         (
             (MEAN, ("torch.Tensor.exp", "{0}.exp()", ())),
