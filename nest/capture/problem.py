@@ -272,15 +272,15 @@ def _bytes_across(captures: Captures) -> list[int]:
 
 
 def joined(
-    captures: Captures, most: int = MAX_NODES
+    captures: Captures, max_nodes: int = MAX_NODES
 ) -> tuple[tuple[ModuleLayer, ...], ...]:
-    """Join neighboring layers until at most about ``most`` nodes are left.
+    """Join neighboring layers until at most about ``max_nodes`` nodes are left.
 
     Places to cut are those that the fewest bytes cross, one in every stretch of the
     work, so that pipelines can be balanced.
     """
     layers, operations = captures.layers, captures.small.operations
-    if len(layers) <= most:
+    if len(layers) <= max_nodes:
         return tuple((layer,) for layer in layers)
     work = [
         sum(
@@ -290,7 +290,7 @@ def joined(
         for layer in layers
     ]
     across = _bytes_across(captures)
-    step = sum(work) / most
+    step = sum(work) / max_nodes
     starts, best, done = [0], 0, 0
     for i, amount in enumerate(work):
         if i and (not best or across[i] <= across[best]):

@@ -6,6 +6,8 @@ it, see :mod:`nest.frameworks.torch_stages`.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +26,7 @@ from nest.errors import InvalidPlanError
 from nest.frameworks.schedule_csv import FILE, cells_of, csv_text
 from nest.frameworks.torch_stages import (
     INDENT,
+    WIDTH,
     PlanStage,
     Source,
     StageCode,
@@ -42,6 +45,8 @@ SCRIPT = "train.py"
 
 #: PyTorch's classes of schedules, for those that it runs as nest times them.
 _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
+_PASS = re.compile(r"(\d+)([FBIW])(\d+)")
+_META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
 _STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
 
 
@@ -284,7 +289,19 @@ class _Script:
         return result
 
     def _check_passes(self, passes: Sequence[Sequence[str]]) -> None:
-        """Refuse backward passes in two parts where hooks need whole ones."""
+        """Refuse orders that PyTorch's runtime mixes up, or whose parts hooks miss."""
+        latest: dict[str, int] = {}
+        for text in (x for row in passes for cell in row for x in _PASS.findall(cell)):
+            kind, number = text[0] + text[1], int(text[2])
+            if number < latest.setdefault(kind, number):
+                raise refused(
+                    "order",
+                    "passes of a stage in the order of its micro-batches, as PyTorch "
+                    "sends them",
+                    f"{kind}{number} after {kind}{latest[kind]}",
+                    "solve with --schedule 1f1b",
+                )
+            latest[kind] = number
         split = next((x for row in passes for x in row if "I" in x or "W" in x), None)
         if split is None:
             return
@@ -336,7 +353,10 @@ class _Script:
         }
         names = [name for name in self.source.inputs if name]
         values = {
-            "title": f"Trains {self.source.factory}: {self._title()}.",
+            "title": textwrap.fill(
+                f"Train {self.source.factory} as nest planned: {self._title()}.",
+                WIDTH - 3,
+            ),
             "start": f"torchrun --nproc-per-node {self._world()} {SCRIPT} --steps 10",
             "schedule_class": self.schedule,
             "file": quoted(self.source.file),
@@ -347,6 +367,7 @@ class _Script:
             "stages": self._stages_text(zeros, tied, names),
             "batch": str(self.source.batch),
             "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
+            "name": 'name.replace(WRAPPED, "")' if flags["recompute"] else "name",
             "constants": str(constants),
             "average": "\n".join(average),
         }
@@ -373,34 +394,36 @@ class _Script:
         lines.append("]")
         if self.mesh.pipeline > 1:
             owners = [self.plan.block_of(stage.number) for stage in self.stages]
-            lines.append("# The pipeline rank of each stage.")
-            lines.append(f"OWNERS = {owners}")
+            lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
+            lines += ["# What enters each stage, and the loss, without values.", _META]
+            lines += ["BETWEEN = [", *map(self._entering, self.stages)]
+            lines += ["    [meta((1,), dtype=torch.float32)],", "]"]
         if tied:
-            lines.append("# Copies of a weight: their stages and names.")
-            lines.append("TIED = [")
+            lines.append("TIED = [  # Copies of a weight: their stages and names.")
             for copies in tied:
                 pairs = ", ".join(f"({i}, {quoted(name)})" for i, name in copies)
                 lines.append(f"    [{pairs}],")
-            lines.append("]")
-        if self.mesh.pipeline > 1:
-            lines.append("# Tensors between stages: shape, type, and if with gradient.")
-            lines.append("BETWEEN = [")
-            loss = self.source.captured.loss
-            for tensors in [x.received for x in self.stages] + [self.stages[-1].handed]:
-                texts = [
-                    f"({(1,) if x.name == loss else x.shape}, torch.{x.dtype}, "
-                    f"{x.has_gradient})"
-                    for x in tensors
-                ]
-                lines.append(f"    [{', '.join(texts)}],")
             lines.append("]")
         index = [i for i, name in enumerate(self.source.inputs) if name]
         pairs = ", ".join(
             f"{quoted(name)}: {i}" for name, i in zip(names, index, strict=True)
         )
-        lines.append("# Inputs whose first axis is the batch.")
-        lines.append(f"INPUTS = {{{pairs}}}")
+        lines.append(f"INPUTS = {{{pairs}}}  # Those whose first axis is the batch.")
         return "\n".join(lines)
+
+    def _entering(self, stage: PlanStage) -> str:
+        """Return the tensors that a stage receives."""
+        texts = [
+            f"meta({x.shape}, dtype=torch.{x.dtype}"
+            f"{'' if x.has_gradient else ', requires_grad=False'})"
+            for x in stage.received
+        ]
+        line = f"    [{', '.join(texts)}],"
+        return (
+            line
+            if len(line) <= WIDTH
+            else "    [\n" + "".join(f"        {x},\n" for x in texts) + "    ],"
+        )
 
     def _plan_of(self, stage: PlanStage, zeros: set[int]) -> Iterator[tuple[str, str]]:
         """Yield what the plan says about a stage."""
@@ -450,20 +473,10 @@ class _Script:
 
     @cached_property
     def _cut_layers(self) -> set[str]:
-        """Layers whose weights are cut, as the costs of the problem have it."""
-        graph, tp = self.problem.graph, self.mesh.tensor
-        kinds = {}
-        for kind in graph.kinds:
-            sizes = {x.tp: x.weight_bytes for x in kind.costs if x.tp in (1, tp)}
-            kinds[kind.name] = len(set(sizes.values())) > 1
-        nodes = covered(self.source.layers, [str(layer.id) for layer in graph.layers])
-        return {
-            self.source.layers[i].name
-            for layer, node in zip(graph.layers, nodes, strict=True)
-            for i in node
-            if kinds[layer.kind]
-            and all(step.module >= 0 for step in self.source.layers[i].steps)
-        }
+        """Layers that tensor ranks share, as the problem has it."""
+        module = source_of(self.problem)
+        assert module is not None
+        return {*module.shared.get(str(self.mesh.tensor), ())}
 
     def _styles(self, stage: PlanStage) -> str:
         """Return which modules are cut, with blocks of a kind as one pattern."""

@@ -26,7 +26,7 @@ from nest.errors import InvalidPlanError
 from nest.ir.plan import Strategy
 
 INDENT = " " * 4
-_WIDTH = 88
+WIDTH = 88
 
 #: Names that variables of stages may not have.
 _TAKEN = {*keyword.kwlist, "model", "torch", "block", "range", "len", "float", "slice"}
@@ -332,13 +332,13 @@ def _wrapped(line: str) -> Iterator[str]:
     head, bracket, rest = line.partition("(")
     items = rest[:-1].split(", ")
     is_whole = rest.endswith(")") and not any(x.count("'") % 2 for x in items)
-    if len(line) + len(INDENT) <= _WIDTH or not is_whole:
+    if len(line) + len(INDENT) <= WIDTH or not is_whole:
         yield line
         return
     yield head + bracket
     row = INDENT + items[0]
     for item in items[1:]:
-        if len(row) + len(item) + len(INDENT) + 3 > _WIDTH:
+        if len(row) + len(item) + len(INDENT) + 3 > WIDTH:
             yield f"{row},"
             row = INDENT + item
         else:
@@ -368,7 +368,7 @@ def listed(paths: Sequence[str]) -> str:
             items.append(quoted(paths[at]))
         at = end
     text = f"[{', '.join(items)}]"
-    if len(text) < _WIDTH - 25:
+    if len(text) < WIDTH - 25:
         return text
     lines = "".join(f"{INDENT * 3}{item},\n" for item in items)
     return f"[\n{lines}{INDENT * 2}]"

@@ -277,7 +277,7 @@ def profile_module(
             *(factory, captures.small, captures.layers, count, device, passes)
         )
         for kind in dict.fromkeys(kinds):
-            alike = [
+            spent = [
                 [times[layer.name] for layer in node]
                 for node, name in zip(nodes, kinds, strict=True)
                 if name == kind
@@ -289,10 +289,10 @@ def profile_module(
                     samples=count,
                     sequence_length=1,
                     forward_ns=median(
-                        sum(x.forward_ns for x in node) for node in alike
+                        sum(x.forward_ns for x in node) for node in spent
                     ),
                     backward_ns=median(
-                        sum(x.backward_ns for x in node) for node in alike
+                        sum(x.backward_ns for x in node) for node in spent
                     ),
                 )
             )

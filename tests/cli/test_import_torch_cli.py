@@ -71,6 +71,41 @@ def branch():
     return Branch(), inputs()
 
 
+class Attention(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.heads = heads
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = (
+            y(x).view(b, t, self.heads, -1 if self.heads > 0 else 2).transpose(1, 2)
+            for y in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v)
+        return x + self.o(y.transpose(1, 2).reshape(b, t, -1))
+
+
+class Attentions(nn.Module):
+    def __init__(self, heads):
+        super().__init__()
+        self.layers = nn.ModuleList(Attention(heads) for _ in range(2))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+def open_heads():
+    return Attentions(-1), (torch.randn(2, 3, 8),)
+
+
+def fixed_heads():
+    return Attentions(4), (torch.randn(2, 3, 8),)
+
+
 def nothing():
     return 3
 """
@@ -105,6 +140,20 @@ def test_a_module_becomes_a_problem_and_a_plan(cli, model):
     ]
     cli.succeeds("solve p.json -o plan.json")
     cli.succeeds("check p.json plan.json")
+
+
+def test_heads_that_the_module_fixes(cli, model):
+    """It runs with half of the columns, as four heads of half the size."""
+    for name, degrees in (("open_heads", [1, 2]), ("fixed_heads", [1])):
+        cli.succeeds(f"import torch model.py:{name} --cluster a100x2 -o {name}.json")
+        document = json.loads((model / f"{name}.json").read_text())
+        assert document["job"]["tensor_parallel"] == degrees
+    source = json.loads(document["model"])["module"]
+    assert source["reasons"][0] == (
+        "tp 2: layers.0: view yields 2×3×4×1 on one rank instead of 2×3×2×2: the "
+        "module fixes its number of heads or columns; leave it open, as in view(b, t, "
+        "-1, size)"
+    )
 
 
 def test_what_other_problems_say(cli, files):
