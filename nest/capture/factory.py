@@ -64,15 +64,15 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
         spec.loader.exec_module(loaded)
     except Exception as error:
         raise InvalidModuleError(
-            f"{file}: expected a file that Python can run, got {_said(error)}; run it "
-            f"with python first"
+            f"{file}: expected a file that Python can run, got {first_line(error)}; "
+            f"run it with python first"
         ) from error
     finally:
         sys.path.remove(str(path.resolve().parent))
     factory = getattr(loaded, name, None)
     if not callable(factory):
-        known = [key for key, value in vars(loaded).items() if callable(value)]
-        hint = did_you_mean(name, known, "choose a function of this file")
+        names = [key for key, value in vars(loaded).items() if callable(value)]
+        hint = did_you_mean(name, names, "choose a function of this file")
         raise InvalidModuleError(
             f"{file}: expected a function {name}, found none; {hint}"
         )
@@ -99,7 +99,8 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     except Exception as error:
         raise InvalidModuleError(
             f"{name}: expected a factory that runs on the meta device, where tensors "
-            f"have no values, got {_said(error)}; let it build without reading values"
+            f"have no values, got {first_line(error)}; let it build without reading "
+            f"values"
         ) from error
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):
@@ -159,7 +160,7 @@ def with_samples(inputs: Any, samples: int) -> Any:
     return tree_map(resized, inputs)
 
 
-def _said(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the first line of what an exception says, with its class."""
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")

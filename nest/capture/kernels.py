@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._C import _current_autograd_node
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -26,12 +28,22 @@ aten = torch.ops.aten
 _GATHERS = {aten.embedding, aten.index_select, aten.index, aten.gather}
 
 #: Calls below PyTorch's functions that neither compute nor move anything.
-_FREE = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty,
-         aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}  # fmt: skip
+_FREE = {
+    getattr(aten, name)
+    for name in ("empty", "empty_strided", "empty_like", "new_empty",
+                 "new_empty_strided", "_unsafe_view", "lift_fresh")
+}  # fmt: skip
 
-_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
-_GROUPED = aten._grouped_mm
-_ATTENTION_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward
+_ATTENTION, _ATTENTION_BACKWARD, _GROUPED = (
+    getattr(aten, name)
+    for name in (
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_grouped_mm",
+    )
+)
+
+_schema_of = attrgetter("_schema")
 
 Product = tuple[int, int, int, int]
 
@@ -76,7 +88,7 @@ class Meter(TorchDispatchMode):  # type: ignore[misc]
             )
         result = function(*args, **(kwargs or {}))
         if self.is_backward:
-            step = torch._C._current_autograd_node()
+            step = _current_autograd_node()
             self.current = self.owners.get(step, self.current)
         self._count(function, args, kwargs or {}, result)
         return result
@@ -104,8 +116,8 @@ class Meter(TorchDispatchMode):  # type: ignore[misc]
         tally.written += made
         tally.kernels += 1
         if flops:
-            for rows, depth, columns, number in _products(packet, args, result):
-                tally.products[rows, depth, columns] += number
+            for rows, depth, columns, count in _products(packet, args, result):
+                tally.products[rows, depth, columns] += count
 
 
 @functools.cache
@@ -118,7 +130,7 @@ def _changed_arguments(function: Any) -> list[tuple[int, str]]:
     """Return positions and names of the arguments that a kernel writes to."""
     return [
         (position, argument.name)
-        for position, argument in enumerate(function._schema.arguments)
+        for position, argument in enumerate(_schema_of(function).arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
 
@@ -180,14 +192,14 @@ def _products(packet: Any, args: Any, result: Any) -> list[Product]:
     """Return rows, depth, columns and number of the products of a kernel."""
     if packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm):
         first = args[1] if packet in (aten.addmm, aten.baddbmm) else args[0]
-        *number, rows, depth = first.shape
-        return [(rows, depth, result.shape[-1], prod(number))]
+        *count, rows, depth = first.shape
+        return [(rows, depth, result.shape[-1], prod(count))]
     if packet is _ATTENTION:
         queries, keys, values = args[:3]
-        *number, rows, depth = queries.shape
+        *count, rows, depth = queries.shape
         return [
-            (rows, depth, keys.shape[-2], prod(number)),
-            (rows, keys.shape[-2], values.shape[-1], prod(number)),
+            (rows, depth, keys.shape[-2], prod(count)),
+            (rows, keys.shape[-2], values.shape[-1], prod(count)),
         ]
     if packet is _GROUPED:
         rows, depth = args[0].shape[-2:]

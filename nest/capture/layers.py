@@ -60,8 +60,8 @@ def layers_of(
         case "block":
             blocks = {(x.first, x.end): x for x in calls.blocks()}
             ranges = list(calls.block_ranges(sorted(blocks)))
-    kept = calls.without_split_memory(ranges)
-    return tuple(calls.layers(kept, blocks))
+    joined = calls.without_split_memory(ranges)
+    return tuple(calls.layers(joined, blocks))
 
 
 class _Calls:
@@ -109,7 +109,7 @@ class _Calls:
         self.flops = [0]
         for operation in self.operations:
             self.flops.append(self.flops[-1] + operation.forward_flops)
-        self.parts = [self._part(x) for x in self.operations]
+        self.keys = [self._key(x) for x in self.operations]
         self.signatures = {id(x): self.signature(x.first, x.end) for x in self.modules}
         # A call that only calls another one is no repetition of that.
         self.repeats = Counter(
@@ -119,7 +119,7 @@ class _Calls:
         )
         self.classes = Counter(x.call.class_name for x in self.modules)
 
-    def _part(self, operation: Operation) -> Signature:
+    def _key(self, operation: Operation) -> Signature:
         return (
             operation.function,
             _FRACTION.sub("", operation.code),
@@ -131,7 +131,7 @@ class _Calls:
 
     def signature(self, first: int, end: int) -> Signature:
         """Return what is equal for operations that cost the same."""
-        return tuple(self.parts[first:end])
+        return tuple(self.keys[first:end])
 
     def flops_of(self, module: ModuleCall) -> int:
         """Return the FLOPs of the forward pass of a call."""
@@ -141,25 +141,25 @@ class _Calls:
 
     def blocks(self) -> list[ModuleCall]:
         """Return the blocks, in the order in which they run."""
-        found: list[ModuleCall] = []
-        self._find(self.children[0], (0, len(self.operations)), found)
-        return sorted(found, key=lambda x: x.first)
+        blocks: list[ModuleCall] = []
+        self._find(self.children[0], (0, len(self.operations)), blocks)
+        return sorted(blocks, key=lambda x: x.first)
 
     def _find(
-        self, calls: Sequence[ModuleCall], around: Range, found: list[ModuleCall]
+        self, calls: Sequence[ModuleCall], around: Range, blocks: list[ModuleCall]
     ) -> None:
         """Add the blocks among and inside the calls of one module."""
-        before = len(found)
+        before = len(blocks)
         groups: dict[object, list[ModuleCall]] = defaultdict(list)
         for call in calls:
             groups[self._class(call)].append(call)
         for call in calls:
             if self._is_candidate(call) and not self._is_tower(call):
                 if not self._is_expert(call, groups[self._class(call)]):
-                    found.append(call)
+                    blocks.append(call)
             else:
-                self._find(self.children[id(call)], (call.first, call.end), found)
-        if len(found) == before:
+                self._find(self.children[id(call)], (call.first, call.end), blocks)
+        if len(blocks) == before:
             # Blocks that compute with their own parameters and call no module.
             total = self.flops[around[1]] - self.flops[around[0]]
             for group in groups.values():
@@ -169,7 +169,7 @@ class _Calls:
                     and len(series) > 1
                     and 2 * sum(map(self.flops_of, series)) >= max(total, 1)
                 ):
-                    found += series
+                    blocks += series
 
     def _class(self, module: ModuleCall) -> object:
         """Return what calls of one kind share: containers are as their contents."""
@@ -251,8 +251,12 @@ class _Calls:
 
     def _is_expert(self, call: ModuleCall, group: Sequence[ModuleCall]) -> bool:
         """Whether a call runs beside its like on the same activations."""
-        place = [id(x) for x in group].index(id(call))
-        neighbors = [*group[max(place - 1, 0) : place], *group[place + 1 : place + 2]]
+        position = [id(x) for x in group].index(id(call))
+        before, after = (
+            group[max(position - 1, 0) : position],
+            group[position + 1 :][:1],
+        )
+        neighbors = [*before, *after]
         if not neighbors or any(
             self._depends(*sorted((call, x), key=lambda x: x.first)) for x in neighbors
         ):
@@ -264,19 +268,19 @@ class _Calls:
 
     def _activations_before(self, call: ModuleCall) -> set[str]:
         """Return the activations that a call depends on."""
-        found: set[str] = set()
-        left = [
+        activations: set[str] = set()
+        pending = [
             name
             for operation in self.operations[call.first : call.end]
             for name in operation.inputs
             if self.maker.get(name, call.first) < call.first
         ]
-        while left:
-            name = left.pop()
-            if name not in found and self.has_gradient.get(name, False):
-                found.add(name)
-                left += self.operations[self.maker[name]].inputs
-        return found
+        while pending:
+            name = pending.pop()
+            if name not in activations and self.has_gradient.get(name, False):
+                activations.add(name)
+                pending += self.operations[self.maker[name]].inputs
+        return activations
 
     # What the layers are.
 
@@ -284,16 +288,16 @@ class _Calls:
         """Yield the operations of blocks and of the parts between them."""
         total = self.flops[-1]
         in_blocks = sum(self.flops[end] - self.flops[first] for first, end in blocks)
-        place = 0
+        position = 0
         for first, end in (*blocks, (len(self.operations), -1)):
-            if first > place:
+            if first > position:
                 if 2 * in_blocks >= total and blocks:
-                    yield from self._independent(place, first)
+                    yield from self._independent(position, first)
                 else:
-                    yield from self._cut(place, first)
+                    yield from self._cut(position, first)
             if end >= 0:
                 yield first, end
-                place = end
+                position = end
 
     def _independent(self, first: int, end: int) -> Iterator[Range]:
         """Split a part where what follows reads nothing of it: two towers meet."""
@@ -306,14 +310,14 @@ class _Calls:
 
     def _unread(self, first: int, end: int) -> list[int]:
         """Return places behind which nothing reads what the part makes before them."""
-        found = []
+        cuts = []
         earliest = end
-        for place in range(end - 1, first, -1):
-            made = [self.maker.get(x, -1) for x in self.operations[place].inputs]
+        for position in range(end - 1, first, -1):
+            made = [self.maker.get(x, -1) for x in self.operations[position].inputs]
             earliest = min([earliest, *(x for x in made if x >= first)])
-            if earliest >= place:
-                found.append(place)
-        return found[::-1]
+            if earliest >= position:
+                cuts.append(position)
+        return cuts[::-1]
 
     def _has_activations(self, first: int, end: int) -> bool:
         return any(
@@ -330,14 +334,14 @@ class _Calls:
                 crossing[maker + 1] += 1
                 crossing[self.last_use.get(name, maker) + 1] -= 1
         starts = {x for x, _ in self.module_ranges() if first < x < end}
-        place = first
+        position = first
         crossed = 0
         for cut in range(end):
             crossed += crossing[cut]
             if cut in starts and crossed <= 1:
-                yield place, cut
-                place = cut
-        yield place, end
+                yield position, cut
+                position = cut
+        yield position, end
 
     def module_ranges(self) -> Iterator[Range]:
         """Yield the innermost modules, each with the operations behind it."""
@@ -379,32 +383,32 @@ class _Calls:
         for spans in uses.values():
             passing = Counter(x for first, end in spans for x in range(first, end + 1))
             forbidden.update(x for x, number in passing.items() if number > 1)
-        kept: list[Range] = []
+        joined: list[Range] = []
         for first, end in ranges:
-            if first in forbidden and kept:
-                kept[-1] = (kept[-1][0], end)
+            if first in forbidden and joined:
+                joined[-1] = (joined[-1][0], end)
             else:
-                kept.append((first, end))
-        return kept
+                joined.append((first, end))
+        return joined
 
     def steps(self, first: int, end: int) -> Iterator[Step]:
         """Yield the outermost calls in a range, and the operations outside of them."""
-        place = first
-        while place < end:
-            for module in self.starting[place]:
+        position = first
+        while position < end:
+            for module in self.starting[position]:
                 if module.end <= end and self.can_call(module):
                     yield Step(module=self.positions[id(module)])
-                    place = module.end
+                    position = module.end
                     break
             else:
-                yield Step(operation=place)
-                place += 1
+                yield Step(operation=position)
+                position += 1
 
     def can_call(self, module: ModuleCall) -> bool:
         """Whether a call reads its arguments only, and gives back what others read."""
         if module.obstacle:
             return False
-        given = {x.name for x in module.outputs}
+        returned = {x.name for x in module.outputs}
         for operation in self.operations[module.first : module.end]:
             for name in operation.inputs:
                 maker = self.maker.get(name, module.first)
@@ -414,7 +418,7 @@ class _Calls:
                     return False
             for tensor in operation.outputs:
                 is_read = self.last_use.get(tensor.name, -1) >= module.end
-                if is_read and tensor.name not in given:
+                if is_read and tensor.name not in returned:
                     return False
         return True
 
@@ -462,14 +466,14 @@ class _Calls:
 
 def _outermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:
     """Leave out calls inside others of the same list."""
-    kept: list[ModuleCall] = []
+    joined: list[ModuleCall] = []
     for call in calls:
-        if not kept or call.first >= kept[-1].end:
-            kept.append(call)
-    return kept
+        if not joined or call.first >= joined[-1].end:
+            joined.append(call)
+    return joined
 
 
 def _between(starts: Sequence[int], end: int) -> Iterator[Range]:
     """Yield ranges that begin at the given places; the first one begins at 0."""
-    places = sorted({0, *starts[1:]}) if starts else [0]
-    yield from zip(places, [*places[1:], end], strict=True)
+    starts = sorted({0, *starts[1:]}) if starts else [0]
+    yield from zip(starts, [*starts[1:], end], strict=True)

@@ -164,10 +164,10 @@ class CapturedModule(Struct, frozen=True, kw_only=True):
     @property
     def saved_bytes(self) -> int:
         """Bytes that autograd keeps, each storage once."""
-        found: dict[int, int] = {}
+        storages: dict[int, int] = {}
         for operation in self.operations:
-            found.update(operation.saved)
-        return sum(found.values())
+            storages.update(operation.saved)
+        return sum(storages.values())
 
 
 class Step(Struct, frozen=True, kw_only=True):

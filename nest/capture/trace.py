@@ -16,9 +16,11 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
+from torch._functorch import apis as vmaps
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,7 +31,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nest.capture.factory import Built, InvalidModuleError, batch_of
+from nest.capture.factory import Built, InvalidModuleError, batch_of, first_line
 from nest.capture.kernels import Meter, Tally
 from nest.capture.records import (
     Call,
@@ -46,6 +48,9 @@ from nest.capture.written import (
     write_arguments,
     write_call,
 )
+
+#: What tells the memory of tensors apart, also where it holds no values.
+_address_of = attrgetter("_cdata")
 
 
 def capture(built: Built) -> CapturedModule:
@@ -69,7 +74,7 @@ def capture(built: Built) -> CapturedModule:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         recorder = _Recorder(built)
         stack.enter_context(recorder.installed())
-        inputs = recorder.given()
+        inputs = recorder.example_inputs()
         with recorder.meter:
             loss = recorder.forward(inputs)
             recorder.backward(loss)
@@ -95,7 +100,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         self.modules: list[ModuleCall | None] = []
         self.tensors: dict[str, Tensor] = {}
         #: The name of each tensor, by its identity; tensors are kept alive by it.
-        self.known: dict[int, tuple[str, torch.Tensor]] = {}
+        self.named: dict[int, tuple[str, torch.Tensor]] = {}
         self.storages: dict[int, tuple[int, Any]] = {}
         self.parameters: dict[int, Parameter] = {}
         #: What stands for a tensor with values, by its memory and by its identity.
@@ -118,17 +123,17 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Give the module tensors without values, and see its calls."""
-        kept = self._take_values()
+        originals = self._take_values()
         self.installed_state = self._state()
-        places = self._replacements()
-        for owner, name, _, replacement in places:
+        replacements = self._replacements()
+        for owner, name, _, replacement in replacements:
             setattr(owner, name, replacement)
         try:
             yield
         finally:
-            for owner, name, original, _ in places:
+            for owner, name, original, _ in replacements:
                 setattr(owner, name, original)
-            for module, name, value in kept:
+            for module, name, value in originals:
                 setattr(module, name, value)
 
     def _find_packed(self, find: Callable[..., Any], positions: torch.Tensor) -> Any:
@@ -136,15 +141,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
         Positions that come from no input are counted by the model: nothing is packed.
         """
-        left = [self.known[id(positions)][0]] if id(positions) in self.known else []
+        pending = [self.named[id(positions)][0]] if id(positions) in self.named else []
         seen: set[str] = set()
-        while left:
-            name = left.pop()
+        while pending:
+            name = pending.pop()
             if name.startswith("input."):
                 return find(positions)
             if name not in seen:
                 seen.add(name)
-                left += self.sources.get(name, ())
+                pending += self.sources.get(name, ())
         return None
 
     def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
@@ -155,25 +160,27 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
         """Replace parameters and buffers; return the places and what was there."""
-        kept = []
+        originals = []
         for path, module in self.built.module.named_modules():
             prefix = f"{path}." if path else ""
-            for attributes in (module._parameters, module._buffers):
-                for name, value in list(attributes.items()):
-                    if value is not None:
-                        kept.append((module, name, value))
-                        setattr(module, name, self._provided(prefix + name, value))
+            options = {"recurse": False, "remove_duplicate": False}
+            for name, value in [
+                *module.named_parameters(**options),
+                *module.named_buffers(**options),
+            ]:
+                originals.append((module, name, value))
+                setattr(module, name, self._provided(prefix + name, value))
             for name, value in vars(module).items():
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)
-        return kept
+        return originals
 
     def _replacements(self) -> list[tuple[Any, str, Any, Any]]:
         """Return owners and names of functions, the functions, and what sees them."""
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
-        vmap = torch._functorch.apis.vmap_impl
+        vmap = vmaps.vmap_impl
 
         def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             return self.call_module(call, module, args, kwargs)
@@ -190,17 +197,17 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             run = functools.partial(vmap, function)
             return self.call_other(run, torch.vmap, args, kwargs)
 
-        places: list[tuple[Any, str, Any, Any]] = [
+        replacements: list[tuple[Any, str, Any, Any]] = [
             (torch.nn.Module, "__call__", call, call_module),
             (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
-            (torch._functorch.apis, "vmap_impl", vmap, call_vmap),
+            (vmaps, "vmap_impl", vmap, call_vmap),
         ]
         masks = sys.modules.get("transformers.masking_utils")
         find = getattr(masks, "find_packed_sequence_indices", None)
         if find is not None:
-            replacement = functools.partial(self._find_packed, find)
-            places.append((masks, "find_packed_sequence_indices", find, replacement))
-        return places
+            observed = functools.partial(self._find_packed, find)
+            replacements.append((masks, find.__name__, find, observed))
+        return replacements
 
     def _state(self) -> dict[str, int]:
         module = self.built.module
@@ -211,7 +218,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
-        memory = (value.untyped_storage()._cdata, value.storage_offset(), value.shape)
+        memory = (
+            _address_of(value.untyped_storage()),
+            value.storage_offset(),
+            value.shape,
+        )
         made = self.memory.get(memory)
         if made is None:
             made = self.replaced.get(id(value))
@@ -221,26 +232,26 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
             self.memory[memory] = made
         self.replaced[id(value)] = made
-        number = self.storage_of(made)
-        before = self.parameters.get(number)
+        storage = self.storage_of(made)
+        before = self.parameters.get(storage)
         if before is not None:
-            self.parameters[number] = Parameter(
+            self.parameters[storage] = Parameter(
                 **{**_fields(before), "names": (*before.names, name)}
             )
             return made
-        self.parameters[number] = Parameter(
+        self.parameters[storage] = Parameter(
             names=(name,),
             shape=tuple(made.shape),
             dtype=_dtype(made),
             size_bytes=made.untyped_storage().nbytes(),
-            storage=number,
+            storage=storage,
             trained=made.requires_grad,
             buffer=not isinstance(value, torch.nn.Parameter),
         )
         self._name(made, name)
         return made
 
-    def given(self) -> tuple[Any, ...]:
+    def example_inputs(self) -> tuple[Any, ...]:
         """Return the example inputs as tensors without values."""
         values, structure = tree_flatten(self.built.inputs)
         for i, value in enumerate(values):
@@ -253,10 +264,10 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     def storage_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the memory of a tensor."""
         storage = tensor.untyped_storage()
-        found = self.storages.get(storage._cdata)
-        if found is None:
-            found = self.storages[storage._cdata] = (len(self.storages), storage)
-        return found[0]
+        address = _address_of(storage)
+        if address not in self.storages:
+            self.storages[address] = (len(self.storages), storage)
+        return self.storages[address][0]
 
     def _name(self, tensor: torch.Tensor, name: str = "") -> Tensor:
         """Give a tensor a name, a new one by default."""
@@ -274,13 +285,13 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             has_gradient=tensor.requires_grad,
         )
         self.tensors[name] = record
-        self.known[id(tensor)] = (name, tensor)
+        self.named[id(tensor)] = (name, tensor)
         return record
 
     def _replace_unknown(self, value: Any) -> Any:
         """Give tensors from elsewhere a name, and take their values away."""
         if isinstance(value, torch.Tensor):
-            if id(value) in self.known:
+            if id(value) in self.named:
                 return value
             if id(value) in self.replaced:
                 return self.replaced[id(value)]
@@ -322,21 +333,20 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 error,
             )
         except Exception as error:
-            said = str(error).strip().splitlines()
             self._refuse(
                 f"a forward pass that runs on tensors without values, got "
-                f"{type(error).__name__}: {said[0] if said else ''}; check the module "
-                f"and the inputs of the factory",
+                f"{first_line(error)}; check the module and the "
+                f"inputs of the factory",
                 error,
             )
         if not isinstance(loss, torch.Tensor) or loss.dim():
-            found = (
+            returned = (
                 f"a tensor of shape {tuple(loss.shape)}"
                 if isinstance(loss, torch.Tensor)
                 else f"a value of class {type(loss).__name__}"
             )
             self._refuse(
-                f"a scalar loss, a tensor without axes, got {found}; return the mean"
+                f"a scalar loss, a tensor without axes, got {returned}; return the mean"
             )
         if not loss.requires_grad:
             self._refuse(
@@ -350,13 +360,13 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     f"parameters and buffers that stay the same tensors, got another "
                     f"one for {name} in the forward pass; change a buffer in place"
                 )
-        self.loss = self.known[id(loss)][0]
+        self.loss = self.named[id(loss)][0]
         return loss
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        number = self.storage_of(tensor)
-        if number not in self.parameters:
-            self.meter.current.saved[number] = tensor.untyped_storage().nbytes()
+        storage = self.storage_of(tensor)
+        if storage not in self.parameters:
+            self.meter.current.saved[storage] = tensor.untyped_storage().nbytes()
         return tensor
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -366,18 +376,17 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         try:
             loss.backward()
         except Exception as error:
-            said = str(error).strip().splitlines()
             self._refuse(
                 f"a backward pass that runs on tensors without values, got "
-                f"{type(error).__name__}: {said[0] if said else ''}; check the module",
+                f"{first_line(error)}; check the module",
                 error,
             )
 
     def _refuse(self, text: str, error: Exception | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)
-        place = around[-1].path if around else "the module itself"
+        path = around[-1].path if around else "the module itself"
         raise InvalidModuleError(
-            f"{self.built.name}: {place}: expected {text}"
+            f"{self.built.name}: {path}: expected {text}"
         ) from error
 
     def call_module(
@@ -417,7 +426,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         accessors = []
         for accessor, tensor in leaves(result):
             self._replace_unknown(tensor)
-            outputs.append(self.tensors[self.known[id(tensor)][0]])
+            outputs.append(self.tensors[self.named[id(tensor)][0]])
             accessors.append(accessor)
         self.modules[position] = ModuleCall(
             call=this,
@@ -438,8 +447,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Return a text, the tensors in it, and why there is no text."""
         names: list[str] = []
 
-        def place(tensor: torch.Tensor) -> str:
-            name = self.known[id(tensor)][0]
+        def write_tensor(tensor: torch.Tensor) -> str:
+            name = self.named[id(tensor)][0]
             if name not in names:
                 names.append(name)
             if name in self.unnamed:
@@ -447,7 +456,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             return f"{{{names.index(name)}}}"
 
         try:
-            code = write(place)
+            code = write(write_tensor)
             obstacle = ""
         except NoTextError as error:
             code, obstacle = "", str(error)
@@ -470,8 +479,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         code, names, obstacle = self._write(
             functools.partial(write_call, function, args, kwargs)
         )
-        given = [x for _, x in leaves((args, kwargs))]
-        names = tuple(dict.fromkeys((*names, *(self.known[id(x)][0] for x in given))))
+        read = [x for _, x in leaves((args, kwargs))]
+        names = tuple(dict.fromkeys((*names, *(self.named[id(x)][0] for x in read))))
         before = self.meter.current
         tally = self.meter.current = Tally()
         self.is_busy = True
@@ -486,21 +495,21 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         made: list[tuple[str, torch.Tensor]] = []
         seen: set[int] = set()
         for accessor, tensor in leaves(result):
-            known = id(tensor) in self.known
+            is_named = id(tensor) in self.named
             if id(tensor) not in seen and (
-                not known or self._is_changed(tensor, tally)
+                not is_named or self._is_changed(tensor, tally)
             ):
                 made.append((accessor, tensor))
             seen.add(id(tensor))
-        for tensor in given:
+        for tensor in read:
             if id(tensor) not in seen and self._is_changed(tensor, tally):
-                made.append((f"{{{names.index(self.known[id(tensor)][0])}}}", tensor))
+                made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
             seen.add(id(tensor))
         if not made and not changes_state:
             return result
         names = self._with_order(names)
         needs_detach = not torch.is_grad_enabled() and any(
-            x.requires_grad for x in given
+            x.requires_grad for x in read
         )
         for accessor, tensor in made:
             record = self._name(tensor)
@@ -511,7 +520,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             if needs_detach and not tensor.requires_grad:
                 accessor += ".detach()"
             accessors.append(accessor)
-            self._own(tensor, tally)
+            self._claim_steps(tensor, tally)
         weights = tuple(
             x
             for x in names
@@ -537,14 +546,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     def _is_changed(self, tensor: torch.Tensor, tally: Tally) -> bool:
         if not tally.changed:
             return False
-        number = self.storage_of(tensor)
-        return number in tally.changed and number not in self.parameters
+        storage = self.storage_of(tensor)
+        return storage in tally.changed and storage not in self.parameters
 
     def _refuse_changes(self, tally: Tally, function: Any) -> bool:
         """Return whether a function changes a buffer; refuse one for a parameter."""
         changed = [x for x in tally.changed if x in self.parameters]
-        for number in changed:
-            parameter = self.parameters[number]
+        for storage in changed:
+            parameter = self.parameters[storage]
             if not parameter.buffer:
                 self._refuse(
                     f"parameters that only the optimizer changes, got "
@@ -554,7 +563,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         return bool(changed)
 
     def _refuse_assignment(self, function: Any, args: Any) -> None:
-        name = self.known[id(args[0])][0]
+        name = self.named[id(args[0])][0]
         attribute = function_name(function).split(".")[-2]
         if attribute == "data" and name not in self.made:
             self._refuse(
@@ -566,14 +575,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Add the last changes of the memory that is read under older names."""
         if not self.last_change:
             return names
-        found = list(names)
+        names_in_order = list(names)
         for name in names:
             last = self.last_change.get(self.tensors[name].storage)
             if last and self.made.get(name, -1) < self.made[last]:
-                found.append(last)
-        return tuple(dict.fromkeys(found))
+                names_in_order.append(last)
+        return tuple(dict.fromkeys(names_in_order))
 
-    def _own(self, tensor: torch.Tensor, tally: Tally) -> None:
+    def _claim_steps(self, tensor: torch.Tensor, tally: Tally) -> None:
         """Note which steps of the backward pass belong to an operation."""
         steps = [tensor.grad_fn]
         owners = self.meter.owners

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._C import _nn, _VariableFunctions
+from torch._ops import OpOverload
 
 #: Places that functions of PyTorch are looked up in, the preferred one first.
 _PLACES = (
@@ -19,8 +21,8 @@ _PLACES = (
     ("torch.linalg", torch.linalg),
     ("torch.fft", torch.fft),
     ("torch.special", torch.special),
-    ("torch._C._nn", torch._C._nn),
-    ("torch._VF", torch._C._VariableFunctions),
+    ("torch._C._nn", _nn),
+    ("torch._VF", _VariableFunctions),
     ("torch.nn.init", torch.nn.init),
 )
 
@@ -46,11 +48,11 @@ class NoTextError(Exception):
 @functools.cache
 def _names() -> dict[Any, str]:
     names: dict[Any, str] = {}
-    for place, namespace in _PLACES:
+    for write_tensor, namespace in _PLACES:
         for name in dir(namespace):
             value = getattr(namespace, name, None)
             if callable(value) and value.__hash__ is not None:
-                names.setdefault(value, f"{place}.{name}")
+                names.setdefault(value, f"{write_tensor}.{name}")
     return names
 
 
@@ -60,7 +62,7 @@ def function_name(function: Callable[..., Any]) -> str:
     if name in ("__get__", "__set__"):
         attribute = getattr(getattr(function, "__self__", None), "__name__", "")
         return f"torch.Tensor.{attribute}.{name}"
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return f"torch.ops.{function}"
     return _names().get(function, name)
 
@@ -82,22 +84,22 @@ def leaves(value: Any, accessor: str = "") -> Iterator[tuple[str, torch.Tensor]]
             )
 
 
-def write_value(value: Any, place: Callable[[torch.Tensor], str]) -> str:
+def write_value(value: Any, write_tensor: Callable[[torch.Tensor], str]) -> str:
     """Return the text of an argument; `place` gives that of a tensor."""
     match value:
         case torch.Tensor():
-            return place(value)
+            return write_tensor(value)
         case slice():
-            parts = (value.start, value.stop, value.step)
-            return f"slice({', '.join(write_value(x, place) for x in parts)})"
+            bounds = (value.start, value.stop, value.step)
+            return f"slice({', '.join(write_value(x, write_tensor) for x in bounds)})"
         case tuple() if type(value) in (tuple, torch.Size):
-            items = [write_value(x, place) for x in value]
+            items = [write_value(x, write_tensor) for x in value]
             return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
         case list() if type(value) is list:
-            return f"[{', '.join(write_value(x, place) for x in value)}]"
+            return f"[{', '.join(write_value(x, write_tensor) for x in value)}]"
         case dict() if type(value) is dict:
             items = [
-                f"{write_value(key, place)}: {write_value(item, place)}"
+                f"{write_value(key, write_tensor)}: {write_value(item, write_tensor)}"
                 for key, item in value.items()
             ]
             return f"{{{{{', '.join(items)}}}}}"
@@ -129,13 +131,14 @@ def _write_plain(value: Any) -> str:
 def write_arguments(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: Callable[[torch.Tensor], str],
+    write_tensor: Callable[[torch.Tensor], str],
 ) -> str:
     """Return the text between the parentheses of a call."""
-    texts = [write_value(x, place) for x in args]
+    texts = [write_value(x, write_tensor) for x in args]
     for key, value in kwargs.items():
         is_device = key == "device" and value is not None
-        texts.append(f"{key}={'{device}' if is_device else write_value(value, place)}")
+        text = "{device}" if is_device else write_value(value, write_tensor)
+        texts.append(f"{key}={text}")
     return ", ".join(texts)
 
 
@@ -143,7 +146,7 @@ def write_call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    place: Callable[[torch.Tensor], str],
+    write_tensor: Callable[[torch.Tensor], str],
 ) -> str:
     """Return the text of a call of a function of PyTorch.
 
@@ -156,46 +159,46 @@ def write_call(
     if not name.startswith("torch."):
         raise NoTextError(f"the function {name}")
     if not name.startswith("torch.Tensor."):
-        return f"{name}({write_arguments(args, kwargs, place)})"
+        return f"{name}({write_arguments(args, kwargs, write_tensor)})"
     method = name.removeprefix("torch.Tensor.")
     if method.endswith(".__set__"):
         raise NoTextError(f"an assignment to {name.removesuffix('.__set__')}")
-    tensor = write_value(args[0], place)
+    tensor = write_value(args[0], write_tensor)
     if method.endswith(".__get__"):
         return f"{tensor}.{method.removesuffix('.__get__')}"
     match method, args[1:]:
         case "__getitem__", (index,):
-            return f"{tensor}[{_write_index(index, place)}]"
+            return f"{tensor}[{_write_index(index, write_tensor)}]"
         case "__setitem__", (index, value):
-            text = write_value(value, place)
-            return f"{tensor}[{_write_index(index, place)}] = {text}"
+            text = write_value(value, write_tensor)
+            return f"{tensor}[{_write_index(index, write_tensor)}] = {text}"
         case "neg", ():
             return f"-{tensor}"
         case (("bitwise_not" | "__invert__"), ()):
             return f"~{tensor}"
         case "to", (str(), *rest):
-            rest_text = write_arguments(tuple(rest), kwargs, place)
+            rest_text = write_arguments(tuple(rest), kwargs, write_tensor)
             return f"{tensor}.to({{device}}{', ' * bool(rest_text)}{rest_text})"
         case _, (other,) if not kwargs and method in _OPERATORS:
-            return f"{tensor} {_OPERATORS[method]} {write_value(other, place)}"
+            return f"{tensor} {_OPERATORS[method]} {write_value(other, write_tensor)}"
         case _, (other,) if not kwargs and method in _REVERSED:
-            return f"{write_value(other, place)} {_REVERSED[method]} {tensor}"
-    return f"{tensor}.{method}({write_arguments(args[1:], kwargs, place)})"
+            return f"{write_value(other, write_tensor)} {_REVERSED[method]} {tensor}"
+    return f"{tensor}.{method}({write_arguments(args[1:], kwargs, write_tensor)})"
 
 
-def _write_index(index: Any, place: Callable[[torch.Tensor], str]) -> str:
+def _write_index(index: Any, write_tensor: Callable[[torch.Tensor], str]) -> str:
     """Return the text between the brackets behind a tensor."""
     if type(index) is tuple and index:
-        texts = [_write_item(x, place) for x in index]
+        texts = [_write_item(x, write_tensor) for x in index]
         return ", ".join(texts) + ("," if len(texts) == 1 else "")
-    return _write_item(index, place)
+    return _write_item(index, write_tensor)
 
 
-def _write_item(item: Any, place: Callable[[torch.Tensor], str]) -> str:
+def _write_item(item: Any, write_tensor: Callable[[torch.Tensor], str]) -> str:
     if not isinstance(item, slice):
-        return write_value(item, place)
+        return write_value(item, write_tensor)
     texts = [
-        "" if x is None else write_value(x, place)
+        "" if x is None else write_value(x, write_tensor)
         for x in (item.start, item.stop, item.step)
     ]
     return ":".join(texts[: 3 if texts[2] else 2])

@@ -116,13 +116,13 @@ class _Mesh(NamedTuple):
 def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
     """Return the axes that all stages share, or refuse the plan."""
     first = plan.stages[0].layer_strategies[0]
-    for number, stage in enumerate(plan.stages, 1):
+    for stage_idx, stage in enumerate(plan.stages, 1):
         for strategy in stage.layer_strategies:
-            _check_strategy(f"stage {number}", strategy)
+            _check_strategy(f"stage {stage_idx}", strategy)
             zero = stage.layer_strategies[0].zero
             if (strategy.dp, strategy.tp, strategy.zero) != (first.dp, first.tp, zero):
                 raise refused(
-                    f"stage {number}",
+                    f"stage {stage_idx}",
                     f"dp and tp of stage 1, and one ZeRO stage ({first})",
                     strategy,
                     "solve with --granularity stage and one strategy for all stages",
@@ -176,26 +176,26 @@ def _stages_of(
             f"--to torch: {source.file}: {error}; the file or PyTorch has changed, "
             f"import the module again"
         ) from None
-    parts = []
+    members = []
     for stage in plan.stages:
         # A distributed optimizer is ZeRO 1 over all data ranks.
-        least = int(plan.distributed_optimizer)
+        min_zero = int(plan.distributed_optimizer)
         pairs = sorted(
-            (position, replace(strategy, zero=max(strategy.zero, least)))
+            (position, replace(strategy, zero=max(strategy.zero, min_zero)))
             for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
             for position in nodes[str(name)]
         )
         layers = [source.layers[position] for position, _ in pairs]
         steps = graph.with_masks(x for layer in layers for x in layer.steps)
-        parts.append((layers, [strategy for _, strategy in pairs], steps))
+        members.append((layers, [strategy for _, strategy in pairs], steps))
     maker = {
         tensor.name: index
-        for index, (_, _, steps) in reversed([*enumerate(parts)])
+        for index, (_, _, steps) in reversed([*enumerate(members)])
         for step in steps
-        for tensor in graph.part(step).outputs
+        for tensor in graph.record_of(step).outputs
     }
     last: dict[str, int] = {}
-    for index, (_, _, steps) in enumerate(parts):
+    for index, (_, _, steps) in enumerate(members):
         for step in steps:
             last |= dict.fromkeys(graph.reads(step), index)
     crossing = [
@@ -204,12 +204,12 @@ def _stages_of(
             for name in graph.made
             if name not in graph.remade and maker[name] < cut <= last.get(name, -1)
         ]
-        for cut in range(len(parts))
+        for cut in range(len(members))
     ]
     crossing.append([graph.tensors[source.captured.loss]])
     stages = [
-        PlanStage(index, *part, crossing[index], crossing[index + 1])
-        for index, part in enumerate(parts)
+        PlanStage(index, *member, crossing[index], crossing[index + 1])
+        for index, member in enumerate(members)
     ]
     for each in stages:
         _check_stage(each, graph, mesh)
@@ -219,12 +219,12 @@ def _stages_of(
 def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
     """Refuse what no script can say."""
     for step in stage.steps:
-        part = graph.part(step)
-        if not part.code and (part.obstacle or isinstance(part, Operation)):
+        record = graph.record_of(step)
+        if not record.code and (record.obstacle or isinstance(record, Operation)):
             raise refused(
-                f"{where(part)}",
+                f"{where(record)}",
                 "a call that text repeats",
-                part.obstacle or part.inputs,
+                record.obstacle or record.inputs,
                 "move it into a module that takes and returns tensors",
             )
     if stage.zero and mesh.shards > 1:
@@ -292,16 +292,16 @@ class _Script:
         """Refuse orders that PyTorch's runtime mixes up, or whose parts hooks miss."""
         latest: dict[str, int] = {}
         for text in (x for row in passes for cell in row for x in _PASS.findall(cell)):
-            kind, number = text[0] + text[1], int(text[2])
-            if number < latest.setdefault(kind, number):
+            kind, micro_batch = text[0] + text[1], int(text[2])
+            if micro_batch < latest.setdefault(kind, micro_batch):
                 raise refused(
                     "order",
                     "passes of a stage in the order of its micro-batches, as PyTorch "
                     "sends them",
-                    f"{kind}{number} after {kind}{latest[kind]}",
+                    f"{kind}{micro_batch} after {kind}{latest[kind]}",
                     "solve with --schedule 1f1b",
                 )
-            latest[kind] = number
+            latest[kind] = micro_batch
         split = next((x for row in passes for x in row if "I" in x or "W" in x), None)
         if split is None:
             return
@@ -331,11 +331,11 @@ class _Script:
         tied = self._tied()
         average = [
             f"{INDENT * 3}average(named.values(), mesh.get_group({axis!r}))"
-            for axis, size, least in (
+            for axis, size, max_zero in (
                 ("replica", mesh.replicas, 2),
                 ("shard", mesh.shards, 0),
             )
-            if size > 1 and min(zeros) <= least
+            if size > 1 and min(zeros) <= max_zero
         ]
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
         flags = {
@@ -386,14 +386,14 @@ class _Script:
         ]
         lines = ["\n\n".join(codes), "", "STAGES = ["]
         for stage in self.stages:
-            lines += ["    {", f'        "run": stage_{stage.number},']
+            lines += ["    {", f'        "run": stage_{stage.position},']
             lines += [
                 f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)
             ]
             lines.append("    },")
         lines.append("]")
         if self.mesh.pipeline > 1:
-            owners = [self.plan.block_of(stage.number) for stage in self.stages]
+            owners = [self.plan.block_of(stage.position) for stage in self.stages]
             lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
             lines += ["# What enters each stage, and the loss, without values.", _META]
             lines += ["BETWEEN = [", *map(self._entering, self.stages)]
@@ -442,12 +442,12 @@ class _Script:
         """Yield the paths of blocks, each once, with how they are recomputed."""
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
-            part = self.graph.part(layer.steps[0])
-            if layer.is_block and isinstance(part, ModuleCall):
-                if part.call.path not in seen:
+            record = self.graph.record_of(layer.steps[0])
+            if layer.is_block and isinstance(record, ModuleCall):
+                if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
-                    yield part.call.path, full
-                seen.add(part.call.path)
+                    yield record.call.path, full
+                seen.add(record.call.path)
 
     @cached_property
     def helped(self) -> frozenset[str]:
@@ -464,12 +464,12 @@ class _Script:
         """
         paths = self.graph.paths(stage.steps)
         uses = Counter(x for path in paths for x in self.graph.trained([path]))
-        found = []
+        blocks = []
         for path, _ in self._blocks(stage):
             storages = self.graph.trained([path])
             if storages and all(uses[x] == 1 for x in storages):
-                found.append(path)
-        return found
+                blocks.append(path)
+        return blocks
 
     @cached_property
     def _cut_layers(self) -> set[str]:
@@ -485,11 +485,11 @@ class _Script:
             if layer.name in self._cut_layers:
                 cut = tensor_cut(self.source.captured, layer, self.mesh.tensor)
                 styles |= {path: _STYLES[x] for path, x in cut.styles.items()}
-        kept = self.graph.paths(stage.steps)
+        needed = self.graph.paths(stage.steps)
         inside = [
             x.call.path
             for x in self.source.captured.modules
-            if any(x.call.path == k or x.call.path.startswith(f"{k}.") for k in kept)
+            if any(x.call.path == k or x.call.path.startswith(f"{k}.") for k in needed)
         ]
         patterns: dict[str, set[str]] = {}
         for path in inside:
@@ -509,7 +509,7 @@ class _Script:
         for stage in self.stages:
             trained = self.graph.trained(self.graph.paths(stage.steps))
             for storage, (name, _) in trained.items():
-                copies.setdefault(storage, []).append((stage.number, name))
+                copies.setdefault(storage, []).append((stage.position, name))
         tied = [x for x in copies.values() if len(x) > 1]
         for pairs in tied:
             zeros = {self.stages[index].zero for index, _ in pairs}

@@ -56,7 +56,8 @@ def refused(where: str, expected: str, got: object, remedy: str) -> InvalidPlanE
 class PlanStage(NamedTuple):
     """A stage of a plan, with what it calls, reads and hands on."""
 
-    number: int
+    #: From 0.
+    position: int
     layers: Sequence[ModuleLayer]
     strategies: Sequence[Strategy]
     #: In the order in which they run, with those that make masks and the like again.
@@ -85,12 +86,12 @@ class TensorGraph:
         for layer in source.layers:
             for step in layer.steps:
                 self.order[step] = len(self.order)
-                for tensor in self.part(step).outputs:
+                for tensor in self.record_of(step).outputs:
                     self.made.setdefault(tensor.name, step)
                     self.tensors.setdefault(tensor.name, tensor)
         self.remade = remade(source.captured, source.layers)
 
-    def part(self, step: Step) -> ModuleCall | Operation:
+    def record_of(self, step: Step) -> ModuleCall | Operation:
         """Return the record of a step."""
         if step.module >= 0:
             return self.captured.modules[step.module]
@@ -98,14 +99,14 @@ class TensorGraph:
 
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
-        part = self.part(step)
+        record = self.record_of(step)
         names = []
-        for name in part.inputs:
+        for name in record.inputs:
             if name in self.parameters or name.startswith("input."):
                 continue
             if name not in self.made:
                 raise refused(
-                    where(part),
+                    where(record),
                     "a tensor that a module returns",
                     f"one from inside another module ({name})",
                     "return it from that module's forward, or use --granularity module",
@@ -129,28 +130,28 @@ class TensorGraph:
         """Return the modules and parameters that steps need."""
         paths: dict[str, None] = {}
         for step in steps:
-            part = self.part(step)
-            if isinstance(part, ModuleCall):
-                paths[part.call.path] = None
+            record = self.record_of(step)
+            if isinstance(record, ModuleCall):
+                paths[record.call.path] = None
             else:
-                paths |= dict.fromkeys(x for x in part.inputs if x in self.parameters)
+                paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
         return list(paths)
 
     def trained(self, paths: Sequence[str]) -> dict[int, tuple[str, Parameter]]:
         """Return the trained parameters in modules, by storage, with their names."""
-        found: dict[int, tuple[str, Parameter]] = {}
+        trained: dict[int, tuple[str, Parameter]] = {}
         for parameter in self.captured.parameters:
             for name in parameter.names:
                 if parameter.trained and any(
                     name == path or name.startswith(f"{path}.") for path in paths
                 ):
-                    found.setdefault(parameter.storage, (name, parameter))
-        return found
+                    trained.setdefault(parameter.storage, (name, parameter))
+        return trained
 
 
-def where(part: ModuleCall | Operation) -> str:
+def where(record: ModuleCall | Operation) -> str:
     """Return the path of the module that a step is, or is in."""
-    return part.call.path if isinstance(part, ModuleCall) else path_of(part)
+    return record.call.path if isinstance(record, ModuleCall) else path_of(record)
 
 
 class StageCode:
@@ -164,7 +165,7 @@ class StageCode:
         self.lines: list[str] = []
         self.last: dict[str, Step | None] = {}
         for step in stage.steps:
-            self.last |= dict.fromkeys(graph.part(step).inputs, step)
+            self.last |= dict.fromkeys(graph.record_of(step).inputs, step)
         self.last |= {tensor.name: None for tensor in stage.handed}
 
     def text(self) -> str:
@@ -182,18 +183,18 @@ class StageCode:
         title = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         head = f'"""Run {title}."""'
         body = "\n".join(f"{INDENT}{line}" for line in (head, *lines))
-        return f"def stage_{self.stage.number}({arguments}):\n{body}\n"
+        return f"def stage_{self.stage.position}({arguments}):\n{body}\n"
 
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
         captured = self.source.captured
         received = {x.storage: x.name for x in self.stage.received}
         for step in self.stage.steps:
-            part = self.graph.part(step)
+            record = self.graph.record_of(step)
             operations = (
-                captured.operations[part.first : part.end]
-                if isinstance(part, ModuleCall)
-                else [part]
+                captured.operations[record.first : record.end]
+                if isinstance(record, ModuleCall)
+                else [record]
             )
             for operation in operations:
                 for tensor, accessor in zip(
@@ -206,24 +207,24 @@ class StageCode:
 
     def _add(self, step: Step) -> None:
         """Add the lines of a step."""
-        part = self.graph.part(step)
-        call = self._call(part)
+        record = self.graph.record_of(step)
+        call = self._call(record)
         made = [
             (tensor, accessor)
-            for tensor, accessor in zip(part.outputs, part.accessors, strict=True)
+            for tensor, accessor in zip(record.outputs, record.accessors, strict=True)
             if tensor.name in self.last
         ]
         if not made:
-            if "{0}" in part.accessors or not part.outputs:
+            if "{0}" in record.accessors or not record.outputs:
                 self.lines.append(call)
             return
         if [accessor for _, accessor in made] == ["{0}"]:
             self.lines.append(call)
-            self.names[made[0][0].name] = self.names[part.inputs[0]]
+            self.names[made[0][0].name] = self.names[record.inputs[0]]
             return
         if len(made) == 1:
             tensor, accessor = made[0]
-            if accessor and not isinstance(part, ModuleCall):
+            if accessor and not isinstance(record, ModuleCall):
                 call = f"({call})"
             self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
             return
@@ -232,12 +233,12 @@ class StageCode:
         for tensor, accessor in made:
             self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
 
-    def _call(self, part: ModuleCall | Operation) -> str:
-        texts = [self._read(name) for name in part.inputs]
+    def _call(self, record: ModuleCall | Operation) -> str:
+        texts = [self._read(name) for name in record.inputs]
         device = f"{self.inputs[0]}.device" if self.inputs else '"cpu"'
-        code = part.code.format(*texts, device=device)
-        if isinstance(part, ModuleCall):
-            return f"{_attribute(part.call.path)}({code})"
+        code = record.code.format(*texts, device=device)
+        if isinstance(record, ModuleCall):
+            return f"{_attribute(record.call.path)}({code})"
         return code
 
     def _read(self, name: str) -> str:
@@ -251,7 +252,7 @@ class StageCode:
 
     def _name(self, tensor: Tensor, step: Step | None) -> str:
         """Name a variable: as one that is not read again, if there is one."""
-        maker = self.graph.part(self.graph.made[tensor.name])
+        maker = self.graph.record_of(self.graph.made[tensor.name])
         for read in maker.inputs if step is not None else ():
             other = self.graph.tensors.get(read)
             if (
@@ -268,21 +269,21 @@ class StageCode:
         self.names[tensor.name] = name
         return name
 
-    def _noun(self, part: ModuleCall | Operation) -> str:
+    def _noun(self, record: ModuleCall | Operation) -> str:
         """Return a name for what a step makes: of the module, parameter or function."""
-        text = part.call.path if isinstance(part, ModuleCall) else ""
-        if isinstance(part, Operation):
-            weights = [x for x in part.inputs if x in self.graph.parameters]
-            text = weights[0] if weights else part.function.removesuffix(".__get__")
-        words = [x for x in text.split(".") if not x.isdigit()]
-        text = re.sub(r"\W", "_", words[-1]).strip("_") if words else ""
+        text = record.call.path if isinstance(record, ModuleCall) else ""
+        if isinstance(record, Operation):
+            weights = [x for x in record.inputs if x in self.graph.parameters]
+            text = weights[0] if weights else record.function.removesuffix(".__get__")
+        nouns = [x for x in text.split(".") if not x.isdigit()]
+        text = re.sub(r"\W", "_", nouns[-1]).strip("_") if nouns else ""
         return text if text.isidentifier() else "value"
 
     def _unique(self, name: str) -> str:
         taken = {*self.names.values(), *self.inputs, *_TAKEN}
-        number, unique = 2, name
+        suffix, unique = 2, name
         while unique in taken:
-            unique, number = f"{name}_{number}", number + 1
+            unique, suffix = f"{name}_{suffix}", suffix + 1
         return unique
 
 
@@ -352,17 +353,17 @@ def listed(paths: Sequence[str]) -> str:
     items: list[str] = []
     at = 0
     while at < len(paths):
-        owner, _, number = paths[at].rpartition(".")
+        owner, _, digits = paths[at].rpartition(".")
         end = at + 1
         while (
-            number.isdigit()
+            digits.isdigit()
             and end < len(paths)
-            and paths[end] == f"{owner}.{int(number) + end - at}"
+            and paths[end] == f"{owner}.{int(digits) + end - at}"
         ):
             end += 1
         if end - at > 2:
-            stop = int(number) + end - at
-            items.append(f'*(f"{owner}.{{i}}" for i in range({int(number)}, {stop}))')
+            stop = int(digits) + end - at
+            items.append(f'*(f"{owner}.{{i}}" for i in range({int(digits)}, {stop}))')
         else:
             end = at + 1
             items.append(quoted(paths[at]))

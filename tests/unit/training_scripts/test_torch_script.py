@@ -179,11 +179,10 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         if result[key] != expected:
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
-        # Stages of a ResNet copy what they receive, since they write into it.
-        if (
-            case.model != "resnet"
-            and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes
-        ):
+        # Stages of a ResNet copy what they receive, since they write into it. In split
+        # backward passes, the hooks that count keep tensors alive.
+        counted = case.model != "resnet" and case.schedule in ("1f1b", "gpipe")
+        if counted and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
             wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
     return wrong
 
@@ -377,6 +376,22 @@ def stage_1(model, x, tokens, labels):
     return x.view(1)'''
     )
     assert "nest" not in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
+
+
+def test_a_checkpoint_replaces_the_weights_of_the_seed(torch, tmp_path):
+    from nest.capture.factory import load
+
+    case = Case("gpt", pp=2)
+    export(case, tmp_path)
+    torch.manual_seed(0)
+    model, inputs = load(f"{FILE}:gpt")[0]()
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    options = ["--steps", "1", "--checkpoint", str(tmp_path / "weights.pt")]
+    job = {"folder": str(tmp_path), "world": 2, "options": [*options, "--seed", "1"]}
+    (result,) = run_scripts(tmp_path, [job])
+    torch.manual_seed(1)
+    _, inputs = load(f"{FILE}:gpt")[0]()
+    assert result["losses"] == pytest.approx([model(*inputs).item()], rel=LOSS)
 
 
 def test_a_wrong_number_of_ranks_is_refused(torch, tmp_path):
