@@ -149,8 +149,8 @@ def _plain(value: Any) -> Any:
 
 def _usual_length(config: dict[str, Any]) -> int:
     """Return the tokens of a sample that a configuration suggests."""
-    places = config.get("text_config", config)
-    stated = places.get("max_position_embeddings") if isinstance(places, dict) else None
+    text = config.get("text_config", config)
+    stated = text.get("max_position_embeddings") if isinstance(text, dict) else None
     if isinstance(stated, int) and stated > 0:
         return min(stated, DEFAULT_LENGTH)
     return DEFAULT_LENGTH

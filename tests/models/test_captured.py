@@ -51,3 +51,27 @@ def test_parameters_are_those_of_import_hf(family: str, tmp_path: Path) -> None:
     assert counted == total == from_hf(config).parameters
     blocks = [x for x in layers_of(captured, "block") if x.is_block]
     assert len(blocks) >= 2
+
+
+#: Families of which the whole model is captured, with experts as grouped products.
+WHOLE = ("bert", "deepseek_v3", "falcon", "glm4_moe", "gpt_oss", "lfm2")
+
+
+@pytest.mark.parametrize("family", WHOLE)
+def test_flops_are_those_of_the_stored_examples(family: str, tmp_path: Path) -> None:
+    """Of default configurations, up to 671 B parameters."""
+    from nest.capture.factory import build, load
+    from nest.capture.trace import capture
+
+    (stored,) = (
+        entry
+        for entry in generate.stored_flops()
+        if entry["config"]["model_type"] == family
+    )
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**stored["config"], "dtype": "bfloat16"}))
+    factory = write_factory(path, tmp_path, generate.COUNTED_LENGTH)
+    captured = capture(build(*load(factory), 1))
+    counted = sum(prod(x.shape) for x in captured.parameters if not x.buffer)
+    assert counted == stored["parameters"]
+    assert captured.forward_flops == stored["flops"]
