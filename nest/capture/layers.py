@@ -382,7 +382,7 @@ class _Calls:
         forbidden: set[int] = set()
         for spans in uses.values():
             passing = Counter(x for first, end in spans for x in range(first, end + 1))
-            forbidden.update(x for x, number in passing.items() if number > 1)
+            forbidden.update(x for x, count in passing.items() if count > 1)
         joined: list[Range] = []
         for first, end in ranges:
             if first in forbidden and joined:
