@@ -179,7 +179,10 @@ test-browser: .browser/.installed-from-lock
 # is a browser, the build takes the pictures of the site, and looks at pages.
 BROWSER_HERE := $(and $(shell which chromium chromium-browser \
   google-chrome 2>/dev/null),$(shell which chromedriver 2>/dev/null))
-DOCS_PYTHON := PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser $(BIN)/python
+# The cells about modules run where make test-torch has installed PyTorch.
+DOCS_TORCH := $(if $(wildcard .torch/.installed-from-lock),:$(CURDIR)/.torch)
+DOCS_PYTHON := \
+  PYTHONPATH=$(CURDIR)/.docs:$(CURDIR)/.browser$(DOCS_TORCH) $(BIN)/python
 docs: .docs/.installed-from-lock \
   $(if $(BROWSER_HERE),.browser/.installed-from-lock)
 	rm -rf build/docs

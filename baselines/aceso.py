@@ -3,7 +3,6 @@
 Liu et al., *Aceso: Efficient Parallel DNN Training through Iterative
 Bottleneck Alleviation*, EuroSys 2024; the code followed is the branch Aceso
 of github.com/microsoft/SuperScaler at fa80ad0, ``search/``.
-docs/baselines/aceso.md has the search at length.
 
 Search space
     Stages of contiguous layers with a power of two of devices each, at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
-import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -23,6 +23,8 @@ sys.path[:0] = [str(DOCS), str(ROOT)]
 os.environ["PATH"] = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
 )
+# They find files of this folder by a variable.
+os.environ["NEST_DOCS"] = str(DOCS)
 # Nor do they print tables as wide as the terminal of who builds the site.
 os.environ.pop("COLUMNS", None)
 
@@ -69,6 +71,9 @@ nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_execution_excludepatterns = (
+    [] if importlib.util.find_spec("torch") else ["notebooks/my-module*"]
+)
 nb_merge_streams = True
 
 numpydoc_show_class_members = False
@@ -84,6 +89,7 @@ _MOVED = {
     "formulations/README.md": "/explanation/formulations.md",
     "examples/even-planner": "/reference/examples.md",
     "examples/shell-planner": "/reference/examples.md",
+    "examples/modules/models.py": "/reference/examples.md",
 }
 
 

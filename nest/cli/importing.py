@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from nest.errors import InvalidPlanError
 from nest.frameworks.faults import Fault, FaultsError
 from nest.ir.io import read_plan, read_text
 from nest.requests import launch_files
+from nest.requests.modules import ModuleRequest
 from nest.requests.problems import JobRequest
 from nest.requests.restricted import defaults_of
 from nest.requests.values import quantity
@@ -95,6 +97,32 @@ def hf_command(
     for note in (defaults and f"assumed: {defaults}", model.note):
         if note:
             hint(f"nest: note: {path}: {note}")
+    return 0
+
+
+@import_group.command("torch")
+@takes(ModuleRequest)
+@output_option("problem")
+def torch_command(request: ModuleRequest, output: str) -> int:
+    """Import a module of PyTorch: your own, from your own file.
+
+    FILE.py is executed, as Python imports it. FACTORY() returns (module,
+    example_inputs), and module(*example_inputs) is the loss. It runs on tensors
+    without values: no weights and no GPU are needed. 'nest check --why' says why
+    strategies are not available.
+    """
+    from nest.capture.problem import source_of
+    from nest.profiles.torch_profiler import require_torch
+
+    file = request.factory if request.hf else request.factory.rpartition(":")[0]
+    Files(output=output).check(reads={"FILE.py:FACTORY": file or None})
+    require_torch("nest import torch")
+    request = request.with_file(Path() if output == "-" else Path(output).parent)
+    problem = request.build_problem()
+    write_record(output, problem)
+    source = source_of(problem)
+    for note in source.assumed if source else ():
+        hint(f"nest: note: {request.factory}: {note}")
     return 0
 
 

@@ -84,11 +84,29 @@ def check_command(request: CheckRequest) -> int:
         rows.append(("plan", "infeasible" if violations else "feasible"))
         rows += [("violation", text) for text in violations]
         code = int(bool(violations))
+    if request.why:
+        rows += _reasons(problem)
     show(sys.stdout, key_lines(rows))
     why = why_no_split(problem)
     if why:
         say(f"nest: warning: no plan is possible: {why}", err=True)
     return code
+
+
+def _reasons(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Yield what was found in the module of a problem, if it was captured."""
+    from nest.capture.problem import source_of
+
+    source = source_of(problem)
+    if source is None:
+        yield "not available", "unknown: the problem is not of 'nest import torch'"
+        return
+    yield "module", f"{source.file}:{source.factory}, {source.layers} layers"
+    yield "closed sets", str(source.closed_sets)
+    for reason in source.reasons:
+        yield "not available", reason
+    for note in source.assumed:
+        yield "assumed", note
 
 
 @click.command("solvers")

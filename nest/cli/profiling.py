@@ -25,7 +25,75 @@ DEFAULT_SEQUENCE_LENGTH = 4096
 DEVICES = ("auto", "cpu", "cuda")
 
 
-@click.command("profile")
+class _ProfileCommand(click.Command):
+    """``nest profile``, and ``nest profile torch``, which has its own options."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of the command that the first argument names."""
+        if args[:1] == ["torch"]:
+            name = f"{info_name} torch"
+            return profile_torch_command.make_context(name, args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("torch")
+@click.argument("factory", metavar="FILE.py:FACTORY")
+@option("--samples N,…", "Samples per data-parallel rank.", integers(), default="1")
+@option(
+    "--granularity block|module|operator",
+    "As of 'nest import torch'.",
+    one_of("block", "module", "operator"),
+    default="block",
+)
+@option("--device auto|cpu|cuda", "Where to run.", one_of(*DEVICES), default="auto")
+@option(
+    "--device-name NAME", "What clusters call the device.  [default: as far as known]"
+)
+@option("--warm-up N", "Passes before the measured ones.", integer(0, 1000), default=2)
+@option(
+    "--repeats N",
+    "Measured passes, of which the median counts.",
+    integer(1, 1000),
+    default=5,
+)
+@output_option("profile")
+def profile_torch_command(
+    factory: str,
+    samples: tuple[int, ...],
+    granularity: str,
+    device: str,
+    device_name: str | None,
+    warm_up: int,
+    repeats: int,
+    output: str,
+) -> int:
+    """Time the layers of a module of PyTorch: your own, from your own file.
+
+    FILE.py is executed, and the module runs with real weights. 'nest import torch
+    --profile' prefers what is measured.
+    """
+    from nest.profiles.torch_profiler import find_device, require_torch
+    from nest.requests.modules import profile_module
+
+    check_output(output, "-o")
+    require_torch("nest profile torch")
+    target, name = find_device(device)
+    profile = profile_module(
+        *(factory, samples, target.type, device_name or name),
+        granularity=granularity,
+        passes=(warm_up, repeats),
+    )
+    _write(output, profile)
+    return 0
+
+
+@click.command("profile", cls=_ProfileCommand)
 @option("--model NAME", "What to time.", required=True)
 @option(
     "--layers A,B,…",

@@ -42,7 +42,7 @@ TARGETS = {
 }
 
 #: What else plans are written as: no framework's files, so any plan's.
-TRACES = ("chakra", "csv")
+TRACES = ("chakra", "csv", "torch")
 
 
 class ExportModule(Protocol):

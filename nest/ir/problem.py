@@ -84,7 +84,8 @@ class Problem(FileStruct, Tabular, frozen=True, kw_only=True, tag="nest-problem/
         was named. For intervals only.
     model
         JSON of the shape of its model, an ``Architecture`` of :mod:`nest.models`,
-        where no published name stands for it. For exports only.
+        where no published name stands for it; of a captured module, where its code is
+        and what was found in it. For exports only.
     """
 
     name: str = "problem"

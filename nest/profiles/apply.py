@@ -126,7 +126,8 @@ def _entries(
         raise UnknownNameError(f"{where}: model", model, profile.models)
     entries = [entry for entry in profile.entries if entry.model == model]
     length = problem.job.sequence_length
-    matching = tuple(e for e in entries if e.sequence_length == length)
+    # Samples of captured modules are no sequences: their entries say 1.
+    matching = tuple(e for e in entries if e.sequence_length == (length or 1))
     if not matching:
         lengths = sorted({entry.sequence_length for entry in entries})
         raise InvalidProfileError(

@@ -52,14 +52,14 @@ class LayerShape(NamedTuple):
     source_length: int | None = 0
 
 
-def require_torch() -> None:
-    """Refuse to go on without PyTorch; imports nothing.
+def require_torch(command: str = "nest profile") -> None:
+    """Refuse to go on without PyTorch, for a command; imports nothing.
 
     Raises ``TorchNotInstalledError`` if it is missing; the text says what to install.
     """
     if util.find_spec("torch") is None:
         raise TorchNotInstalledError(
-            f"nest profile: expected package 'torch', got none; install it "
+            f"{command}: expected package 'torch', got none; install it "
             f"with: pip install '{DISTRIBUTION}[profile]'"
         )
 
@@ -133,7 +133,7 @@ def profile_layers(
     layer fits, and ``Interrupted`` on Ctrl-C, with the entries measured so far.
     """
     require_torch()
-    target, name = _device(timing.device)
+    target, name = find_device(timing.device)
     if target.type == "cpu" and timing.dtype == "fp16":
         # Without half-precision kernels one layer takes minutes.
         raise InvalidOptionError(
@@ -377,7 +377,7 @@ def _clock(device: Any) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]
     return mark, elapsed_ns
 
 
-def _device(requested: str) -> tuple[Any, str]:
+def find_device(requested: str) -> tuple[Any, str]:
     """Return the requested device and its name."""
     import torch
 

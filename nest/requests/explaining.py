@@ -84,6 +84,12 @@ class TraceRequest(PlanRequest, command="nest trace"):
 class CheckRequest(PlanRequest, command="nest check"):
     """Whether a problem, and perhaps a plan for it, is valid."""
 
+    why: bool = setting(
+        "--why",
+        "Say why strategies are not available for a captured module, and what its "
+        "costs assume.",
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class OrderRequest(PlanRequest, command="nest topology order"):

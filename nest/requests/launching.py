@@ -30,7 +30,9 @@ class ExportRequest(PlanRequest, command="nest export"):
     """A plan, and the framework whose files start it."""
 
     to: str = setting(
-        "--to TARGET", "A framework, chakra or csv; see docs/exports.md.", required=True
+        "--to TARGET",
+        "A framework, torch, chakra or csv; see docs/exports.md.",
+        required=True,
     )
     output: PathText | None = setting(
         "-o --output DIR", "New or empty directory to write."
@@ -202,13 +204,15 @@ def _traces(
     problem: Problem, plan: Plan, to: str, tell: Tell
 ) -> Mapping[str, str | bytes]:
     """Return the traces of a plan's step, or its order of passes."""
-    from nest.frameworks import chakra, schedule_csv
+    from nest.frameworks import chakra, schedule_csv, torch_script
     from nest.simulation.events import Simulation
 
     simulation = Simulation(problem, plan)
     _warn_if_infeasible(simulation.score, tell)
     if to == schedule_csv.NAME:
         return schedule_csv.export(simulation)
+    if to == torch_script.NAME:
+        return torch_script.export(problem, plan)
     return chakra.export(simulation)
 
 

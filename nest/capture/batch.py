@@ -1,0 +1,216 @@
+"""What of a captured module scales with the batch, and what that says of its loss.
+
+A module is captured at two batch sizes. Every number of an operation, such as a size of
+a tensor, grows by equal steps from sample to sample, since a tensor has at most one
+axis that grows. Tensors with two such axes compare samples with one another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from nest.capture.records import CapturedModule, Operation, Tensor
+from nest.capture.strategies import axis_along, function_name, path_of
+from nest.errors import InvalidProblemError
+from nest.units import ceil_div
+
+#: Functions whose result, of some for each sample, is their mean.
+_MEANS = {
+    "mean", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss",
+    "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
+}  # fmt: skip
+#: Functions of means that yield a mean again.
+_LINEAR = {
+    "add", "sub", "mul", "div", "true_divide", "truediv", "neg", "to", "float", "clone",
+    "view", "reshape", "squeeze",
+}  # fmt: skip
+#: Functions in which what stands along one axis meets, with the place of the argument
+#: ``dim`` behind the tensor and its default.
+_ALONG = {
+    "topk": (1, -1), "sort": (0, -1), "softmax": (0, None), "log_softmax": (0, None),
+    "cumsum": (0, None), "cumprod": (0, None), "roll": (1, None), "flip": (0, None),
+}  # fmt: skip
+_DIVISIONS = {"div", "true_divide", "truediv"}
+_PRODUCTS = {*_DIVISIONS, "mul"}
+
+#: What each remedy begins with.
+_STATE = (
+    "let the loss be a mean over samples, or state with --split-loss that every "
+    "micro-batch computes it apart"
+)
+
+
+def at_batch(
+    small: CapturedModule, large: CapturedModule, samples: int
+) -> CapturedModule:
+    """Return what a capture at a batch of ``samples`` counts.
+
+    ``small`` and ``large`` are captures of one module at two batch sizes.
+
+    Raises
+    ------
+    InvalidProblemError
+        If their operations differ.
+    """
+    for one, other in zip(small.operations, large.operations, strict=False):
+        if one.function != other.function or len(one.outputs) != len(other.outputs):
+            break
+    else:
+        if len(small.operations) == len(large.operations):
+            share = (samples - small.batch, large.batch - small.batch)
+            scaled: CapturedModule = _between(small, large, share)
+            return scaled
+        one = small.operations[-1]
+    raise InvalidProblemError(
+        f"{small.name}: {path_of(one)}: expected the same operations for every batch "
+        f"size, got others for {large.batch} samples than for {small.batch}, from "
+        f"{one.function} on; let nothing but shapes depend on the batch"
+    )
+
+
+def _between(one: Any, other: Any, share: tuple[int, int]) -> Any:
+    """Return records of which each number has changed by a share of the difference."""
+    if one == other or isinstance(one, (str, bool)):
+        return one
+    if isinstance(one, int):
+        steps, width = share
+        return one + ceil_div((other - one) * steps, width)
+    if isinstance(one, tuple):
+        return tuple(_between(x, y, share) for x, y in zip(one, other, strict=True))
+    if isinstance(one, Mapping):
+        return {
+            _between(key, key_there, share): _between(value, there, share)
+            for (key, value), (key_there, there) in zip(
+                one.items(), other.items(), strict=True
+            )
+        }
+    fields = {
+        name: _between(getattr(one, name), getattr(other, name), share)
+        for name in one.__struct_fields__
+    }
+    return msgspec.structs.replace(one, **fields)
+
+
+def batch_axes(small: Tensor, large: Tensor) -> list[int]:
+    """Return the axes of a tensor that grow with the batch."""
+    return [
+        axis
+        for axis, (size, there) in enumerate(
+            zip(small.shape, large.shape, strict=False)
+        )
+        if size != there
+    ]
+
+
+def normalizes_batch(operation: Operation) -> bool:
+    """Whether an operation uses statistics of the batch, as batch norm in training."""
+    if function_name(operation) not in {"batch_norm", "instance_norm"}:
+        return False
+    return function_name(operation) == "batch_norm" and not re.search(
+        r"training=False|, False, [\d.e-]+, [\d.e-]+\)$", operation.code
+    )
+
+
+#: What a tensor is to the batch: one axis is of samples; a mean over all of them, or a
+#: sum; or a figure without gradient that depends on all.
+_Role = Literal["samples", "mean", "sum", "figure"]
+
+
+def check_loss(small: CapturedModule, large: CapturedModule) -> None:
+    """Refuse a loss that is not the mean of the losses of its samples.
+
+    Two captures show it: which axes of tensors grow with the batch.
+
+    Raises
+    ------
+    InvalidProblemError
+        If an operation compares samples, sums over them, or computes anything but a
+        mean of all of them; the text names its module.
+    """
+    roles: dict[str, _Role] = {tensor.name: "samples" for tensor in small.inputs}
+    try:
+        _check_roles(small, large, roles)
+    except InvalidProblemError as error:
+        raise InvalidProblemError(f"{small.name}: {error}") from None
+
+
+def _check_roles(
+    small: CapturedModule, large: CapturedModule, roles: dict[str, _Role]
+) -> None:
+    """Refuse a loss that is no mean; ``roles`` are those of the example inputs."""
+    sizes = [
+        {x.name: x for x in (*side.inputs, *_outputs(side))} for side in (small, large)
+    ]
+    last = small.operations[-1]
+    for one, other in zip(small.operations, large.operations, strict=True):
+        read = [roles[name] for name in one.inputs if name in roles]
+        if not read:
+            continue
+        first = one.inputs[0]
+        if _meets_batch(one, sizes[0].get(first), sizes[1].get(first)):
+            tensor = one.outputs[0]
+            raise _refused(
+                one, "compares the samples of a batch with one another", tensor
+            )
+        for tensor, there in zip(one.outputs, other.outputs, strict=True):
+            roles[tensor.name] = _role(one, other, (tensor, there), read)
+            if tensor.name == small.loss:
+                last = one
+    if roles.get(small.loss) != "mean":
+        raise _refused(last, "sums over the samples", last.outputs[0])
+
+
+def _outputs(captured: CapturedModule) -> list[Tensor]:
+    return [x for operation in captured.operations for x in operation.outputs]
+
+
+def _meets_batch(
+    operation: Operation, small: Tensor | None, large: Tensor | None
+) -> bool:
+    """Whether an operation lets values of several samples meet along their axis."""
+    along = _ALONG.get(function_name(operation))
+    if along is None or small is None or large is None:
+        return False
+    if not any(x.has_gradient for x in operation.outputs):
+        return False  # an order of rows, as experts by index have it
+    axis = axis_along(operation, *along)
+    return axis is not None and axis % len(small.shape) in batch_axes(small, large)
+
+
+def _role(
+    one: Operation, other: Operation, tensors: tuple[Tensor, Tensor], read: list[_Role]
+) -> _Role:
+    """Return what an output is, from what the operation reads."""
+    name = function_name(one)
+    tensor = tensors[0]
+    axes = batch_axes(*tensors)
+    if not tensor.has_gradient:
+        return "samples" if axes else "figure"
+    if len(axes) > 1:
+        raise _refused(one, "compares the samples of a batch with one another", tensor)
+    if "figure" in read:
+        raise _refused(one, "uses a figure of the whole batch", tensor)
+    if axes:
+        return "samples"
+    if "samples" in read:
+        if tensor.shape not in ((), (1,)):
+            raise _refused(one, "takes a figure over the batch", tensor)
+        is_mean = name in _MEANS and "reduction='sum'" not in one.code
+        return "mean" if is_mean else "sum"
+    if name in _DIVISIONS and len(one.inputs) == 1 and one.code != other.code:
+        return "mean"  # the number that divides grows with the batch
+    if name not in _LINEAR or (name in _PRODUCTS and len(read) > 1):
+        raise _refused(one, "is no mean of its samples' values", tensor)
+    return "sum" if "sum" in read else "mean"
+
+
+def _refused(operation: Operation, what: str, tensor: Tensor) -> InvalidProblemError:
+    shape = "×".join(map(str, tensor.shape)) or "scalar"
+    return InvalidProblemError(
+        f"{path_of(operation)}: expected a loss that is the mean of its samples' "
+        f"losses, got {function_name(operation)}, which {what} ({shape}); {_STATE}"
+    )

@@ -1,0 +1,166 @@
+"""The user's function that makes a module and its example inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from nest.errors import NestError
+from nest.util.text import did_you_mean
+
+
+class InvalidModuleError(NestError, ValueError):
+    """A factory or its module cannot be captured; the text names the module's path."""
+
+
+class Built(NamedTuple):
+    """A module on the meta device, its example inputs, and its name."""
+
+    module: torch.nn.Module
+    inputs: tuple[Any, ...]
+    name: str
+
+
+def load(text: str) -> tuple[Callable[[], Any], str]:
+    """Return the function that ``FILE.py:FACTORY`` names, and a name for its model.
+
+    The file is executed, as an import does.
+
+    Raises
+    ------
+    InvalidModuleError
+        If there is no such file or function, or the file fails.
+    """
+    file, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise InvalidModuleError(
+            f"factory: expected FILE.py:FACTORY, got {text!r}; name a file and, behind "
+            f"a colon, a function in it"
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise InvalidModuleError(
+            f"{file}: expected a file with the function {name}, found none; check the "
+            f"path"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InvalidModuleError(
+            f"{file}: expected a Python file, whose name ends in .py; rename it"
+        )
+    loaded = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look for the module by its name; imports of files
+    # beside it work as in a script.
+    sys.modules.setdefault(path.stem, loaded)
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(loaded)
+    except Exception as error:
+        raise InvalidModuleError(
+            f"{file}: expected a file that Python can run, got {first_line(error)}; "
+            f"run it with python first"
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    factory = getattr(loaded, name, None)
+    if not callable(factory):
+        names = [key for key, value in vars(loaded).items() if callable(value)]
+        hint = did_you_mean(name, names, "choose a function of this file")
+        raise InvalidModuleError(
+            f"{file}: expected a function {name}, found none; {hint}"
+        )
+    return factory, f"{path.stem}-{name}"
+
+
+def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:
+    """Call a factory on the meta device, where no tensor has values.
+
+    Parameters
+    ----------
+    samples
+        Rows of the inputs. Default: those of the example inputs.
+
+    Raises
+    ------
+    InvalidModuleError
+        If it fails, or returns anything but a module and a tuple of inputs, or if no
+        input has a first axis.
+    """
+    try:
+        with torch.device("meta"):
+            made = factory()
+    except Exception as error:
+        raise InvalidModuleError(
+            f"{name}: expected a factory that runs on the meta device, where tensors "
+            f"have no values, got {first_line(error)}; let it build without reading "
+            f"values"
+        ) from error
+    match made:
+        case (torch.nn.Module() as module, tuple() | list() as inputs):
+            if batch_of(inputs) == 0:
+                raise InvalidModuleError(
+                    f"{name}: expected inputs whose first axis is the batch, got none "
+                    f"with an axis; return tensors"
+                )
+            rows = inputs if samples is None else with_samples(inputs, samples)
+            return Built(module, tuple(rows), name)
+    raise InvalidModuleError(
+        f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
+        f"{type(made).__name__}; return both"
+    )
+
+
+def batch_of(inputs: Any) -> int:
+    """Return the size of the first axis of the first tensor that has one, or 0."""
+    for value in tree_leaves(inputs):
+        if isinstance(value, torch.Tensor) and value.dim():
+            return int(value.shape[0])
+    return 0
+
+
+def batch_inputs(built: Built) -> tuple[str, ...]:
+    """Return a name for every tensor among the inputs whose first axis is the batch.
+
+    It is the parameter's of the module's ``forward``; other tensors have an empty one.
+    """
+    batch, names = batch_of(built.inputs), list[str]()
+    arguments = [*inspect.signature(built.module.forward).parameters.values()]
+    for i, value in enumerate(built.inputs):
+        tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+        for tensor in tensors:
+            name = f"input_{len(names)}"
+            if len(tensors) == 1 and i < len(arguments):
+                is_named = arguments[i].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+                name = arguments[i].name if is_named else name
+            names.append(name if tensor.dim() and tensor.shape[0] == batch else "")
+    return tuple(names)
+
+
+def with_samples(inputs: Any, samples: int) -> Any:
+    """Return inputs of `samples` rows: those of each tensor, repeated in turn.
+
+    Tensors whose first axis is not the batch stay as they are.
+    """
+    batch = batch_of(inputs)
+
+    def resized(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            return value
+        if value.shape[0] != batch:
+            return value
+        return value[torch.arange(samples, device=value.device) % batch]
+
+    return tree_map(resized, inputs)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an exception says, with its class."""
+    first = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")

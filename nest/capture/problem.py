@@ -1,0 +1,837 @@
+"""From a captured module and a machine to a problem.
+
+Every layer of :mod:`nest.capture.layers` is a node of the graph, priced as the layers
+of the zoo are (:func:`nest.models.operators.timing.layer_cost`). The graph of a module
+with many layers has fewer nodes: neighbors in the order in which they run are joined,
+where few bytes cross. A plan is exact with respect to the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from nest.capture.batch import at_batch, check_loss, normalizes_batch
+from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
+from nest.capture.strategies import (
+    Style,
+    TensorCut,
+    function_name,
+    path_of,
+    remade,
+    tensor_cut,
+    tensors_of,
+    why_not_local,
+)
+from nest.cost.magnitude import with_quantum
+from nest.errors import NestError
+from nest.hardware import Machine
+from nest.ir.base import Struct
+from nest.ir.cluster import Cluster
+from nest.ir.graph import CollectiveCall, Edge, Graph, Layer, LayerCost, LayerKind
+from nest.ir.job import Job, Optimizer, Schedules
+from nest.ir.plan import Recompute
+from nest.ir.problem import Problem
+from nest.models.choices import MAX_NODES
+from nest.models.graphs import in_range
+from nest.models.operators.attention import ATTENTION_BACKWARD, QUERY_BLOCK
+from nest.models.operators.base import Execution, Node, Operator, Product, Split
+from nest.models.operators.collectives import merged
+from nest.models.operators.timing import layer_cost
+from nest.units import ceil_div
+
+#: Closed sets that a graph may have. With more of them, branches that run side by side
+#: are put in a row, in the order in which they run.
+MAX_CLOSED_SETS = 300
+
+#: What nest calls data types of PyTorch.
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+#: Bytes of optimizer state per byte of weights, as PyTorch's optimizers keep it.
+STATES = {"adamw": 2, "sgd": 0}
+
+
+class ModuleSource(Struct, frozen=True, kw_only=True):
+    """Where the module of a problem comes from, and what was found in it."""
+
+    file: str
+    factory: str
+    #: Of the file.
+    sha256: str = ""
+    granularity: str = "block"
+    #: Layers of the module before they were joined, and closed sets of the graph.
+    layers: int = 0
+    closed_sets: int = 0
+    #: Names of the layers that tensor ranks share, by their number.
+    shared: dict[str, tuple[str, ...]] = {}
+    #: Why strategies are not available, a line each.
+    reasons: tuple[str, ...] = ()
+    #: What was assumed, a line each.
+    assumed: tuple[str, ...] = ()
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """What ``Problem.model`` of a captured module says."""
+
+    module: ModuleSource
+
+
+def text_of_source(source: ModuleSource) -> str:
+    """Return what a problem keeps of its module."""
+    return msgspec.json.encode(_Kept(module=source)).decode()
+
+
+def source_of(problem: Problem) -> ModuleSource | None:
+    """Return where the module of a problem comes from, if it was captured."""
+    try:
+        return msgspec.json.decode(problem.model, type=_Kept).module
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+class ModuleJob(Struct, frozen=True, kw_only=True):
+    """The job of a captured module, and which choices plans have."""
+
+    global_batch: int
+    micro_batches: tuple[int, ...]
+    tp: tuple[int, ...] = (1,)
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[Recompute, ...] = ("none", "full")
+    schedule: Schedules = "1f1b"
+    optimizer: str = "adamw"
+    #: Whether micro-batches may compute the loss apart whatever it is.
+    split_loss: bool = False
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples of a micro-batch on one data rank that costs are stated for."""
+        shares = {
+            size // 2**power
+            for size in self.micro_batches
+            for power in range(size.bit_length())
+            if size % 2**power == 0
+        }
+        return tuple(sorted(shares))
+
+
+class Captures(NamedTuple):
+    """One module at two batch sizes, and its layers."""
+
+    small: CapturedModule
+    large: CapturedModule
+    layers: tuple[ModuleLayer, ...]
+    #: Captures the module with the weights of one of several tensor ranks; without it
+    #: nothing is checked.
+    run: Callable[[Mapping[str, Style], int], CapturedModule] | None = None
+
+
+def problem_of_module(
+    captures: Captures,
+    job: ModuleJob,
+    machine: Machine,
+    cluster: Cluster,
+    source: ModuleSource,
+) -> Problem:
+    """Return the problem of training a captured module on a cluster.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the loss is no mean over samples, a figure is out of range, or the device
+        has no peak rate for the data type of the module.
+    """
+    small, large, layers = captures[:3]
+    normed = next(filter(normalizes_batch, small.operations), None)
+    assumed = list(source.assumed)
+    if job.split_loss:
+        assumed.append("--split-loss: every micro-batch computes the loss apart")
+    else:
+        check_loss(small, large)
+    if normed is not None:
+        job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
+        assumed.append(
+            f"{path_of(normed)}: batch norm needs the whole batch in one micro-batch "
+            f"on one data rank; use another norm for data parallelism"
+        )
+    nodes = joined(captures)
+    reasons: dict[str, str] = {}
+    with in_range(small.name, "check the module"):
+        pricing = _Pricing(captures, nodes, job, machine, reasons)
+        kinds, names, reused = pricing.kinds()
+        edges, closed_sets = ordered_edges(captures, nodes)
+        choices = tuple(tp for tp in job.tp if tp == 1 or pricing.is_cut(tp))
+        problem = Problem(
+            name=f"{small.name}-{machine.name}x{cluster.num_devices}",
+            source=(
+                f"module: {source.file}:{source.factory}; machine: {machine.source}; "
+                f"costs: operators of PyTorch, one graph node per "
+                f"{'layer' if len(nodes) == len(layers) else 'few layers'}"
+            ),
+            graph=Graph(
+                kinds=kinds,
+                layers=tuple(
+                    Layer(id=node[0].name, kind=kind)
+                    for node, kind in zip(nodes, names, strict=True)
+                ),
+                edges=edges,
+            ),
+            cluster=cluster,
+            job=_job(job, small, pricing, choices, reused, normed is not None),
+        )
+    source = replace(
+        source,
+        layers=len(layers),
+        closed_sets=closed_sets,
+        shared={str(tp): pricing.shared(tp) for tp in choices if tp > 1},
+        reasons=(
+            *reasons.values(),
+            *_general_reasons(source, any(x.is_block for x in layers)),
+        ),
+        assumed=(*assumed, *pricing.notes()),
+    )
+    return with_quantum(replace(problem, model=text_of_source(source)))
+
+
+def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
+    """Yield why strategies are not available whatever the operations are."""
+    if source.granularity == "operator":
+        yield "tp: only whole modules are cut; import with --granularity block"
+    if not has_blocks:
+        yield "recomputation: expected repeated blocks, found none"
+    yield "cp: the script that runs plans does not cut sequences"
+
+
+def _job(
+    job: ModuleJob,
+    small: CapturedModule,
+    pricing: _Pricing,
+    tp: tuple[int, ...],
+    reused: tuple[str, ...],
+    whole_batch: bool,
+) -> Job:
+    """Return the job as plans may choose it."""
+    size = pricing.value_bytes
+    blocks = any(layer.is_block for node in pricing.nodes for layer in node)
+    one: tuple[int, ...] | None = (1,) if whole_batch else None
+    return Job(
+        global_batch=job.global_batch,
+        micro_batches=job.micro_batches,
+        dtype=pricing.dtype,
+        optimizer=Optimizer(
+            name=job.optimizer,
+            weight_bytes=size,
+            gradient_bytes=size,
+            state_bytes=size * STATES[job.optimizer],
+        ),
+        schedule=job.schedule,
+        replicas=one,
+        data_parallel=one,
+        tensor_parallel=tp,
+        zero=job.zero,
+        recompute=job.recompute if blocks else ("none",),
+        uniform=("dp", "tp", "cp", "zero"),
+        one_stage=reused,
+        model_flops_per_sample=(small.forward_flops + small.backward_flops)
+        / small.batch,
+    )
+
+
+# ------------------------------------------------------------------- the graph
+
+
+def covered(layers: Sequence[ModuleLayer], ids: Sequence[str]) -> list[list[int]]:
+    """Return the positions of the layers that each node of a problem stands for.
+
+    ``ids`` are those of the problem's layers, in its order. A node has the name of its
+    first layer and all layers up to the next node.
+
+    Raises ``ValueError`` if they name no such layers.
+    """
+    position = {layer.name: i for i, layer in enumerate(layers)}
+    if not all(name in position for name in ids) or not ids:
+        missing = next((name for name in ids if name not in position), "none")
+        raise ValueError(f"expected layers of the module, got {missing}")
+    starts = [position[name] for name in ids]
+    if starts[0] != 0 or starts != sorted(set(starts)):
+        raise ValueError(f"expected layers in the order of the module, got {ids[0]}")
+    ends = [*starts[1:], len(layers)]
+    return [[*range(*pair)] for pair in zip(starts, ends, strict=True)]
+
+
+def _bytes_across(captures: Captures) -> list[int]:
+    """Return the bytes that cross the place before each layer, with those of views."""
+    changes = [0] * (len(captures.layers) + 1)
+    for _, first, last, size_bytes in _handed(captures):
+        changes[first + 1] += size_bytes
+        changes[last + 1] -= size_bytes
+    total = 0
+    return [total := total + change for change in changes]
+
+
+def joined(
+    captures: Captures, max_nodes: int = MAX_NODES
+) -> tuple[tuple[ModuleLayer, ...], ...]:
+    """Join neighboring layers until at most about ``max_nodes`` nodes are left.
+
+    Places to cut are those that the fewest bytes cross, one in every stretch of the
+    work, so that pipelines can be balanced.
+    """
+    layers, operations = captures.layers, captures.small.operations
+    if len(layers) <= max_nodes:
+        return tuple((layer,) for layer in layers)
+    work = [
+        sum(
+            1 + x.forward_flops + x.backward_flops + 100 * _traffic(x)
+            for x in operations[layer.first : layer.end]
+        )
+        for layer in layers
+    ]
+    across = _bytes_across(captures)
+    step = sum(work) / max_nodes
+    starts, best, done = [0], 0, 0
+    for i, amount in enumerate(work):
+        if i and (not best or across[i] <= across[best]):
+            best = i
+        done += amount
+        if done >= step and best:
+            starts.append(best)
+            done = sum(work[best : i + 1]) if best <= i else 0
+            best = 0
+            if done >= step and i > starts[-1]:
+                best = i
+    ends = [*starts[1:], len(layers)]
+    return tuple(layers[a:b] for a, b in zip(starts, ends, strict=True))
+
+
+def _traffic(operation: Operation) -> int:
+    return operation.read_bytes + operation.written_bytes + operation.backward_bytes
+
+
+def _handed(captures: Captures) -> Iterator[tuple[str, int, int, int]]:
+    """Yield tensors that layers hand on: name, maker, last reader, bytes.
+
+    The bytes are those of one sample, rounded up; of a tensor that stages make again
+    they are 0.
+    """
+    small, layers = captures.small, captures.layers
+    again = remade(small, layers)
+    tensors = tensors_of(small)
+    maker: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for i, layer in enumerate(layers):
+        for operation in small.operations[layer.first : layer.end]:
+            last.update((x, i) for x in operation.inputs if maker.get(x, i) != i)
+            maker.update((x.name, i) for x in operation.outputs)
+    for name, reader in last.items():
+        size_bytes = ceil_div(tensors[name].size_bytes, small.batch)
+        yield name, maker[name], reader, 0 if name in again else size_bytes
+
+
+def ordered_edges(
+    captures: Captures, nodes: Sequence[Sequence[ModuleLayer]]
+) -> tuple[tuple[Edge, ...], int]:
+    """Return the edges between nodes, and how many closed sets the graph has.
+
+    A node hands one tensor on: all that readers from there on need of it. Layers
+    without tensors from or for others follow the one before them.
+    """
+    small = captures.small
+    node_of = {x.name: i for i, node in enumerate(nodes) for x in node}
+    owner = [node_of[layer.name] for layer in captures.layers]
+    sizes: dict[tuple[int, int], int] = {}
+    handed: dict[int, list[tuple[int, int]]] = {}
+    readers = _readers(small, captures.layers)
+    for name, first, last, size_bytes in _handed(captures):
+        source = owner[first]
+        if source != owner[last]:
+            handed.setdefault(source, []).append((owner[last], size_bytes))
+        for reader in readers[name]:
+            if owner[reader] != source:
+                sizes[source, owner[reader]] = 0
+    for source, target in sizes:
+        sizes[source, target] = sum(
+            size_bytes for last, size_bytes in handed[source] if last >= target
+        )
+    parents = {target for _, target in sizes}
+    children = {source for source, _ in sizes}
+    for i, node in enumerate(nodes):
+        weights = any(
+            x.weights for n in node for x in small.operations[n.first : n.end]
+        )
+        if i and i not in parents and not weights:
+            sizes.setdefault((i - 1, i), 0)
+        if i + 1 < len(nodes) and i not in children:
+            sizes.setdefault((i, i + 1), 0)
+    closed_sets = count_closed_sets(len(nodes), sizes)
+    if closed_sets > MAX_CLOSED_SETS:
+        for i in range(len(nodes) - 1):
+            sizes.setdefault((i, i + 1), 0)
+        closed_sets = len(nodes) + 1
+    edges = tuple(
+        Edge(
+            source=nodes[source][0].name,
+            target=nodes[target][0].name,
+            bytes_per_sample=size_bytes,
+        )
+        for (source, target), size_bytes in sorted(sizes.items())
+    )
+    return edges, closed_sets
+
+
+def _readers(
+    captured: CapturedModule, layers: Sequence[ModuleLayer]
+) -> dict[str, set[int]]:
+    """Return the layers that read each tensor."""
+    readers: dict[str, set[int]] = {}
+    for i, layer in enumerate(layers):
+        for operation in captured.operations[layer.first : layer.end]:
+            for name in operation.inputs:
+                readers.setdefault(name, set()).add(i)
+    return readers
+
+
+def count_closed_sets(num_nodes: int, edges: Mapping[tuple[int, int], int]) -> int:
+    """Count the sets of nodes that have all that their nodes need.
+
+    Stops soon after :data:`MAX_CLOSED_SETS`.
+    """
+    needed = [0] * num_nodes
+    for source, target in edges:
+        needed[target] |= 1 << source
+    level, count = {0}, 1
+    while level and count <= MAX_CLOSED_SETS:
+        level = {
+            mask | 1 << node
+            for mask in level
+            for node in range(num_nodes)
+            if not mask >> node & 1 and not needed[node] & ~mask
+        }
+        count += len(level)
+    return count
+
+
+# -------------------------------------------------------------------- the costs
+
+
+def data_type(captured: CapturedModule) -> str:
+    """Return the data type of the largest product, as nest calls it."""
+    busiest = max(captured.operations, key=lambda x: x.forward_flops)
+    name = busiest.outputs[0].dtype if busiest.outputs else "float32"
+    return DTYPES.get(name, "fp32")
+
+
+class _Pricing:
+    """Costs of the nodes of a captured module on a machine."""
+
+    def __init__(
+        self,
+        captures: Captures,
+        nodes: Sequence[Sequence[ModuleLayer]],
+        job: ModuleJob,
+        machine: Machine,
+        reasons: dict[str, str],
+    ) -> None:
+        self.captures = captures
+        self.nodes = nodes
+        self.job = job
+        self.machine = machine
+        self.reasons = reasons
+        small = captures.small
+        self.dtype = data_type(small)
+        self.value_bytes = 4 if self.dtype == "fp32" else 2
+        self.execution = Execution(dtype=self.dtype)  # type: ignore[arg-type]
+        self.remade = remade(small, captures.layers)
+        self.cuts = {tp: self._cuts(tp) for tp in job.tp if tp > 1}
+        self.parameters = _Parameters(captures, nodes)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the costs assume."""
+        yield f"data type: {self.dtype}, that of the largest product"
+        if self.dtype == "fp32":
+            yield "products in fp32 without TF32, as PyTorch runs them by default"
+        if any("dropout" in x.function for x in self.captures.small.operations):
+            yield "dropout: ranks draw other numbers than one process"
+
+    def is_cut(self, tp: int) -> bool:
+        """Whether tensor ranks share any layer."""
+        return bool(self.shared(tp))
+
+    def shared(self, tp: int) -> tuple[str, ...]:
+        """Return the names of the layers that tensor ranks share."""
+        cuts = self.cuts.get(tp, {})
+        return tuple(name for name, cut in cuts.items() if cut.styles)
+
+    def _cuts(self, tp: int) -> dict[str, TensorCut]:
+        """Return how tensor ranks share each layer, where they do.
+
+        Layers of modules only, and only if they run with the weights of one rank. The
+        first reason of each kind of block is kept.
+        """
+        small = self.captures.small
+        cuts: dict[str, TensorCut] = {}
+        whole: dict[str, str] = {}
+        tensors = tensors_of(small)
+        for layer in self.captures.layers:
+            if all(step.module >= 0 for step in layer.steps):
+                cut = tensor_cut(small, layer, tp, tensors)
+                cuts[layer.name] = cut
+                if layer.is_block and cut.reasons:
+                    whole.setdefault(layer.kind, cut.reasons[0])
+        shared = {name: cut for name, cut in cuts.items() if cut.styles}
+        kinds = {x.kind: x for x in self.captures.layers if x.name in shared}
+        why = self._why_not_local(shared, tp) if shared else ""
+        if why:
+            for kind, layer in kinds.items():
+                why = self._why_not_local({layer.name: shared[layer.name]}, tp)
+                if why:
+                    whole[kind] = why
+                    for each in self.captures.layers:
+                        if each.kind == kind:
+                            cuts.pop(each.name, None)
+        for kind, reason in whole.items():
+            self.reasons.setdefault(kind, f"tp {tp}: {reason}")
+        return cuts
+
+    def _why_not_local(self, cuts: Mapping[str, TensorCut], tp: int) -> str:
+        """Return why the module does not run with the weights of one rank."""
+        run = self.captures.run
+        if run is None:
+            return ""
+        styles: dict[str, Style] = {}
+        for cut in cuts.values():
+            styles |= cut.styles
+        try:
+            local = run(styles, tp)
+        except NestError as error:
+            return f"with the weights of one rank the module fails: {error}"
+        reasons = (
+            why_not_local(self.captures.small, local, layer, cuts[layer.name])
+            for layer in self.captures.layers
+            if layer.name in cuts
+        )
+        return next(filter(None, reasons), "")
+
+    def kinds(self) -> tuple[tuple[LayerKind, ...], list[str], tuple[str, ...]]:
+        """Return the kinds, that of every node, and those that stay in one stage."""
+        of_nodes = node_kinds(self.captures, self.nodes, self.parameters)
+        first: dict[str, int] = {}
+        for i, name in enumerate(of_nodes):
+            first.setdefault(name, i)
+        costs: dict[str, list[LayerCost]] = {name: [] for name in first}
+        small, large, layers = self.captures[:3]
+        for samples in self.job.samples:
+            captured = at_batch(small, large, samples)
+            memory = _Memory(captured, layers, self.remade)
+            for name, index in first.items():
+                for tp in self.job.tp:
+                    if tp == 1 or self.is_cut(tp):
+                        costs[name].append(self._cost(captured, memory, index, tp))
+        kinds = tuple(
+            LayerKind(name=name, costs=tuple(each)) for name, each in costs.items()
+        )
+        again = {of_nodes[i] for i in self.parameters.again}
+        return kinds, of_nodes, tuple(name for name in first if name in again)
+
+    def _cost(
+        self, captured: CapturedModule, memory: _Memory, index: int, tp: int
+    ) -> LayerCost:
+        """Return the cost of a node for the samples of a capture."""
+        pieces = []
+        styles: dict[str, str] = {}
+        for layer in self.nodes[index]:
+            cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
+            styles |= cut.styles
+            pieces.append((_node(captured, memory, layer, cut, tp), 1))
+        split = Split(
+            tp=tp, samples=captured.batch, sequence_length=1, sequence_parallel=False
+        )
+        cost = layer_cost(pieces, split, self.machine, self.execution)
+        weight_bytes, static_bytes = self.parameters.bytes_of(index, styles, tp)
+        return replace(
+            cost,
+            weight_bytes=weight_bytes,
+            activations=tuple(
+                replace(x, static_bytes=static_bytes)
+                for x in cost.activations
+                if x.recompute in ("none", "full")
+            ),
+        )
+
+
+def node_kinds(
+    captures: Captures,
+    nodes: Sequence[Sequence[ModuleLayer]],
+    parameters: _Parameters | None = None,
+) -> list[str]:
+    """Return the kind of each node; nodes of a kind cost the same.
+
+    ``parameters`` are those that the nodes hold, where they are known.
+    """
+    parameters = parameters or _Parameters(captures, nodes)
+    again = remade(captures.small, captures.layers)
+    memories = [_Memory(captured, captures.layers, again) for captured in captures[:2]]
+    names: dict[tuple[object, ...], str] = {}
+    keys = []
+    for i, node in enumerate(nodes):
+        key = (
+            *(layer.kind for layer in node),
+            *(memory.key(layer) for memory in memories for layer in node),
+            parameters.bytes_of(i),
+            i in parameters.again,
+        )
+        name = node[0].kind
+        suffix = 1
+        while key not in names and name in names.values():
+            suffix += 1
+            name = f"{node[0].kind}-{suffix}"
+        names.setdefault(key, name)
+        keys.append(key)
+    return [names[key] for key in keys]
+
+
+class _Parameters:
+    """Which parameters and buffers each node holds.
+
+    Of blocks that are called again the first call holds them, and all are in one stage.
+    What other layers share, such as the table of embedding and head, each of them
+    holds, as in pipelines that part them.
+    """
+
+    def __init__(
+        self, captures: Captures, nodes: Sequence[Sequence[ModuleLayer]]
+    ) -> None:
+        small = captures.small
+        by_name = {name: x for x in small.parameters for name in x.names}
+        self.held: list[dict[int, Parameter]] = []
+        #: Nodes that use what an earlier one holds, and those that hold it.
+        self.again: set[int] = set()
+        holder: dict[int, int] = {}
+        for i, node in enumerate(nodes):
+            used = {
+                by_name[name].storage: by_name[name]
+                for layer in node
+                for operation in small.operations[layer.first : layer.end]
+                for name in operation.inputs
+                if name in by_name
+            }
+            for layer in node:
+                if layer.is_block:
+                    path = layer.name.partition("@")[0] + "."
+                    used |= {
+                        x.storage: x
+                        for x in small.parameters
+                        if any(name.startswith(path) for name in x.names)
+                    }
+            for storage in [*used] if any(layer.is_block for layer in node) else ():
+                if holder.setdefault(storage, i) != i:
+                    self.again |= {i, holder[storage]}
+                    del used[storage]
+            self.held.append(used)
+
+    def bytes_of(
+        self, node: int, styles: Mapping[str, str] | None = None, tp: int = 1
+    ) -> tuple[int, int]:
+        """Return the bytes of trained parameters of a node, and of all others."""
+        trained = fixed = 0
+        for parameter in self.held[node].values():
+            path, _, leaf = parameter.names[0].rpartition(".")
+            style = (styles or {}).get(path, "")
+            pieces = tp if style == "colwise" or (style and leaf == "weight") else 1
+            size_bytes = ceil_div(parameter.size_bytes, pieces)
+            if parameter.trained:
+                trained += size_bytes
+            else:
+                fixed += size_bytes
+        return trained, fixed
+
+
+class _Memory:
+    """What layers keep for the backward pass.
+
+    A storage counts once: in the layer that saves it, or, if several do, in the one
+    that makes it; example inputs that several save are held by the rank anyway.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModule,
+        layers: Sequence[ModuleLayer],
+        again: frozenset[str],
+    ) -> None:
+        self.captured = captured
+        self.again = again
+        self.tensors = tensors_of(captured)
+        savers: dict[int, set[str]] = {}
+        maker: dict[int, str] = {}
+        self.sizes: dict[int, int] = {}
+        for tensor in self.tensors.values():
+            size_bytes = max(self.sizes.get(tensor.storage, 0), tensor.size_bytes)
+            self.sizes[tensor.storage] = size_bytes
+        for layer in layers:
+            for operation in captured.operations[layer.first : layer.end]:
+                for storage, size_bytes in operation.saved.items():
+                    savers.setdefault(storage, set()).add(layer.name)
+                    self.sizes[storage] = size_bytes
+                for tensor in operation.outputs:
+                    maker.setdefault(tensor.storage, layer.name)
+        inputs = {tensor.storage for tensor in captured.inputs}
+        self.owned: dict[str, set[int]] = {layer.name: set() for layer in layers}
+        self.shared: set[int] = set()
+        for storage, names in savers.items():
+            if len(names) == 1:
+                self.owned[next(iter(names))].add(storage)
+                continue
+            self.shared.add(storage)
+            if storage not in inputs:
+                self.owned[maker.get(storage, min(names))].add(storage)
+
+    def key(self, layer: ModuleLayer) -> tuple[int, int]:
+        """Return what tells layers of a kind apart."""
+        return self.kept_bytes(layer, TensorCut(), 1)
+
+    def kept_bytes(
+        self, layer: ModuleLayer, cut: TensorCut, tp: int
+    ) -> tuple[int, int]:
+        """Return the bytes kept without and with recomputation of the layer.
+
+        They are equal where recomputation would not help.
+        """
+        pieces = {self.tensors[name].storage for name in cut.axes}
+
+        def total(storages: set[int], ranks: int) -> int:
+            return sum(
+                ceil_div(self.sizes[x], ranks if x in pieces else 1) for x in storages
+            )
+
+        owned = self.owned[layer.name]
+        none = total(owned, tp)
+        if not layer.is_block:
+            return none, none
+        made: set[int] = set()
+        read: set[int] = set()
+        for operation in self.captured.operations[layer.first : layer.end]:
+            for name in operation.inputs:
+                if name in self.tensors and name not in self.again:
+                    read.add(self.tensors[name].storage)
+            made.update(tensor.storage for tensor in operation.outputs)
+        inputs = {tensor.storage for tensor in self.captured.inputs}
+        full = (read - made - self.shared - inputs) | (owned & self.shared & made)
+        helps = total(full, 1) < total(owned, 1)
+        return none, min(none, total(full, tp)) if helps else none
+
+
+def checkpointed(
+    captured: CapturedModule, layers: Sequence[ModuleLayer]
+) -> frozenset[str]:
+    """Return the names of the layers that full recomputation computes again.
+
+    They are the blocks that keep less so.
+    """
+    memory = _Memory(captured, layers, remade(captured, layers))
+    sizes = {x.name: memory.kept_bytes(x, TensorCut(), 1) for x in layers}
+    return frozenset(name for name, (none, full) in sizes.items() if full < none)
+
+
+def _node(
+    captured: CapturedModule,
+    memory: _Memory,
+    layer: ModuleLayer,
+    cut: TensorCut,
+    tp: int,
+) -> Node:
+    """Return what a layer does and holds on one of ``tp`` ranks."""
+    operators: list[Operator] = []
+    collectives = []
+    working_bytes = 0
+    for operation in captured.operations[layer.first : layer.end]:
+        style = cut.styles.get(operation.calls[-1].path) if operation.calls else None
+        if function_name(operation) != "linear":
+            style = None
+        operators += _operator(operation, memory, cut, tp, style)
+        working_bytes = max(
+            working_bytes, *(tensor.size_bytes for tensor in operation.outputs), 0
+        )
+        # Megatron's f and g: a sum of the outputs, and of the gradients of the inputs.
+        inputs = memory.tensors.get(operation.inputs[0]) if operation.inputs else None
+        if style == "rowwise":
+            size_bytes = operation.outputs[0].size_bytes
+            collectives.append(_sum_of("forward", size_bytes))
+        elif style == "colwise" and inputs is not None and inputs.has_gradient:
+            collectives.append(_sum_of("backward", inputs.size_bytes))
+    none, full = memory.kept_bytes(layer, cut, tp)
+    node = Node(
+        operators=tuple(operators),
+        collectives=merged(collectives),
+        kept_bytes={"none": none, "selective": none, "full": full, "offload": none},
+        working_bytes=working_bytes,
+    )
+    return node if full < none else node.without_checkpoint()
+
+
+def _sum_of(phase: str, size_bytes: int) -> CollectiveCall:
+    return CollectiveCall(
+        kind="all-reduce",
+        axis="tp",
+        phase=phase,  # type: ignore[arg-type]
+        size_bytes=size_bytes,
+    )
+
+
+def _operator(
+    operation: Operation, memory: _Memory, cut: TensorCut, tp: int, style: str | None
+) -> Iterator[Operator]:
+    """Yield what nest counts of an operation: nothing of a view."""
+    if not (operation.kernels or operation.forward_flops or _traffic(operation)):
+        return
+    whole = local = 0
+    is_cut = style is not None
+    for name in {*operation.inputs, *(x.name for x in operation.outputs)}:
+        if name in memory.tensors:
+            size_bytes = memory.tensors[name].size_bytes
+            whole += size_bytes
+            local += size_bytes // tp if name in cut.axes else size_bytes
+            is_cut = is_cut or name in cut.axes
+    ranks = tp if is_cut else 1
+    bytes_share = local / whole if whole else 1.0
+    forward_flops = operation.forward_flops / ranks
+    backward_flops = operation.backward_flops / ranks
+    attention = "scaled_dot_product_attention" in operation.function
+    products = tuple(
+        Product(*_cut_product(x, tp, style, ranks)) for x in operation.products
+    )
+    largest = max(products, key=lambda x: x.flops, default=Product(0, 0, 0, 0))
+    if attention:
+        # Fused kernels leave out what a causal mask hides.
+        if "is_causal=True" in operation.code:
+            forward_flops /= 2
+        backward_flops = ATTENTION_BACKWARD * forward_flops
+    yield Operator(
+        operation.function,
+        "attention" if attention else "matmul" if products else "memory",
+        forward_flops,
+        (operation.read_bytes + operation.written_bytes) * bytes_share,
+        backward_flops,
+        operation.backward_bytes * bytes_share,
+        kernels=operation.kernels,
+        backward_kernels=operation.backward_kernels,
+        shape=(0, 0, 0) if attention else largest[:3],
+        has_weights=bool(products and operation.weights),
+        blocks=largest.m * largest.batch / QUERY_BLOCK if attention else 0.0,
+        head_size=largest.k if attention else 0.0,
+        products=products,
+    )
+
+
+def _cut_product(
+    product: tuple[int, int, int, int], tp: int, style: str | None, ranks: int
+) -> tuple[int, int, int, int]:
+    """Return the part of a product that one rank computes."""
+    rows, depth, columns, count = product
+    if style == "colwise":
+        return rows, depth, columns // tp, count
+    if style == "rowwise":
+        return rows, depth // tp, columns, count
+    return rows, depth, columns, max(count // ranks, 1)

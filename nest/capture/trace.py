@@ -1,0 +1,646 @@
+"""Capture of a module: one forward and one backward pass without values.
+
+The module runs once, eagerly, on tensors that have shapes and no values. Three
+observers note what happens: one sees each call of a function of PyTorch outside
+PyTorch's own code, one sees each call of a module, and one sees the kernels below
+them, also in the backward pass, whose steps belong to the function that made them.
+Autograd tells which tensors it keeps.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from operator import attrgetter
+from typing import Any, NoReturn
+
+import torch
+from torch._functorch import apis as vmaps
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from nest.capture.factory import Built, InvalidModuleError, batch_of, first_line
+from nest.capture.kernels import Meter, Tally
+from nest.capture.records import (
+    Call,
+    CapturedModule,
+    ModuleCall,
+    Operation,
+    Parameter,
+    Tensor,
+)
+from nest.capture.written import (
+    NoTextError,
+    function_name,
+    leaves,
+    write_arguments,
+    write_call,
+)
+
+#: What tells the memory of tensors apart, also where it holds no values.
+_address_of = attrgetter("_cdata")
+
+
+def capture(built: Built) -> CapturedModule:
+    """Capture a module.
+
+    Raises
+    ------
+    InvalidModuleError
+        If its pass reads values or fails, if it changes its parameters, or if it does
+        not return a scalar that has a gradient. The text names the module's path.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        # PyTorch logs a traceback of every error that is reported below.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        recorder = _Recorder(built)
+        stack.enter_context(recorder.installed())
+        inputs = recorder.example_inputs()
+        with recorder.meter:
+            loss = recorder.forward(inputs)
+            recorder.backward(loss)
+        return recorder.captured()
+
+
+class _Recorder(TorchFunctionMode):  # type: ignore[misc]
+    """Keeps the calls of functions and of modules."""
+
+    def __init__(self, built: Built) -> None:
+        super().__init__()
+        self.built = built
+        self.meter = Meter(self.storage_of)
+        self.paths = {
+            module: path for path, module in built.module.named_modules() if path
+        }
+        self.is_busy = False
+        self.stack: list[Call] = []
+        #: The modules around the place of the first error.
+        self.failed: tuple[Call, ...] | None = None
+        self.numbers: dict[str, int] = defaultdict(int)
+        self.records: list[tuple[dict[str, Any], Tally]] = []
+        self.modules: list[ModuleCall | None] = []
+        self.tensors: dict[str, Tensor] = {}
+        #: The name of each tensor, by its identity; tensors are kept alive by it.
+        self.named: dict[int, tuple[str, torch.Tensor]] = {}
+        self.storages: dict[int, tuple[int, Any]] = {}
+        self.parameters: dict[int, Parameter] = {}
+        #: What stands for a tensor with values, by its memory and by its identity.
+        self.memory: dict[Any, torch.Tensor] = {}
+        self.replaced: dict[int, torch.Tensor] = {}
+        self.constants: dict[int, str] = {}
+        #: Tensors from elsewhere, held so that no other one takes their identity.
+        self.alive: list[torch.Tensor] = []
+        self.unnamed: set[str] = set()
+        self.last_change: dict[int, str] = {}
+        self.inputs: list[Tensor] = []
+        #: The order in which named tensors are made.
+        self.made: dict[str, int] = {}
+        #: What each of them is made from.
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.loss = ""
+
+    # What the module and its caller provide.
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Give the module tensors without values, and see its calls."""
+        originals = self._take_values()
+        self.installed_state = self._state()
+        replacements = self._replacements()
+        for owner, name, _, replacement in replacements:
+            setattr(owner, name, replacement)
+        try:
+            yield
+        finally:
+            for owner, name, original, _ in replacements:
+                setattr(owner, name, original)
+            for module, name, value in originals:
+                setattr(module, name, value)
+
+    def _find_packed(self, find: Callable[..., Any], positions: torch.Tensor) -> Any:
+        """Answer what transformers reads from positions: where packed texts begin.
+
+        Positions that come from no input are counted by the model: nothing is packed.
+        """
+        pending = [self.named[id(positions)][0]] if id(positions) in self.named else []
+        seen: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name.startswith("input."):
+                return find(positions)
+            if name not in seen:
+                seen.add(name)
+                pending += self.sources.get(name, ())
+        return None
+
+    def call_other(self, run: Any, named: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function whose parts PyTorch does not show, as one operation."""
+        if self.is_busy:
+            return run(*args, **kwargs)
+        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+
+    def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
+        """Replace parameters and buffers; return the places and what was there."""
+        originals = []
+        for path, module in self.built.module.named_modules():
+            prefix = f"{path}." if path else ""
+            options = {"recurse": False, "remove_duplicate": False}
+            for name, value in [
+                *module.named_parameters(**options),
+                *module.named_buffers(**options),
+            ]:
+                originals.append((module, name, value))
+                setattr(module, name, self._provided(prefix + name, value))
+            for name, value in vars(module).items():
+                if not name.startswith("_"):
+                    for accessor, tensor in leaves(value, prefix + name):
+                        self.constants.setdefault(id(tensor), accessor)
+        return originals
+
+    def _replacements(self) -> list[tuple[Any, str, Any, Any]]:
+        """Return owners and names of functions, the functions, and what sees them."""
+        call = torch.nn.Module.__call__
+        apply = torch.autograd.Function.__dict__["apply"]
+        vmap = vmaps.vmap_impl
+
+        def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return self.call_module(call, module, args, kwargs)
+
+        def apply_function(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if cls.__name__ == "CheckpointFunction":
+                self._refuse(
+                    "recomputation without reentry, got a reentrant one; give "
+                    "torch.utils.checkpoint.checkpoint use_reentrant=False"
+                )
+            return self.call_other(apply.__get__(None, cls), cls, args, kwargs)
+
+        def call_vmap(function: Any, *args: Any, **kwargs: Any) -> Any:
+            run = functools.partial(vmap, function)
+            return self.call_other(run, torch.vmap, args, kwargs)
+
+        replacements: list[tuple[Any, str, Any, Any]] = [
+            (torch.nn.Module, "__call__", call, call_module),
+            (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
+            (vmaps, "vmap_impl", vmap, call_vmap),
+        ]
+        masks = sys.modules.get("transformers.masking_utils")
+        find = getattr(masks, "find_packed_sequence_indices", None)
+        if find is not None:
+            observed = functools.partial(self._find_packed, find)
+            replacements.append((masks, find.__name__, find, observed))
+        return replacements
+
+    def _state(self) -> dict[str, int]:
+        module = self.built.module
+        return {
+            name: id(value)
+            for name, value in [*module.named_parameters(), *module.named_buffers()]
+        }
+
+    def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Return the tensor without values for a parameter or a buffer."""
+        memory = (
+            _address_of(value.untyped_storage()),
+            value.storage_offset(),
+            value.shape,
+        )
+        made = self.memory.get(memory)
+        if made is None:
+            made = self.replaced.get(id(value))
+        if made is None:
+            made = _fake(value)
+            if isinstance(value, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, requires_grad=value.requires_grad)
+            self.memory[memory] = made
+        self.replaced[id(value)] = made
+        storage = self.storage_of(made)
+        before = self.parameters.get(storage)
+        if before is not None:
+            self.parameters[storage] = Parameter(
+                **{**_fields(before), "names": (*before.names, name)}
+            )
+            return made
+        self.parameters[storage] = Parameter(
+            names=(name,),
+            shape=tuple(made.shape),
+            dtype=_dtype(made),
+            size_bytes=made.untyped_storage().nbytes(),
+            storage=storage,
+            trained=made.requires_grad,
+            buffer=not isinstance(value, torch.nn.Parameter),
+        )
+        self._name(made, name)
+        return made
+
+    def example_inputs(self) -> tuple[Any, ...]:
+        """Return the example inputs as tensors without values."""
+        values, structure = tree_flatten(self.built.inputs)
+        for i, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                values[i] = _fake(value)
+                name = f"input.{len(self.inputs)}"
+                self.inputs.append(self._name(values[i], name))
+        return tuple(tree_unflatten(values, structure))
+
+    def storage_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the memory of a tensor."""
+        storage = tensor.untyped_storage()
+        address = _address_of(storage)
+        if address not in self.storages:
+            self.storages[address] = (len(self.storages), storage)
+        return self.storages[address][0]
+
+    def _name(self, tensor: torch.Tensor, name: str = "") -> Tensor:
+        """Give a tensor a name, a new one by default."""
+        if not name:
+            name = f"t{len(self.made)}"
+            while name in self.tensors:
+                name += "_"
+            self.made[name] = len(self.made)
+        record = Tensor(
+            name=name,
+            shape=tuple(tensor.shape),
+            dtype=_dtype(tensor),
+            size_bytes=tensor.numel() * tensor.element_size(),
+            storage=self.storage_of(tensor),
+            has_gradient=tensor.requires_grad,
+        )
+        self.tensors[name] = record
+        self.named[id(tensor)] = (name, tensor)
+        return record
+
+    def _replace_unknown(self, value: Any) -> Any:
+        """Give tensors from elsewhere a name, and take their values away."""
+        if isinstance(value, torch.Tensor):
+            if id(value) in self.named:
+                return value
+            if id(value) in self.replaced:
+                return self.replaced[id(value)]
+            if isinstance(value, torch.nn.Parameter):
+                self._refuse(
+                    "parameters of registered modules, got one of shape "
+                    f"{tuple(value.shape)} that module.parameters() lacks; keep modules"
+                    " in a ModuleList or ModuleDict"
+                )
+            if id(value) in self.constants:
+                return self._provided(self.constants[id(value)], value)
+            made = value if isinstance(value, FakeTensor) else _fake(value)
+            self.alive.append(value)
+            self.replaced[id(value)] = made
+            name = f"constant.{len(self.unnamed)}"
+            self.unnamed.add(name)
+            self._name(made, name)
+            return made
+        if type(value) in (list, tuple):
+            return type(value)(self._replace_unknown(x) for x in value)
+        if type(value) is dict:
+            return {key: self._replace_unknown(x) for key, x in value.items()}
+        return value
+
+    # What runs.
+
+    def forward(self, inputs: tuple[Any, ...]) -> torch.Tensor:
+        """Run the forward pass and return the loss."""
+        try:
+            with self, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                loss = self.built.module(*inputs)
+        except InvalidModuleError:
+            raise
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            function = str(getattr(error, "func", "")).removesuffix(".default")
+            self._refuse(
+                "a forward pass that is the same for all values, got one that reads "
+                f"the values of a tensor ({function}); branch on shapes or settings",
+                error,
+            )
+        except Exception as error:
+            self._refuse(
+                f"a forward pass that runs on tensors without values, got "
+                f"{first_line(error)}; check the module and the "
+                f"inputs of the factory",
+                error,
+            )
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            returned = (
+                f"a tensor of shape {tuple(loss.shape)}"
+                if isinstance(loss, torch.Tensor)
+                else f"a value of class {type(loss).__name__}"
+            )
+            self._refuse(
+                f"a scalar loss, a tensor without axes, got {returned}; return the mean"
+            )
+        if not loss.requires_grad:
+            self._refuse(
+                "a loss that depends on the parameters, got one without a gradient; "
+                "compute it from the outputs of the modules"
+            )
+        now = self._state()
+        for name, value in self.installed_state.items():
+            if now.get(name) != value:
+                self._refuse(
+                    f"parameters and buffers that stay the same tensors, got another "
+                    f"one for {name} in the forward pass; change a buffer in place"
+                )
+        self.loss = self.named[id(loss)][0]
+        return loss
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = self.storage_of(tensor)
+        if storage not in self.parameters:
+            self.meter.current.saved[storage] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass."""
+        self.meter.is_backward = True
+        self.is_busy = True
+        try:
+            loss.backward()
+        except Exception as error:
+            self._refuse(
+                f"a backward pass that runs on tensors without values, got "
+                f"{first_line(error)}; check the module",
+                error,
+            )
+
+    def _refuse(self, text: str, error: Exception | None = None) -> NoReturn:
+        around = self.failed if self.failed is not None else tuple(self.stack)
+        path = around[-1].path if around else "the module itself"
+        raise InvalidModuleError(
+            f"{self.built.name}: {path}: expected {text}"
+        ) from error
+
+    def call_module(
+        self, call: Any, module: torch.nn.Module, args: Any, kwargs: Any
+    ) -> Any:
+        """Call a module and note what it is given and gives back."""
+        path = self.paths.get(module)
+        if path is None or self.is_busy:
+            return call(module, *args, **kwargs)
+        made_by = type(module).__module__
+        this = Call(
+            path=path,
+            class_name=type(module).__name__,
+            from_torch=made_by == "torch" or made_by.startswith("torch."),
+            number=self.numbers[path],
+        )
+        self.numbers[path] += 1
+        args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        code, names, obstacle = self._write(
+            functools.partial(write_arguments, args, kwargs)
+        )
+        if not torch.is_grad_enabled() and not obstacle:
+            code, obstacle = "", "a call without gradients"
+        position = len(self.modules)
+        self.modules.append(None)
+        around = tuple(self.stack)
+        first = len(self.records)
+        self.stack.append(this)
+        try:
+            result = call(module, *args, **kwargs)
+        except Exception:
+            self.failed = self.failed or tuple(self.stack)
+            raise
+        finally:
+            self.stack.pop()
+        outputs = []
+        accessors = []
+        for accessor, tensor in leaves(result):
+            self._replace_unknown(tensor)
+            outputs.append(self.tensors[self.named[id(tensor)][0]])
+            accessors.append(accessor)
+        self.modules[position] = ModuleCall(
+            call=this,
+            calls=around,
+            code=code,
+            inputs=names,
+            outputs=tuple(outputs),
+            accessors=tuple(accessors),
+            first=first,
+            end=len(self.records),
+            obstacle=obstacle,
+        )
+        return result
+
+    def _write(
+        self, write: Callable[[Callable[[torch.Tensor], str]], str]
+    ) -> tuple[str, tuple[str, ...], str]:
+        """Return a text, the tensors in it, and why there is no text."""
+        names: list[str] = []
+
+        def write_tensor(tensor: torch.Tensor) -> str:
+            name = self.named[id(tensor)][0]
+            if name not in names:
+                names.append(name)
+            if name in self.unnamed:
+                raise NoTextError("a tensor that no module holds")
+            return f"{{{names.index(name)}}}"
+
+        try:
+            code = write(write_tensor)
+            obstacle = ""
+        except NoTextError as error:
+            code, obstacle = "", str(error)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            code, obstacle = "", "autocast in the forward pass"
+        return code, tuple(names), obstacle
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if self.is_busy:
+            return function(*args, **(kwargs or {}))
+        return self.record(function, args, kwargs or {})
+
+    def record(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run a function of PyTorch and note what it does."""
+        args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
+        if getattr(function, "__name__", "") == "__set__":
+            self._refuse_assignment(function, args)
+        code, names, obstacle = self._write(
+            functools.partial(write_call, function, args, kwargs)
+        )
+        read = [x for _, x in leaves((args, kwargs))]
+        names = tuple(dict.fromkeys((*names, *(self.named[id(x)][0] for x in read))))
+        before = self.meter.current
+        tally = self.meter.current = Tally()
+        self.is_busy = True
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.is_busy = False
+            self.meter.current = before
+        outputs: list[Tensor] = []
+        accessors: list[str] = []
+        changes_state = self._refuse_changes(tally, function)
+        made: list[tuple[str, torch.Tensor]] = []
+        seen: set[int] = set()
+        for accessor, tensor in leaves(result):
+            is_named = id(tensor) in self.named
+            if id(tensor) not in seen and (
+                not is_named or self._is_changed(tensor, tally)
+            ):
+                made.append((accessor, tensor))
+            seen.add(id(tensor))
+        for tensor in read:
+            if id(tensor) not in seen and self._is_changed(tensor, tally):
+                made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
+            seen.add(id(tensor))
+        if not made and not changes_state:
+            return result
+        names = self._with_order(names)
+        needs_detach = not torch.is_grad_enabled() and any(
+            x.requires_grad for x in read
+        )
+        for accessor, tensor in made:
+            record = self._name(tensor)
+            outputs.append(record)
+            self.sources[record.name] = names
+            if tally.changed and self._is_changed(tensor, tally):
+                self.last_change[record.storage] = record.name
+            if needs_detach and not tensor.requires_grad:
+                accessor += ".detach()"
+            accessors.append(accessor)
+            self._claim_steps(tensor, tally)
+        weights = tuple(
+            x
+            for x in names
+            if x not in self.made and self.tensors[x].storage in self.parameters
+        )
+        self.records.append(
+            (
+                {
+                    "function": function_name(function),
+                    "calls": tuple(self.stack),
+                    "code": code,
+                    "inputs": names,
+                    "outputs": tuple(outputs),
+                    "accessors": tuple(accessors),
+                    "weights": weights,
+                    "obstacle": obstacle,
+                },
+                tally,
+            )
+        )
+        return result
+
+    def _is_changed(self, tensor: torch.Tensor, tally: Tally) -> bool:
+        if not tally.changed:
+            return False
+        storage = self.storage_of(tensor)
+        return storage in tally.changed and storage not in self.parameters
+
+    def _refuse_changes(self, tally: Tally, function: Any) -> bool:
+        """Return whether a function changes a buffer; refuse one for a parameter."""
+        changed = [x for x in tally.changed if x in self.parameters]
+        for storage in changed:
+            parameter = self.parameters[storage]
+            if not parameter.buffer:
+                self._refuse(
+                    f"parameters that only the optimizer changes, got "
+                    f"{function_name(function)} on {parameter.names[0]} in the forward "
+                    f"pass; use a buffer"
+                )
+        return bool(changed)
+
+    def _refuse_assignment(self, function: Any, args: Any) -> None:
+        name = self.named[id(args[0])][0]
+        attribute = function_name(function).split(".")[-2]
+        if attribute == "data" and name not in self.made:
+            self._refuse(
+                f"parameters and buffers that only the optimizer or a function changes,"
+                f" got an assignment to {name}.data in the forward pass; remove it"
+            )
+
+    def _with_order(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Add the last changes of the memory that is read under older names."""
+        if not self.last_change:
+            return names
+        names_in_order = list(names)
+        for name in names:
+            last = self.last_change.get(self.tensors[name].storage)
+            if last and self.made.get(name, -1) < self.made[last]:
+                names_in_order.append(last)
+        return tuple(dict.fromkeys(names_in_order))
+
+    def _claim_steps(self, tensor: torch.Tensor, tally: Tally) -> None:
+        """Note which steps of the backward pass belong to an operation."""
+        steps = [tensor.grad_fn]
+        owners = self.meter.owners
+        while steps:
+            step = steps.pop()
+            if step is not None and step not in owners:
+                owners[step] = tally
+                steps += [following for following, _ in step.next_functions]
+
+    # What is known.
+
+    def captured(self) -> CapturedModule:
+        """Return the records."""
+        return CapturedModule(
+            name=self.built.name,
+            batch=batch_of(self.built.inputs),
+            inputs=tuple(self.inputs),
+            parameters=tuple(self.parameters.values()),
+            operations=tuple(
+                Operation(
+                    **fields,
+                    forward_flops=tally.flops,
+                    backward_flops=tally.backward_flops,
+                    read_bytes=tally.read,
+                    written_bytes=tally.written,
+                    backward_bytes=tally.backward_bytes,
+                    kernels=tally.kernels,
+                    backward_kernels=tally.backward_kernels,
+                    saved=tally.saved,
+                    products=tuple((*x, n) for x, n in tally.products.items()),
+                )
+                for fields, tally in self.records
+            ),
+            modules=tuple(x for x in self.modules if x is not None),
+            loss=self.loss,
+        )
+
+
+class _Unwritten:
+    """A function that is called, but that no text names."""
+
+    def __init__(self, run: Callable[..., Any], name: str) -> None:
+        self.run = run
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+
+def _fields(record: Parameter) -> Mapping[str, Any]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _fake(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device="cpu"
+    )
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")

@@ -1,0 +1,543 @@
+"""A training script in plain PyTorch that runs a plan of a captured module.
+
+The script is a template (``data/torch_train.py.txt``) with the code of the stages in
+it, see :mod:`nest.frameworks.torch_stages`.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from nest.capture.problem import checkpointed, covered, source_of
+from nest.capture.records import ModuleCall, Operation
+from nest.capture.strategies import tensor_cut
+from nest.cost.orders import plan_schedule
+from nest.errors import InvalidPlanError
+from nest.frameworks.schedule_csv import FILE, cells_of, csv_text
+from nest.frameworks.torch_stages import (
+    INDENT,
+    WIDTH,
+    PlanStage,
+    Source,
+    StageCode,
+    TensorGraph,
+    listed,
+    quoted,
+    refused,
+    where,
+)
+from nest.ir.plan import Plan, Strategy
+from nest.ir.problem import Problem
+from nest.profiles.torch_profiler import require_torch
+
+NAME = "torch"
+SCRIPT = "train.py"
+
+#: PyTorch's classes of schedules, for those that it runs as nest times them.
+_SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
+_PASS = re.compile(r"(\d+)([FBIW])(\d+)")
+_META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
+_STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
+
+
+def export(problem: Problem, plan: Plan) -> dict[str, str]:
+    """Return the files that run a plan of a captured module, by name.
+
+    The user's file is executed, since its module is captured again with the samples
+    of the plan's micro-batch.
+
+    Raises
+    ------
+    InvalidPlanError
+        If the problem has no module, or PyTorch's parts cannot run the plan with
+        exactly its bytes; the text names the stage or layer.
+    InvalidModuleError
+        If the module cannot be captured.
+    """
+    module = source_of(problem)
+    if module is None:
+        raise refused(
+            "problem",
+            "one of 'nest import torch', whose module the script trains",
+            problem.name,
+            "import the module, or choose another target",
+        )
+    mesh = _mesh_of(problem, plan)
+    require_torch(f"nest export --to {NAME}")
+    from nest.capture.factory import batch_inputs, batch_of, build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.trace import capture
+
+    factory, name = load(f"{module.file}:{module.factory}")
+    built = build(factory, name)
+    captured = capture(build(factory, name, mesh.samples))
+    source = Source(
+        file=str(Path(module.file).resolve()),
+        factory=module.factory,
+        captured=captured,
+        layers=layers_of(captured, module.granularity),  # type: ignore[arg-type]
+        inputs=batch_inputs(built),
+        batch=batch_of(built.inputs),
+    )
+    return script(problem, plan, source)
+
+
+def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
+    """Return the files that run a plan of a module, captured with ``B / dp`` samples.
+
+    Errors are those of :func:`export`.
+    """
+    mesh = _mesh_of(problem, plan)
+    stages = _stages_of(problem, plan, source, mesh)
+    return _Script(problem, plan, source, mesh, stages).files()
+
+
+class _Mesh(NamedTuple):
+    """Sizes of the axes of a rank, the slowest first but for the pipeline."""
+
+    pipeline: int
+    replicas: int
+    shards: int
+    tensor: int
+    samples: int
+    micro_batches: int
+
+
+def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
+    """Return the axes that all stages share, or refuse the plan."""
+    first = plan.stages[0].layer_strategies[0]
+    for stage_idx, stage in enumerate(plan.stages, 1):
+        for strategy in stage.layer_strategies:
+            _check_strategy(f"stage {stage_idx}", strategy)
+            zero = stage.layer_strategies[0].zero
+            if (strategy.dp, strategy.tp, strategy.zero) != (first.dp, first.tp, zero):
+                raise refused(
+                    f"stage {stage_idx}",
+                    f"dp and tp of stage 1, and one ZeRO stage ({first})",
+                    strategy,
+                    "solve with --granularity stage and one strategy for all stages",
+                )
+    batch, share = problem.job.global_batch, plan.replicas * plan.micro_batch
+    if batch % share or plan.micro_batch % first.dp:
+        raise refused(
+            "micro_batch",
+            f"equal shares of the global batch of {batch} on {plan.replicas} replicas "
+            f"of {first.dp} data ranks",
+            plan.micro_batch,
+            "choose a divisor",
+        )
+    replicas, shards = plan.replicas, first.dp
+    if plan.distributed_optimizer:
+        replicas, shards = 1, plan.replicas * first.dp
+    return _Mesh(
+        plan.num_blocks, replicas, shards, first.tp,
+        plan.micro_batch // first.dp, batch // share,
+    )  # fmt: skip
+
+
+def _check_strategy(where: str, strategy: Strategy) -> None:
+    for name in ("cp", "ep"):
+        if getattr(strategy, name) > 1:
+            raise refused(
+                where, f"{name} 1, since the script does not cut sequences or experts",
+                strategy, f"solve with {name} 1",
+            )  # fmt: skip
+    if strategy.sequence_parallel or strategy.etp:
+        raise refused(
+            where, "neither sequence parallelism nor etp", strategy, "solve without"
+        )
+    if strategy.recompute not in ("none", "full"):
+        raise refused(
+            where, "recomputation none or full", strategy.recompute,
+            "solve with --recompute none,full",
+        )  # fmt: skip
+
+
+def _stages_of(
+    problem: Problem, plan: Plan, source: Source, mesh: _Mesh
+) -> list[PlanStage]:
+    """Return the stages, each with the tensors that cross its ends."""
+    graph = TensorGraph(source)
+    ids = [str(layer.id) for layer in problem.graph.layers]
+    try:
+        nodes = dict(zip(ids, covered(source.layers, ids), strict=True))
+    except ValueError as error:
+        raise InvalidPlanError(
+            f"--to torch: {source.file}: {error}; the file or PyTorch has changed, "
+            f"import the module again"
+        ) from None
+    members = []
+    for stage in plan.stages:
+        # A distributed optimizer is ZeRO 1 over all data ranks.
+        min_zero = int(plan.distributed_optimizer)
+        pairs = sorted(
+            (position, replace(strategy, zero=max(strategy.zero, min_zero)))
+            for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
+            for position in nodes[str(name)]
+        )
+        layers = [source.layers[position] for position, _ in pairs]
+        steps = graph.with_masks(x for layer in layers for x in layer.steps)
+        members.append((layers, [strategy for _, strategy in pairs], steps))
+    maker = {
+        tensor.name: index
+        for index, (_, _, steps) in reversed([*enumerate(members)])
+        for step in steps
+        for tensor in graph.record_of(step).outputs
+    }
+    last: dict[str, int] = {}
+    for index, (_, _, steps) in enumerate(members):
+        for step in steps:
+            last |= dict.fromkeys(graph.reads(step), index)
+    crossing = [
+        [
+            graph.tensors[name]
+            for name in graph.made
+            if name not in graph.remade and maker[name] < cut <= last.get(name, -1)
+        ]
+        for cut in range(len(members))
+    ]
+    crossing.append([graph.tensors[source.captured.loss]])
+    stages = [
+        PlanStage(index, *member, crossing[index], crossing[index + 1])
+        for index, member in enumerate(members)
+    ]
+    for each in stages:
+        _check_stage(each, graph, mesh)
+    return stages
+
+
+def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
+    """Refuse what no script can say."""
+    for step in stage.steps:
+        record = graph.record_of(step)
+        if not record.code and (record.obstacle or isinstance(record, Operation)):
+            raise refused(
+                f"{where(record)}",
+                "a call that text repeats",
+                record.obstacle or record.inputs,
+                "move it into a module that takes and returns tensors",
+            )
+    if stage.zero and mesh.shards > 1:
+        for name, parameter in graph.trained(graph.paths(stage.steps)).values():
+            shape = parameter.shape
+            axes = shape if stage.zero == 3 else (prod(shape),)
+            if not any(size and size % mesh.shards == 0 for size in axes):
+                raise refused(
+                    f"{name}",
+                    f"a parameter that {mesh.shards} data ranks get equal parts of, "
+                    f"for ZeRO {stage.zero}",
+                    shape,
+                    "solve with --zero 0, or another dp",
+                )
+
+
+# ------------------------------------------------------------------- the script
+
+
+class _Script:
+    """The files of a plan."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: Plan,
+        source: Source,
+        mesh: _Mesh,
+        stages: Sequence[PlanStage],
+    ) -> None:
+        self.problem, self.plan, self.source = problem, plan, source
+        self.mesh, self.stages = mesh, stages
+        self.graph = TensorGraph(source)
+
+    @cached_property
+    def schedule(self) -> str:
+        """PyTorch's class for the plan's schedule; empty if it runs the passes."""
+        plan, job = self.plan, self.problem.job
+        named = plan.order if isinstance(plan.order, str) else job.schedule
+        if plan.virtual_stages > 1 or isinstance(plan.order, tuple):
+            return ""
+        if not isinstance(named, str) or self.mesh.micro_batches < self.mesh.pipeline:
+            return ""
+        return _SCHEDULES.get(named, "")
+
+    def files(self) -> dict[str, str]:
+        """Return the script, its README, and the passes where they are needed."""
+        result = {SCRIPT: self._text()}
+        title, world = self._title(), self._world()
+        if self.mesh.pipeline > 1 and not self.schedule:
+            count, blocks = self.mesh.micro_batches, self.plan.num_blocks
+            passes = cells_of(
+                plan_schedule(self.problem.job, self.plan, count), blocks, count
+            )
+            self._check_passes(passes)
+            result[FILE] = csv_text(passes)
+        result["README"] = (
+            f"# {title}\n"
+            f"# {world} ranks of PyTorch, nothing else; on CPUs add --backend gloo.\n"
+            f"torchrun --nproc-per-node {world} {SCRIPT} --steps 10 --json out.json\n"
+        )
+        return result
+
+    def _check_passes(self, passes: Sequence[Sequence[str]]) -> None:
+        """Refuse orders that PyTorch's runtime mixes up, or whose parts hooks miss."""
+        latest: dict[str, int] = {}
+        for text in (x for row in passes for cell in row for x in _PASS.findall(cell)):
+            kind, micro_batch = text[0] + text[1], int(text[2])
+            if micro_batch < latest.setdefault(kind, micro_batch):
+                raise refused(
+                    "order",
+                    "passes of a stage in the order of its micro-batches, as PyTorch "
+                    "sends them",
+                    f"{kind}{micro_batch} after {kind}{latest[kind]}",
+                    "solve with --schedule 1f1b",
+                )
+            latest[kind] = micro_batch
+        split = next((x for row in passes for x in row if "I" in x or "W" in x), None)
+        if split is None:
+            return
+        needs = [
+            f"ZeRO {stage.zero}" if stage.zero > 1 else "recomputation"
+            for stage in self.stages
+            if (stage.zero > 1 and self.mesh.shards > 1) or self._recomputed(stage)
+        ]
+        if needs:
+            raise refused(
+                "order",
+                f"whole backward passes, since PyTorch's {needs[0]} runs with them",
+                split,
+                "solve with --schedule 1f1b",
+            )
+
+    def _title(self) -> str:
+        return f"{self.problem.name}: {self.plan.text}"
+
+    def _world(self) -> int:
+        mesh = self.mesh
+        return mesh.pipeline * mesh.replicas * mesh.shards * mesh.tensor
+
+    def _text(self) -> str:
+        mesh, stages = self.mesh, self.stages
+        zeros = {stage.zero if mesh.shards > 1 else 0 for stage in stages}
+        tied = self._tied()
+        average = [
+            f"{INDENT * 3}average(named.values(), mesh.get_group({axis!r}))"
+            for axis, size, max_zero in (
+                ("replica", mesh.replicas, 2),
+                ("shard", mesh.shards, 0),
+            )
+            if size > 1 and min(zeros) <= max_zero
+        ]
+        constants = [i for i, name in enumerate(self.source.inputs) if not name]
+        flags = {
+            "single": mesh.pipeline == 1,
+            "pipeline": mesh.pipeline > 1,
+            "named_schedule": mesh.pipeline > 1 and bool(self.schedule),
+            "csv": mesh.pipeline > 1 and not self.schedule,
+            "tensor": mesh.tensor > 1,
+            "recompute": any(self._recomputed(stage) for stage in stages),
+            "slices": bool(zeros & {1, 2}),
+            "zero3": 3 in zeros,
+            "average": bool(average),
+            "tied": bool(tied),
+            "constants": bool(constants),
+        }
+        names = [name for name in self.source.inputs if name]
+        values = {
+            "title": textwrap.fill(
+                f"Train {self.source.factory} as nest planned: {self._title()}.",
+                WIDTH - 3,
+            ),
+            "start": f"torchrun --nproc-per-node {self._world()} {SCRIPT} --steps 10",
+            "schedule_class": self.schedule,
+            "file": quoted(self.source.file),
+            "factory": quoted(self.source.factory),
+            "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
+            "micro_batches": str(mesh.micro_batches),
+            "samples": str(mesh.samples),
+            "stages": self._stages_text(zeros, tied, names),
+            "batch": str(self.source.batch),
+            "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
+            "name": 'name.replace(WRAPPED, "")' if flags["recompute"] else "name",
+            "constants": str(constants),
+            "average": "\n".join(average),
+        }
+        template = files("nest.frameworks").joinpath("data", "torch_train.py.txt")
+        return _rendered(template.read_text(), flags, values)
+
+    def _stages_text(
+        self,
+        zeros: set[int],
+        tied: Sequence[Sequence[tuple[int, str]]],
+        names: Sequence[str],
+    ) -> str:
+        """Return the functions of the stages, and the tables that describe them."""
+        codes = [
+            StageCode(stage, self.graph, self.source).text() for stage in self.stages
+        ]
+        lines = ["\n\n".join(codes), "", "STAGES = ["]
+        for stage in self.stages:
+            lines += ["    {", f'        "run": stage_{stage.position},']
+            lines += [
+                f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)
+            ]
+            lines.append("    },")
+        lines.append("]")
+        if self.mesh.pipeline > 1:
+            owners = [self.plan.block_of(stage.position) for stage in self.stages]
+            lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
+            lines += ["# What enters each stage, and the loss, without values.", _META]
+            lines += ["BETWEEN = [", *map(self._entering, self.stages)]
+            lines += ["    [meta((1,), dtype=torch.float32)],", "]"]
+        if tied:
+            lines.append("TIED = [  # Copies of a weight: their stages and names.")
+            for copies in tied:
+                pairs = ", ".join(f"({i}, {quoted(name)})" for i, name in copies)
+                lines.append(f"    [{pairs}],")
+            lines.append("]")
+        index = [i for i, name in enumerate(self.source.inputs) if name]
+        pairs = ", ".join(
+            f"{quoted(name)}: {i}" for name, i in zip(names, index, strict=True)
+        )
+        lines.append(f"INPUTS = {{{pairs}}}  # Those whose first axis is the batch.")
+        return "\n".join(lines)
+
+    def _entering(self, stage: PlanStage) -> str:
+        """Return the tensors that a stage receives."""
+        texts = [
+            f"meta({x.shape}, dtype=torch.{x.dtype}"
+            f"{'' if x.has_gradient else ', requires_grad=False'})"
+            for x in stage.received
+        ]
+        line = f"    [{', '.join(texts)}],"
+        return (
+            line
+            if len(line) <= WIDTH
+            else "    [\n" + "".join(f"        {x},\n" for x in texts) + "    ],"
+        )
+
+    def _plan_of(self, stage: PlanStage, zeros: set[int]) -> Iterator[tuple[str, str]]:
+        """Yield what the plan says about a stage."""
+        if self.mesh.pipeline > 1:
+            yield "keep", listed(self.graph.paths(stage.steps))
+        if zeros != {0}:
+            yield "zero", str(stage.zero)
+        if 3 in zeros:
+            yield "shard", listed(self._sharded(stage))
+        if any(self._recomputed(x) for x in self.stages):
+            yield "recompute", listed(self._recomputed(stage))
+        if self.mesh.tensor > 1:
+            yield "styles", self._styles(stage)
+
+    def _blocks(self, stage: PlanStage) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of blocks, each once, with how they are recomputed."""
+        seen = set()
+        for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
+            record = self.graph.record_of(layer.steps[0])
+            if layer.is_block and isinstance(record, ModuleCall):
+                if record.call.path not in seen:
+                    full = strategy.recompute == "full" and layer.name in self.helped
+                    yield record.call.path, full
+                seen.add(record.call.path)
+
+    @cached_property
+    def helped(self) -> frozenset[str]:
+        """Layers that keep less if they are computed again."""
+        return checkpointed(self.source.captured, self.source.layers)
+
+    def _recomputed(self, stage: PlanStage) -> list[str]:
+        return [path for path, full in self._blocks(stage) if full]
+
+    def _sharded(self, stage: PlanStage) -> list[str]:
+        """Return the blocks that gather their weights apart from the rest.
+
+        Those that share a weight with others are gathered with the stage.
+        """
+        paths = self.graph.paths(stage.steps)
+        uses = Counter(x for path in paths for x in self.graph.trained([path]))
+        blocks = []
+        for path, _ in self._blocks(stage):
+            storages = self.graph.trained([path])
+            if storages and all(uses[x] == 1 for x in storages):
+                blocks.append(path)
+        return blocks
+
+    @cached_property
+    def _cut_layers(self) -> set[str]:
+        """Layers that tensor ranks share, as the problem has it."""
+        module = source_of(self.problem)
+        assert module is not None
+        return {*module.shared.get(str(self.mesh.tensor), ())}
+
+    def _styles(self, stage: PlanStage) -> str:
+        """Return which modules are cut, with blocks of a kind as one pattern."""
+        styles: dict[str, str] = {}
+        for layer in stage.layers:
+            if layer.name in self._cut_layers:
+                cut = tensor_cut(self.source.captured, layer, self.mesh.tensor)
+                styles |= {path: _STYLES[x] for path, x in cut.styles.items()}
+        needed = self.graph.paths(stage.steps)
+        inside = [
+            x.call.path
+            for x in self.source.captured.modules
+            if any(x.call.path == k or x.call.path.startswith(f"{k}.") for k in needed)
+        ]
+        patterns: dict[str, set[str]] = {}
+        for path in inside:
+            patterns.setdefault(_pattern(path), set()).add(styles.get(path, ""))
+        merged: dict[str, str] = {}
+        for path, style in styles.items():
+            same = len(patterns[_pattern(path)]) == 1
+            merged[_pattern(path) if same else path] = style
+        items = "".join(
+            f"{INDENT * 3}{quoted(path)}: {style},\n" for path, style in merged.items()
+        )
+        return f"{{\n{items}{INDENT * 2}}}" if items else "{}"
+
+    def _tied(self) -> list[list[tuple[int, str]]]:
+        """Return weights of which several stages have a copy."""
+        copies: dict[int, list[tuple[int, str]]] = {}
+        for stage in self.stages:
+            trained = self.graph.trained(self.graph.paths(stage.steps))
+            for storage, (name, _) in trained.items():
+                copies.setdefault(storage, []).append((stage.position, name))
+        tied = [x for x in copies.values() if len(x) > 1]
+        for pairs in tied:
+            zeros = {self.stages[index].zero for index, _ in pairs}
+            if len(zeros) > 1:
+                raise refused(
+                    f"{pairs[0][1]}",
+                    "the same ZeRO stage on all stages with a copy of it",
+                    sorted(zeros),
+                    "solve with one ZeRO stage",
+                )
+        return tied
+
+
+def _pattern(path: str) -> str:
+    return ".".join("*" if x.isdigit() else x for x in path.split("."))
+
+
+def _rendered(text: str, flags: Mapping[str, bool], values: Mapping[str, str]) -> str:
+    """Fill in a template: lines between ``#: if NAME`` and ``#: end``, and values."""
+    lines, shown = [], [True]
+    for line in text.splitlines():
+        if line.startswith("#: if "):
+            shown.append(shown[-1] and flags[line.removeprefix("#: if ")])
+        elif line == "#: end":
+            shown.pop()
+        elif shown[-1]:
+            lines.append(line)
+    result = "\n".join(lines) + "\n"
+    for name, value in values.items():
+        result = result.replace(f"{{{{{name}}}}}", value)
+    return result

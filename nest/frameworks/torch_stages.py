@@ -1,0 +1,380 @@
+"""Stages of a captured module as functions in Python.
+
+A stage calls the modules of its layers, and repeats the operations between them as the
+capture wrote them down. What later stages need, stages hand on; masks and other
+tensors without parameters are made again where they are used.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from nest.capture.records import (
+    CapturedModule,
+    ModuleCall,
+    ModuleLayer,
+    Operation,
+    Parameter,
+    Step,
+    Tensor,
+)
+from nest.capture.strategies import path_of, remade
+from nest.errors import InvalidPlanError
+from nest.ir.plan import Strategy
+
+INDENT = " " * 4
+WIDTH = 88
+
+#: Names that variables of stages may not have.
+_TAKEN = {*keyword.kwlist, "model", "torch", "block", "range", "len", "float", "slice"}
+
+
+class Source(NamedTuple):
+    """The module that a script trains, captured at the samples of a micro-batch."""
+
+    file: str
+    factory: str
+    captured: CapturedModule
+    layers: Sequence[ModuleLayer]
+    #: Names of the tensors among the inputs; empty where the first axis is not the
+    #: batch.
+    inputs: Sequence[str]
+    #: Samples of the example inputs.
+    batch: int
+
+
+def refused(where: str, expected: str, got: object, remedy: str) -> InvalidPlanError:
+    """Return the error of a plan that no script can run."""
+    return InvalidPlanError(
+        f"--to torch: {where}: expected {expected}, got {got}; {remedy}"
+    )
+
+
+class PlanStage(NamedTuple):
+    """A stage of a plan, with what it calls, reads and hands on."""
+
+    #: From 0.
+    position: int
+    layers: Sequence[ModuleLayer]
+    strategies: Sequence[Strategy]
+    #: In the order in which they run, with those that make masks and the like again.
+    steps: Sequence[Step]
+    received: Sequence[Tensor]
+    handed: Sequence[Tensor]
+
+    @property
+    def zero(self) -> int:
+        """Its ZeRO stage."""
+        return self.strategies[0].zero
+
+
+class TensorGraph:
+    """Which step makes and which steps read every tensor."""
+
+    def __init__(self, source: Source) -> None:
+        self.captured = source.captured
+        self.layers = source.layers
+        self.made: dict[str, Step] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.order: dict[Step, int] = {}
+        self.parameters = {
+            name: x for x in source.captured.parameters for name in x.names
+        }
+        for layer in source.layers:
+            for step in layer.steps:
+                self.order[step] = len(self.order)
+                for tensor in self.record_of(step).outputs:
+                    self.made.setdefault(tensor.name, step)
+                    self.tensors.setdefault(tensor.name, tensor)
+        self.remade = remade(source.captured, source.layers)
+
+    def record_of(self, step: Step) -> ModuleCall | Operation:
+        """Return the record of a step."""
+        if step.module >= 0:
+            return self.captured.modules[step.module]
+        return self.captured.operations[step.operation]
+
+    def reads(self, step: Step) -> list[str]:
+        """Return the tensors that a step reads and others make."""
+        record = self.record_of(step)
+        names = []
+        for name in record.inputs:
+            if name in self.parameters or name.startswith("input."):
+                continue
+            if name not in self.made:
+                raise refused(
+                    where(record),
+                    "a tensor that a module returns",
+                    f"one from inside another module ({name})",
+                    "return it from that module's forward, or use --granularity module",
+                )
+            names.append(name)
+        return names
+
+    def with_masks(self, steps: Iterable[Step]) -> list[Step]:
+        """Return steps with those before them that make tensors again."""
+        open_steps = list(steps)
+        needed = set(open_steps)
+        while open_steps:
+            for name in self.reads(open_steps.pop()):
+                maker = self.made[name]
+                if name in self.remade and maker not in needed:
+                    needed.add(maker)
+                    open_steps.append(maker)
+        return sorted(needed, key=self.order.__getitem__)
+
+    def paths(self, steps: Iterable[Step]) -> list[str]:
+        """Return the modules and parameters that steps need."""
+        paths: dict[str, None] = {}
+        for step in steps:
+            record = self.record_of(step)
+            if isinstance(record, ModuleCall):
+                paths[record.call.path] = None
+            else:
+                paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
+        return list(paths)
+
+    def trained(self, paths: Sequence[str]) -> dict[int, tuple[str, Parameter]]:
+        """Return the trained parameters in modules, by storage, with their names."""
+        trained: dict[int, tuple[str, Parameter]] = {}
+        for parameter in self.captured.parameters:
+            for name in parameter.names:
+                if parameter.trained and any(
+                    name == path or name.startswith(f"{path}.") for path in paths
+                ):
+                    trained.setdefault(parameter.storage, (name, parameter))
+        return trained
+
+
+def where(record: ModuleCall | Operation) -> str:
+    """Return the path of the module that a step is, or is in."""
+    return record.call.path if isinstance(record, ModuleCall) else path_of(record)
+
+
+class StageCode:
+    """The function that runs a stage."""
+
+    def __init__(self, stage: PlanStage, graph: TensorGraph, source: Source) -> None:
+        self.stage, self.graph, self.source = stage, graph, source
+        self.names: dict[str, str] = {}
+        #: Inputs are arguments of every stage.
+        self.inputs = [name for name in source.inputs if name]
+        self.lines: list[str] = []
+        self.last: dict[str, Step | None] = {}
+        for step in stage.steps:
+            self.last |= dict.fromkeys(graph.record_of(step).inputs, step)
+        self.last |= {tensor.name: None for tensor in stage.handed}
+
+    def text(self) -> str:
+        """Return the function."""
+        received = [self._name(tensor, None) for tensor in self.stage.received]
+        arguments = ", ".join(["model", *received, *self.inputs])
+        self._copy_changed()
+        for step in self.stage.steps:
+            self._add(step)
+        results = [self.names[tensor.name] for tensor in self.stage.handed]
+        if self.stage.handed[-1].name == self.source.captured.loss:
+            results = [f"{results[-1]}.view(1)"]
+        lines = [*_folded(self.lines), f"return {', '.join(results)}"]
+        names = [layer.name for layer in self.stage.layers]
+        title = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        head = f'"""Run {title}."""'
+        body = "\n".join(f"{INDENT}{line}" for line in (head, *lines))
+        return f"def stage_{self.stage.position}({arguments}):\n{body}\n"
+
+    def _copy_changed(self) -> None:
+        """Copy what the stage receives and then changes in place."""
+        captured = self.source.captured
+        received = {x.storage: x.name for x in self.stage.received}
+        for step in self.stage.steps:
+            record = self.graph.record_of(step)
+            operations = (
+                captured.operations[record.first : record.end]
+                if isinstance(record, ModuleCall)
+                else [record]
+            )
+            for operation in operations:
+                for tensor, accessor in zip(
+                    operation.outputs, operation.accessors, strict=True
+                ):
+                    changes = accessor == "{0}" or operation.function.endswith("_")
+                    if changes and tensor.storage in received:
+                        name = self.names[received.pop(tensor.storage)]
+                        self.lines.append(f"{name} = {name}.clone()")
+
+    def _add(self, step: Step) -> None:
+        """Add the lines of a step."""
+        record = self.graph.record_of(step)
+        call = self._call(record)
+        made = [
+            (tensor, accessor)
+            for tensor, accessor in zip(record.outputs, record.accessors, strict=True)
+            if tensor.name in self.last
+        ]
+        if not made:
+            if "{0}" in record.accessors or not record.outputs:
+                self.lines.append(call)
+            return
+        if [accessor for _, accessor in made] == ["{0}"]:
+            self.lines.append(call)
+            self.names[made[0][0].name] = self.names[record.inputs[0]]
+            return
+        if len(made) == 1:
+            tensor, accessor = made[0]
+            if accessor and not isinstance(record, ModuleCall):
+                call = f"({call})"
+            self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
+            return
+        result = self._unique("result")
+        self.lines.append(f"{result} = {call}")
+        for tensor, accessor in made:
+            self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+
+    def _call(self, record: ModuleCall | Operation) -> str:
+        texts = [self._read(name) for name in record.inputs]
+        device = f"{self.inputs[0]}.device" if self.inputs else '"cpu"'
+        code = record.code.format(*texts, device=device)
+        if isinstance(record, ModuleCall):
+            return f"{_attribute(record.call.path)}({code})"
+        return code
+
+    def _read(self, name: str) -> str:
+        """Return how a stage calls a tensor."""
+        if name in self.graph.parameters:
+            return _attribute(name)
+        if name.startswith("input."):
+            index = int(name.removeprefix("input."))
+            return self.source.inputs[index] or f"model.input_{index}"
+        return self.names[name]
+
+    def _name(self, tensor: Tensor, step: Step | None) -> str:
+        """Name a variable: as one that is not read again, if there is one."""
+        maker = self.graph.record_of(self.graph.made[tensor.name])
+        for read in maker.inputs if step is not None else ():
+            other = self.graph.tensors.get(read)
+            if (
+                other is not None
+                and self.last.get(read) == step
+                and other.has_gradient == tensor.has_gradient
+            ):
+                self.names[tensor.name] = self.names[read]
+                return self.names[read]
+        name = "x" if tensor.has_gradient else "mask"
+        taken = name in self.names.values() or name in self.inputs
+        if taken or not (tensor.has_gradient or tensor.dtype == "bool"):
+            name = self._unique(self._noun(maker))
+        self.names[tensor.name] = name
+        return name
+
+    def _noun(self, record: ModuleCall | Operation) -> str:
+        """Return a name for what a step makes: of the module, parameter or function."""
+        text = record.call.path if isinstance(record, ModuleCall) else ""
+        if isinstance(record, Operation):
+            weights = [x for x in record.inputs if x in self.graph.parameters]
+            text = weights[0] if weights else record.function.removesuffix(".__get__")
+        nouns = [x for x in text.split(".") if not x.isdigit()]
+        text = re.sub(r"\W", "_", nouns[-1]).strip("_") if nouns else ""
+        return text if text.isidentifier() else "value"
+
+    def _unique(self, name: str) -> str:
+        taken = {*self.names.values(), *self.inputs, *_TAKEN}
+        suffix, unique = 2, name
+        while unique in taken:
+            unique, suffix = f"{name}_{suffix}", suffix + 1
+        return unique
+
+
+def _attribute(path: str) -> str:
+    """Return how Python reaches a module or parameter of the model."""
+    text = "model"
+    for name in path.split("."):
+        if name.isdigit():
+            text += f"[{name}]"
+        elif name.isidentifier():
+            text += f".{name}"
+        else:
+            return f"model.get_submodule({path!r})"
+    return text
+
+
+_BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
+
+
+def _folded(lines: Sequence[str]) -> Iterator[str]:
+    """Write calls of neighboring blocks that differ in their number as a loop."""
+    at = 0
+    while at < len(lines):
+        first = _BLOCK.fullmatch(lines[at])
+        end = at + 1
+        while first and end < len(lines):
+            other = _BLOCK.fullmatch(lines[end])
+            if (
+                other is None
+                or other.group(1, 2, 4) != first.group(1, 2, 4)
+                or int(other[3]) != int(first[3]) + end - at
+            ):
+                break
+            end += 1
+        if first and end - at > 1:
+            start = int(first[3])
+            yield f"for block in {first[2]}[{start}:{start + end - at}]:"
+            yield f"{INDENT}{first[1]}block{first[4]}"
+        else:
+            yield from _wrapped(lines[at])
+            end = at + 1
+        at = end
+
+
+def _wrapped(line: str) -> Iterator[str]:
+    """Break a long call between its arguments."""
+    head, bracket, rest = line.partition("(")
+    items = rest[:-1].split(", ")
+    is_whole = rest.endswith(")") and not any(x.count("'") % 2 for x in items)
+    if len(line) + len(INDENT) <= WIDTH or not is_whole:
+        yield line
+        return
+    yield head + bracket
+    row = INDENT + items[0]
+    for item in items[1:]:
+        if len(row) + len(item) + len(INDENT) + 3 > WIDTH:
+            yield f"{row},"
+            row = INDENT + item
+        else:
+            row += f", {item}"
+    yield row
+    yield ")"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return a list of paths in Python, with runs of blocks written as one item."""
+    items: list[str] = []
+    at = 0
+    while at < len(paths):
+        owner, _, digits = paths[at].rpartition(".")
+        end = at + 1
+        while (
+            digits.isdigit()
+            and end < len(paths)
+            and paths[end] == f"{owner}.{int(digits) + end - at}"
+        ):
+            end += 1
+        if end - at > 2:
+            stop = int(digits) + end - at
+            items.append(f'*(f"{owner}.{{i}}" for i in range({int(digits)}, {stop}))')
+        else:
+            end = at + 1
+            items.append(quoted(paths[at]))
+        at = end
+    text = f"[{', '.join(items)}]"
+    if len(text) < WIDTH - 25:
+        return text
+    lines = "".join(f"{INDENT * 3}{item},\n" for item in items)
+    return f"[\n{lines}{INDENT * 2}]"
+
+
+def quoted(text: str) -> str:
+    """Return a text as Python writes it, in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

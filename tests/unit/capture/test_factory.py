@@ -1,0 +1,59 @@
+"""Factories that cannot be loaded or built are refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def refusal(path: Path, text: str, name: str = "make") -> str:
+    from nest.capture.factory import InvalidModuleError, build, load
+
+    path.write_text(text)
+    with pytest.raises(InvalidModuleError) as raised:
+        build(*load(f"{path}:{name}"))
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_names_of_factories(torch: Any, tmp_path: Path) -> None:
+    from nest.capture.factory import InvalidModuleError, load
+
+    with pytest.raises(InvalidModuleError, match=r"expected FILE\.py:FACTORY"):
+        load("model.py")
+    with pytest.raises(InvalidModuleError, match="expected a file with the function"):
+        load(f"{tmp_path / 'absent.py'}:make")
+    text = refusal(tmp_path / "model.py", "def maker(): pass\n")
+    assert "expected a function make, found none" in text
+    assert "maker" in text
+
+
+def test_files_and_factories_that_fail(torch: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    assert "got ZeroDivisionError: division by zero" in refusal(path, "1 / 0\n")
+    text = refusal(path, "def make():\n    raise KeyError('width')\n")
+    assert "model-make: expected a factory that runs on the meta device" in text
+    text = refusal(path, "def make():\n    return 3\n")
+    assert "expected (module, example_inputs)" in text
+    text = refusal(
+        path, "import torch\ndef make():\n    return torch.nn.ReLU(), (3,)\n"
+    )
+    assert "expected inputs whose first axis is the batch" in text
+
+
+def test_built_without_values(torch: Any, tmp_path: Path) -> None:
+    from nest.capture.factory import build, load
+
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    return torch.nn.Linear(4, 2), [torch.ones(3, 4)]\n"
+    )
+    factory, name = load(f"{path}:make")
+    built = build(factory, name, samples=5)
+    assert name == "model-make"
+    assert built.module.weight.is_meta
+    assert [tuple(x.shape) for x in built.inputs] == [(5, 4)]

@@ -1,0 +1,420 @@
+"""Problems of captured modules: layers, edges, memory, what plans may choose."""
+
+import pytest
+from msgspec.structs import replace
+
+from nest.capture.problem import (
+    MAX_CLOSED_SETS,
+    checkpointed,
+    count_closed_sets,
+    covered,
+    joined,
+    ordered_edges,
+    source_of,
+)
+from nest.errors import InvalidProblemError
+from nest.hardware import find_cluster
+from tests import captured
+from tests.captured import captures, mlp, problem
+from tests.loopback import tiny_problem
+
+
+def blocks(*widths, tied=False):
+    """Return captures of an embedding-like product, blocks, and a head."""
+
+    def write(writer):
+        values = writer.linear("embed", "x", 8, weight="table" if tied else "")
+        writer.layer("embed", "embed", 0)
+        for i, width in enumerate(widths):
+            values = mlp(writer, f"blocks.{i}", values, width)
+        first = len(writer.operations)
+        values = writer.linear("head", values, 8, weight="table" if tied else "")
+        loss = writer.loss(values)
+        writer.layer("head", "head", first)
+        return loss
+
+    return captures(write)
+
+
+def cost_of(made, kind, **key):
+    """Return the cost of a kind for a key."""
+    (found,) = (x for x in made.graph.kinds if x.name == kind)
+    key = {"tp": 1, "samples": 1} | key
+    (cost,) = (x for x in found.costs if all(getattr(x, k) == key[k] for k in key))
+    return cost
+
+
+def kept(cost):
+    """Return the bytes kept by each recompute choice."""
+    return {x.recompute: x.kept_bytes for x in cost.activations}
+
+
+def test_a_chain_of_blocks():
+    """Sizes by hand: 4 × 8 values a sample in fp32 are 128 bytes."""
+    made = problem(blocks(16, 16))
+    assert [x.id for x in made.graph.layers] == [
+        "embed",
+        "blocks.0",
+        "blocks.1",
+        "head",
+    ]
+    assert [x.kind for x in made.graph.layers] == ["embed", "Mlp-16", "Mlp-16", "head"]
+    assert [(e.source, e.target, e.bytes_per_sample) for e in made.graph.edges] == [
+        ("embed", "blocks.0", 128),
+        ("blocks.0", "blocks.1", 128),
+        ("blocks.1", "head", 128),
+    ]
+    cost = cost_of(made, "Mlp-16", samples=2)
+    # Two matrices of 8 × 16 values.
+    assert cost.weight_bytes == 2 * 8 * 16 * 4
+    # The input, what gelu reads, and what it makes: 128 and twice 256 bytes.
+    assert kept(cost) == {"none": 2 * (128 + 256 + 256), "full": 2 * 128}
+    assert kept(cost_of(made, "embed", samples=2)) == {"none": 256, "full": 256}
+    assert made.job.recompute == ("none", "full")
+    assert made.job.optimizer.state_bytes == 2 * made.job.optimizer.weight_bytes == 8
+    assert made.job.uniform == ("dp", "tp", "cp", "zero")
+    # Two FLOPs for each value and weight: 2 · 512 at the ends, 4 · 1024 in blocks.
+    assert made.job.model_flops_per_sample == 3 * (2 * 512 + 4 * 1024)
+
+
+def test_times_are_those_of_the_operator_model():
+    """So small kernels take what the host takes to launch them."""
+    made = problem(blocks(16))
+    ((machine, _),) = find_cluster("a100x2")[0]
+    cost = cost_of(made, "Mlp-16", samples=4)
+    assert cost.forward_ns == 4 * machine.calibration.host_ns
+    # A wide block is bound by its products, in fp32.
+    wide = cost_of(problem(blocks(2**16)), "Mlp-65536", samples=4)
+    flops = 2 * 2 * (4 * 4) * 8 * 2**16
+    assert wide.forward_ns > flops / machine.device.peak_flops["fp32"] * 1e9
+    assert wide.backward_ns > wide.forward_ns
+
+
+def test_tensor_ranks_share_blocks():
+    made = problem(blocks(16), tp=(1, 2))
+    assert made.job.tensor_parallel == (1, 2)
+    whole, half = (cost_of(made, "Mlp-16", samples=2, tp=tp) for tp in (1, 2))
+    assert half.weight_bytes * 2 == whole.weight_bytes
+    assert kept(half)["none"] == 2 * (128 + 128 + 128)
+    assert [(x.kind, x.axis, x.phase, x.size_bytes) for x in half.collectives] == [
+        ("all-reduce", "tp", "backward", 256),
+        ("all-reduce", "tp", "forward", 256),
+    ]
+    # Ends are computed whole by every rank.
+    assert cost_of(made, "head", tp=2).weight_bytes == 8 * 8 * 4
+    assert not cost_of(made, "head", tp=2).collectives
+
+
+def test_ranks_that_share_nothing_are_no_choice():
+    made = problem(blocks(15), tp=(1, 2))
+    assert made.job.tensor_parallel == (1,)
+    assert source_of(made).reasons == (
+        "tp 2: blocks.0.up: 2 ranks do not divide its 15 columns",
+        "cp: the script that runs plans does not cut sequences",
+    )
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_does_not_run_with_the_weights_of_a_rank_is_not_cut(fails):
+    asked = []
+
+    def run(styles, tp):
+        asked.append((dict(styles), tp))
+        if fails:
+            raise InvalidProblemError("blocks.0: expected 16 columns, got 8")
+        return made.small
+
+    made = blocks(16)
+    problem(made._replace(run=run), tp=(1, 2))
+    assert asked[0] == ({"blocks.0.up": "colwise", "blocks.0.down": "rowwise"}, 2)
+    source = source_of(problem(made._replace(run=run), tp=(1, 2)))
+    reason = source.reasons[0]
+    assert reason.startswith(
+        "tp 2: with the weights of one rank the module fails: blocks.0"
+        if fails
+        else "tp 2: blocks.0.up: linear yields 2×4×16 on one rank instead of 2×4×8"
+    )
+
+
+def test_tied_weights_count_in_each_layer_that_uses_them():
+    made = problem(blocks(16, tied=True))
+    assert cost_of(made, "embed").weight_bytes == 8 * 8 * 4
+    assert cost_of(made, "head").weight_bytes == 8 * 8 * 4
+    assert not made.job.one_stage
+
+
+def test_a_block_that_is_called_again_holds_its_weights_once():
+    def write(writer):
+        values = mlp(writer, "block", "x")
+        first = len(writer.operations)
+        for operation in writer.operations[:4]:
+            source = values if operation.inputs[0] == "x" else f"t{first - 1}"
+            inputs = (source, *operation.inputs[1:])
+            if operation.function.endswith("add"):
+                inputs = (values, f"t{first - 1}")
+            shape = operation.outputs[0].shape
+            writer.run(
+                *(operation.function, inputs, shape, operation.code),
+                module=(operation.calls[-1].path, "Linear")
+                if operation.calls
+                else ("", ""),
+                saves=inputs[:1],
+            )
+            first = len(writer.operations)
+        writer.layer("block@1", "Mlp-16", 4, block=True)
+        first = len(writer.operations)
+        loss = writer.loss(f"t{first - 1}")
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = problem(captures(write))
+    kinds = [layer.kind for layer in made.graph.layers]
+    assert kinds == ["Mlp-16", "Mlp-16-2", "loss"]
+    assert made.job.one_stage == ("Mlp-16", "Mlp-16-2")
+    weights = [cost_of(made, kind).weight_bytes for kind in kinds]
+    assert weights == [2 * 8 * 16 * 4, 0, 0]
+
+
+def test_batch_norm_needs_the_whole_batch():
+    def write(writer):
+        values = mlp(writer, "block", "x")
+        first = len(writer.operations)
+        values = writer.run(
+            "torch.nn.functional.batch_norm",
+            (values,),
+            (writer.batch, 4, 8),
+            "f({0}, None, None, training=True)",
+            module=("norm", "BatchNorm1d"),
+        )
+        loss = writer.loss(values)
+        writer.layer("norm", "norm", first)
+        return loss
+
+    made = problem(captures(write), global_batch=8, micro_batches=(1, 2, 8))
+    job = made.job
+    assert (job.micro_batches, job.data_parallel, job.replicas) == ((8,), (1,), (1,))
+    assert job.recompute == ("none",)
+    assert source_of(made).assumed[0] == (
+        "norm: batch norm needs the whole batch in one micro-batch on one data rank; "
+        "use another norm for data parallelism"
+    )
+
+
+def test_frozen_parameters_and_buffers_have_no_gradients():
+    def write(writer):
+        writer.weight("block.table", (10,), trained=False)
+        return writer.loss(mlp(writer, "block", "x"))
+
+    def with_loss(writer):
+        loss = write(writer)
+        writer.layer("loss", "loss", 4)
+        return loss
+
+    made = problem(captures(with_loss))
+    cost = cost_of(made, "Mlp-16")
+    assert cost.weight_bytes == 2 * 8 * 16 * 4
+    assert {x.static_bytes for x in cost.activations} == {40}
+
+
+def test_a_loss_of_sums_is_asked_for():
+    def write(writer):
+        values = mlp(writer, "block", "x")
+        loss = writer.run("torch.Tensor.sum", (values,), (), "{0}.sum()")
+        writer.layer("loss", "loss", 4)
+        return loss
+
+    with pytest.raises(InvalidProblemError, match="or state with --split-loss"):
+        problem(captures(write))
+    made = problem(captures(write), split_loss=True)
+    assert source_of(made).assumed[0] == (
+        "--split-loss: every micro-batch computes the loss apart"
+    )
+
+
+def test_a_device_without_the_data_type():
+    made = blocks(16)
+    operations = tuple(
+        replace(x, outputs=tuple(replace(y, dtype="float16") for y in x.outputs))
+        for x in made.small.operations
+    )
+    made = made._replace(
+        small=replace(made.small, operations=operations),
+        large=replace(
+            made.large,
+            operations=tuple(
+                replace(
+                    x, outputs=tuple(replace(y, dtype="float16") for y in x.outputs)
+                )
+                for x in made.large.operations
+            ),
+        ),
+    )
+    assert problem(made).job.dtype == "fp16"
+    with pytest.raises(InvalidProblemError, match="dtype: expected one of"):
+        problem(made, cluster="tpuv4x4")
+
+
+# ------------------------------------------------------------------ the graph
+
+
+def branches(count):
+    """Return captures of branches side by side whose results are added."""
+
+    def write(writer):
+        ends = []
+        for i in range(count):
+            first = len(writer.operations)
+            ends.append(writer.linear(f"linear.{i}", "x", 8))
+            writer.layer(f"linear.{i}", "linear", first)
+        first = len(writer.operations)
+        total = ends[0]
+        for end in ends[1:]:
+            total = writer.run("torch.Tensor.add", (total, end), (writer.batch, 4, 8))
+        loss = writer.loss(total)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    return captures(write)
+
+
+def test_branches_are_put_in_a_row_where_they_are_many():
+    few, many = branches(3), branches(12)
+    edges, closed_sets = ordered_edges(few, joined(few))
+    assert closed_sets == 2**3 + 1
+    assert all(edge.target == "loss" for edge in edges)
+    edges, closed_sets = ordered_edges(many, joined(many))
+    assert closed_sets == 14
+    assert len([edge for edge in edges if not edge.bytes_per_sample]) == 11
+
+
+@pytest.mark.parametrize(
+    ("edges", "count"),
+    [({}, 8), ({(0, 1): 0, (1, 2): 0}, 4), ({(0, 2): 0, (1, 2): 0}, 5)],
+)
+def test_closed_sets_are_counted(edges, count):
+    assert count_closed_sets(3, edges) == count
+
+
+def test_counting_closed_sets_stops():
+    assert MAX_CLOSED_SETS < count_closed_sets(20, {}) < 2**20
+
+
+def test_what_later_readers_need_crosses_with_the_first_one():
+    """A node hands on all that readers from there on need, once."""
+
+    def write(writer):
+        near = writer.linear("a", "x", 8)
+        far = writer.linear("b", "x", 16)
+        writer.layer("a", "a", 0)
+        first = len(writer.operations)
+        values = writer.linear("c", near, 16)
+        writer.layer("c", "c", first)
+        first = len(writer.operations)
+        values = writer.run("torch.Tensor.add", (values, far), (writer.batch, 4, 16))
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = captures(write)
+    edges, _ = ordered_edges(made, joined(made))
+    assert {(x.source, x.target): x.bytes_per_sample for x in edges} == {
+        ("a", "c"): 128 + 256,
+        ("a", "loss"): 256,
+        ("c", "loss"): 256,
+    }
+
+
+def test_masks_do_not_cross():
+    def write(writer):
+        mask = writer.run("torch.arange", (), (4, 8), gradient=False)
+        writer.layer("mask", "mask", 0)
+        values = writer.linear("a", "x", 8)
+        writer.layer("a", "a", 1)
+        first = len(writer.operations)
+        values = writer.run("torch.Tensor.add", (values, mask), (writer.batch, 4, 8))
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    edges, closed_sets = ordered_edges(made := captures(write), joined(made))
+    assert {(x.source, x.target): x.bytes_per_sample for x in edges} == {
+        ("mask", "loss"): 0,
+        ("a", "loss"): 128,
+    }
+    assert closed_sets == 5
+
+
+def test_neighbors_are_joined_where_few_bytes_cross():
+    """Of 30 layers in three groups of ten, cuts are where the narrow tensors are."""
+
+    def write(writer):
+        values = "x"
+        for i in range(30):
+            first = len(writer.operations)
+            values = writer.linear(f"l.{i}", values, 1 if i % 10 == 9 else 64)
+            writer.layer(f"l.{i}", f"l{i}", first)
+        first = len(writer.operations)
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = captures(write)
+    nodes = joined(made, 4)
+    assert [layer for node in nodes for layer in node] == [*made.layers]
+    assert {"l.10", "l.20"} <= {node[0].name for node in nodes}
+    assert len(nodes) <= 6
+    ids = [node[0].name for node in nodes]
+    assert [len(x) for x in covered(made.layers, ids)] == [len(x) for x in nodes]
+
+
+@pytest.mark.parametrize(
+    "ids", [[], ["head"], ["embed", "no"], ["embed", "head", "embed"]]
+)
+def test_ids_that_are_no_layers(ids):
+    with pytest.raises(ValueError, match="expected layers"):
+        covered(blocks(16).layers, ids)
+
+
+def test_storages_that_several_layers_keep_count_where_they_are_made():
+    """The table is kept by both blocks, and made by the first layer."""
+
+    def write(writer):
+        table = writer.linear("table", "x", 8)
+        writer.layer("table", "table", 0)
+        values = "x"
+        for i in range(2):
+            first = len(writer.operations)
+            values = writer.run(
+                *("torch.Tensor.mul", (values, table), (writer.batch, 4, 8)),
+                saves=(values, table),
+            )
+            writer.layer(f"block.{i}", f"block{i}", first, block=True)
+        first = len(writer.operations)
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = captures(write)
+    costs = problem(made)
+    # Example inputs that several layers keep are held by the rank.
+    assert kept(cost_of(costs, "table"))["none"] == 128
+    assert kept(cost_of(costs, "block0"))["none"] == 0
+    assert kept(cost_of(costs, "block1"))["none"] == 128
+    assert checkpointed(made.small, made.layers) == frozenset()
+
+
+def test_blocks_that_recomputation_helps():
+    made = blocks(16, 16)
+    assert checkpointed(made.small, made.layers) == {"blocks.0", "blocks.1"}
+    flags = {
+        kind.name: {
+            x.reruns for x in kind.costs[0].activations if x.recompute == "full"
+        }
+        for kind in problem(made).graph.kinds
+    }
+    assert flags == {"embed": {False}, "Mlp-16": {True}, "head": {False}}
+
+
+def test_other_problems_have_no_module():
+    assert source_of(tiny_problem()) is None
+    assert captured.problem(blocks(16)).model.startswith('{"module":')

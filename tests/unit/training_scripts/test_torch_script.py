@@ -1,0 +1,403 @@
+"""Training scripts of captured modules, run on CPUs.
+
+Each script trains a tiny model of ``tests/capture_models.py`` as a plan says, on up to
+four processes over gloo. Its losses are those of one process with the same batch, and
+each rank holds the bytes that the plan has.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from nest.cost.score import score
+from nest.cost.verdict import Score
+from nest.errors import InvalidPlanError
+from nest.hardware import find_cluster, mixed_cluster
+from nest.ir.plan import Plan, Stage, Strategy
+from nest.ir.problem import Problem
+from tests.builders import SINGLE, make_plan, two_stages
+from tests.torch_scripts import run_scripts
+
+FILE = Path(__file__).parents[2] / "capture_models.py"
+#: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
+LOSS, PEAK = 1e-5, 0.05
+
+
+class Case(NamedTuple):
+    """A plan of a model, with one strategy."""
+
+    model: str
+    pp: int = 1
+    dp: int = 1
+    tp: int = 1
+    zero: int = 0
+    recompute: str = "none"
+    replicas: int = 1
+    #: Micro-batches, and samples of each on all data ranks together.
+    count: int = 4
+    samples: int = 4
+    schedule: str = "1f1b"
+    virtual: int = 1
+    optimizer: str = "sgd"
+    #: Layers before each stage but the first; else about as many on each.
+    cuts: tuple[int, ...] = ()
+    order: Any = None
+    sharded_over_replicas: bool = False
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.pp * self.dp * self.tp * self.replicas
+
+
+@functools.cache
+def captures(name: str):
+    """Return a model at two batch sizes."""
+    from nest.capture.factory import build, load
+    from nest.capture.layers import layers_of
+    from nest.capture.local import capture_rank
+    from nest.capture.problem import Captures
+    from nest.capture.trace import capture
+
+    factory, text = load(f"{FILE}:{name}")
+    small, large = (capture(build(factory, text, size)) for size in (2, 4))
+    return Captures(
+        small,
+        large,
+        layers_of(small),
+        lambda styles, tp: capture_rank(factory, text, 2, styles, tp),
+    )
+
+
+def planned(case: Case) -> tuple[Problem, Plan]:
+    """Return the problem and the plan of a case."""
+    from nest.capture.problem import ModuleJob, ModuleSource, problem_of_module
+    from nest.ir.job import SPLIT_BACKWARD
+
+    machines, network = find_cluster("a100x8")
+    recompute = ("none",) if case.schedule in SPLIT_BACKWARD else ("none", "full")
+    problem = problem_of_module(
+        captures(case.model),
+        ModuleJob(
+            global_batch=case.replicas * case.samples * case.count,
+            micro_batches=(case.samples,),
+            tp=tuple({1, case.tp}),
+            recompute=recompute,
+            schedule=case.schedule,
+            optimizer=case.optimizer,
+        ),
+        machines[0][0],
+        network or mixed_cluster(machines),
+        ModuleSource(file=str(FILE), factory=case.model),
+    )
+    job = problem.job
+    if case.virtual > 1 and case.schedule == "1f1b":
+        job = replace(job, virtual_stages=(1, case.virtual))
+    if case.order is not None:
+        job = replace(job, schedule="any")
+    job = replace(job, distributed_optimizer=case.sharded_over_replicas)
+    problem = replace(problem, job=job)
+    ids = [layer.id for layer in problem.graph.layers]
+    count = case.pp * case.virtual
+    inner = case.cuts or [round(len(ids) * i / count) for i in range(1, count)]
+    ends = [0, *inner, len(ids)]
+    strategy = Strategy(
+        dp=case.dp, tp=case.tp, zero=case.zero, recompute=case.recompute
+    )
+    stages = tuple(
+        Stage(layers=tuple(ids[a:b]), devices=strategy.devices, strategy=strategy)
+        for a, b in itertools.pairwise(ends)
+    )
+    plan = Plan(
+        replicas=case.replicas,
+        micro_batch=case.samples,
+        stages=stages,
+        virtual_stages=case.virtual,
+        placement="v" if case.schedule in ("zb-v", "dualpipe-v") else "loop",
+        order=case.order,
+        distributed_optimizer=case.sharded_over_replicas,
+    )
+    return problem, plan
+
+
+@functools.cache
+def losses(name: str, rows: int) -> list[float]:
+    """Return the losses of one process with so many rows."""
+    import torch
+
+    from nest.capture.factory import load, with_samples
+
+    factory, _ = load(f"{FILE}:{name}")
+    torch.manual_seed(0)
+    model, inputs = factory()
+    inputs = with_samples(inputs, rows)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = []
+    for _ in range(3):
+        loss = model(*inputs)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+    return found
+
+
+def export(case: Case, folder: Path) -> tuple[Problem, Plan, Score]:
+    """Write the script of a case."""
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = planned(case)
+    for name, text in files_of(problem, plan).items():
+        (folder / name).write_text(text)
+    return problem, plan, score(problem, plan)
+
+
+def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> list[str]:
+    """Return what is otherwise than the plan says."""
+    if "error" in result:
+        return [result["error"]]
+    wrong = []
+    if case.optimizer == "sgd":
+        wanted = losses(case.model, case.replicas * case.samples * case.count)
+        for ours, theirs in zip(result["losses"], wanted, strict=True):
+            if abs(ours - theirs) > LOSS * abs(theirs):
+                wrong.append(f"losses {result['losses']}, not {wanted}")
+    per_stage = plan.stages[0].devices
+    blocks = [verdict.blocks[rank // per_stage % case.pp] for rank in range(case.world)]
+    for key, field in (
+        ("parameter_bytes", "weight_bytes"),
+        ("optimizer_bytes", "state_bytes"),
+    ):
+        expected = [getattr(block, field) for block in blocks]
+        if result[key] != expected:
+            wrong.append(f"{key} {result[key]}, not {expected}")
+    for peak, block in zip(result["peak_bytes"], blocks, strict=True):
+        # Stages of a ResNet copy what they receive, since they write into it. In split
+        # backward passes, the hooks that count keep tensors alive.
+        counted = case.model != "resnet" and case.schedule in ("1f1b", "gpipe")
+        if counted and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
+            wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
+    return wrong
+
+
+def run(cases: list[Case], folder: Path) -> None:
+    """Run scripts; all of them do what their plans say."""
+    made, jobs = [], []
+    for number, case in enumerate(cases):
+        place = folder / str(number)
+        place.mkdir()
+        made.append(export(case, place))
+        options = ["--steps", "3", "--lr", "0.01", "--optimizer", case.optimizer]
+        jobs.append({"folder": str(place), "world": case.world, "options": options})
+    results = run_scripts(folder, jobs)
+    wrong = {
+        str(case): faults
+        for case, result, (_, plan, verdict) in zip(cases, results, made, strict=True)
+        if (faults := check(case, result, plan, verdict))
+    }
+    assert not wrong, "\n".join(f"{case}: {x}" for case, x in wrong.items())
+
+
+#: One of each part of a script.
+QUICK = [
+    Case("gpt", pp=2, dp=2, zero=1, optimizer="adamw"),
+    Case("llama", pp=2, dp=2, zero=3, recompute="full"),
+    Case("llama", pp=2, tp=2),
+    Case("gpt", pp=4, count=2),
+    Case("unet", pp=2, dp=2),
+]
+#: Pure pipelines and data ranks; embeddings are tied in ``gpt`` and ``bert``.
+PLAIN = (
+    "gpt", "llama", "sliding", "latent", "state_space", "short_conv", "vit", "mixer",
+    "dit", "unlike_widths", "heads_beside", "parallel", "bert",
+)  # fmt: skip
+TWO = [Case(name, pp=2) for name in PLAIN]
+#: Blocks of the others also get tensors that stages make again, which plans leave out.
+RECOMPUTED = [name for name in PLAIN if name not in ("heads_beside", "parallel")]
+TWO += [Case(name, pp=2, recompute="full", optimizer="adamw") for name in RECOMPUTED]
+TWO += [Case(name, dp=2, zero=3, recompute="full") for name in ("llama", "vit", "dit")]
+TWO += [Case("llama", pp=2, virtual=2, count=n) for n in (2, 4, 6)]
+TWO += [Case(name, tp=2) for name in ("llama", "sliding", "latent", "heads_beside")]
+TWO += [Case("llama", dp=2, zero=zero, optimizer="adamw") for zero in range(4)]
+TWO += [Case("llama", replicas=2, optimizer="adamw", sharded_over_replicas=True)]
+TWO += [Case("resnet", pp=2, count=1, samples=4), Case("unet", pp=2, schedule="gpipe")]
+TWO += [Case("gpt", pp=2, cuts=(n,)) for n in (1, 2, 4, 5)]
+TWO += [Case(name, pp=2, schedule="zb-h1") for name in ("llama", "vit")]
+TWO += [Case("llama", pp=2, virtual=2, schedule="zb-v", count=6)]
+FOUR = [Case(name, pp=2, dp=2, zero=2, recompute="full") for name in RECOMPUTED]
+FOUR += [Case(name, pp=2, dp=2, zero=3, recompute="full") for name in RECOMPUTED]
+FOUR += [Case(name, pp=4, count=n) for name in ("gpt", "vit") for n in (1, 3, 4)]
+FOUR += [Case("llama", pp=2, tp=2, zero=zero) for zero in (0,)]
+FOUR += [Case("llama", dp=2, tp=2, zero=zero, optimizer="adamw") for zero in range(4)]
+FOUR += [
+    Case("llama", pp=2, dp=2, zero=zero, recompute=recompute, optimizer="adamw")
+    for zero in range(4)
+    for recompute in ("none", "full")
+]
+FOUR += [
+    Case("vit", replicas=2, dp=2, zero=zero, optimizer="adamw") for zero in range(4)
+]
+FOUR += [Case("vit", pp=2, dp=2, zero=zero, samples=8) for zero in range(4)]
+FOUR += [Case("gpt", replicas=2, pp=2), Case("gpt", pp=4, cuts=(1, 2, 5))]
+FOUR += [Case("llama", pp=4, schedule="gpipe"), Case("gpt", pp=2, virtual=2, dp=2)]
+#: Passes in an order of their own: the first stage is up to three passes ahead.
+ORDER = (
+    ("0F0", "0F1", "0F2", "0B0", "0F3", "0B1", "0B2", "0B3"),
+    ("1F0", "1F1", "1B0", "1B1", "1F2", "1B2", "1F3", "1B3"),
+)
+FOUR += [Case("vit", pp=2, dp=2, order=ORDER), Case("llama", pp=2, tp=2, order=ORDER)]
+
+
+def test_scripts_train_as_one_process(torch, tmp_path):
+    run(QUICK, tmp_path)
+
+
+def test_scripts_of_two_ranks_train_as_one_process(torch, tmp_path):
+    run(TWO, tmp_path)
+
+
+def test_scripts_of_four_ranks_train_as_one_process(torch, tmp_path):
+    run(FOUR, tmp_path)
+
+
+def test_at_least_a_hundred_plans_run():
+    assert len({*QUICK, *TWO, *FOUR}) >= 100
+
+
+def refusal(case: Case, change: Any = lambda problem, plan: (problem, plan)) -> str:
+    """Return why a plan has no script."""
+    from nest.frameworks.torch_script import export as files_of
+
+    with pytest.raises(InvalidPlanError) as caught:
+        files_of(*change(*planned(case)))
+    return str(caught.value)
+
+
+def with_strategies(plan: Plan, *strategies: Strategy) -> Plan:
+    """Return a plan whose stages have other strategies."""
+    stages = tuple(
+        Stage(layers=stage.layers, devices=strategy.devices, strategy=strategy)
+        for stage, strategy in zip(plan.stages, strategies, strict=True)
+    )
+    return replace(plan, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Strategy(cp=2), "stage 2: expected cp 1, .* got cp2; solve with cp 1"),
+        (Strategy(tp=2, sequence_parallel=True), "sequence parallelism"),
+        (Strategy(dp=2, recompute="selective"), "none or full, got selective"),
+        (Strategy(tp=2), "dp and tp of stage 1, and one ZeRO stage .* got tp2"),
+    ],
+)
+def test_strategies_without_a_script_are_refused(torch, strategy, said):
+    def change(problem, plan):
+        return problem, with_strategies(plan, Strategy(dp=2), strategy)
+
+    assert re.search(f"--to torch: .*{said}", refusal(Case("vit", pp=2, dp=2), change))
+
+
+def test_a_parameter_without_equal_parts_is_refused(torch):
+    said = refusal(Case("unet", dp=2, zero=3))
+    assert said == (
+        "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
+        "parts of, for ZeRO 3, got (3,); solve with --zero 0, or another dp"
+    )
+
+
+def test_uneven_batches_are_refused(torch):
+    case = Case("vit", dp=4, samples=4)
+    said = refusal(case, lambda problem, plan: (problem, replace(plan, micro_batch=6)))
+    assert "micro_batch: expected equal shares of the global batch of 16" in said
+
+
+def test_split_backward_passes_of_sharded_weights_are_refused(torch):
+    said = refusal(Case("vit", pp=2, dp=2, zero=3, schedule="zb-h1"))
+    assert "order: expected whole backward passes, since PyTorch's ZeRO 3" in said
+
+
+def test_orders_that_swap_micro_batches_are_refused(torch):
+    order = (
+        ("0F0", "0F1", "0F2", "0B1", "0F3", "0B0", "0B3", "0B2"),
+        ("1F1", "1B1", "1F0", "1B0", "1F3", "1B3", "1F2", "1B2"),
+    )
+    said = refusal(Case("vit", pp=2, order=order))
+    assert "in the order of its micro-batches, as PyTorch sends them, got 0B0" in said
+
+
+def test_a_problem_without_a_module_is_refused():
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = two_stages(), make_plan(("a", SINGLE), ("b", SINGLE))
+    said = f"--to torch: problem: expected one of 'nest import torch'.*{problem.name}"
+    with pytest.raises(InvalidPlanError, match=said):
+        files_of(problem, plan)
+
+
+def test_layers_of_another_module_are_refused(torch):
+    def change(problem, plan):
+        model = problem.model.replace('"vit"', '"gpt"')
+        return replace(problem, model=model), plan
+
+    said = refusal(Case("vit", pp=2), change)
+    assert said.endswith("the file or PyTorch has changed, import the module again")
+
+
+def test_a_stage_reads_as_a_user_writes_it(torch):
+    from nest.frameworks.torch_script import export as files_of
+
+    text = files_of(*planned(Case("gpt", pp=2, dp=2, cuts=(3,))))["train.py"]
+    assert len(text.splitlines()) <= 300
+    stage = text[text.index("def stage_1(") :]
+    stage = stage[: stage.index("\n\n\n")]
+    assert (
+        stage
+        == '''\
+def stage_1(model, x, tokens, labels):
+    """Run blocks.2 to norm."""
+    for block in model.blocks[2:4]:
+        x = block(x)
+    x = model.norm(x)
+    x = model.head(x)
+    x = x.flatten(0, 1)
+    flatten = labels.flatten()
+    x = torch.nn.functional.cross_entropy(
+        x, flatten, weight=None, size_average=None, ignore_index=-100, reduce=None,
+        reduction='mean', label_smoothing=0.0
+    )
+    return x.view(1)'''
+    )
+    assert "nest" not in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
+
+
+def test_a_checkpoint_replaces_the_weights_of_the_seed(torch, tmp_path):
+    from nest.capture.factory import load
+
+    case = Case("gpt", pp=2)
+    export(case, tmp_path)
+    torch.manual_seed(0)
+    model, inputs = load(f"{FILE}:gpt")[0]()
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    options = ["--steps", "1", "--checkpoint", str(tmp_path / "weights.pt")]
+    job = {"folder": str(tmp_path), "world": 2, "options": [*options, "--seed", "1"]}
+    (result,) = run_scripts(tmp_path, [job])
+    torch.manual_seed(1)
+    _, inputs = load(f"{FILE}:gpt")[0]()
+    assert result["losses"] == pytest.approx([model(*inputs).item()], rel=LOSS)
+
+
+def test_a_wrong_number_of_ranks_is_refused(torch, tmp_path):
+    case = Case("vit", dp=2)
+    export(case, tmp_path)
+    (result,) = run_scripts(
+        tmp_path, [{"folder": str(tmp_path), "world": 1, "options": []}]
+    )
+    assert "expected 2 ranks, got 1" in result["error"]
