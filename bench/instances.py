@@ -10,8 +10,8 @@ same. What was known about a problem that changed is dropped.
     python bench/instances.py --tables
 
 ``--solve`` lets dp work on what nothing is known about, then asks it whether a
-plan that does not fit is faster, and hands the answers to ``nest instances
-update``'s own code. It can be stopped and started again. Another exact solver
+plan that does not fit is faster, and hands the answers to the code of
+``bench.best_known``. It can be stopped and started again. Another exact solver
 with ``--solver`` confirms what dp proved. ``--tables`` fills
 docs/results/instances.md; ``--check`` compares and writes nothing.
 """
@@ -34,12 +34,12 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.instance_recipes import instance_of, name_of, recipes
+from bench.instance_updates import encode_best_known, with_document
 from bench.result_files import ROOT, fill, page_path, table
 from nest.analysis.compare import to_document
 from nest.errors import NestError
 from nest.instances import store
 from nest.instances.records import CLASSES, BestKnown, Index
-from nest.instances.update import with_document
 from nest.ir import Problem
 from nest.models import builtin
 from nest.solvers.base import SolveOptions
@@ -156,7 +156,7 @@ def generate(only: list[str] | None, check: bool) -> None:
         for name, record in records.items()
         if hashes.get(name) == record.problem_hash
     }
-    write_atomically(path, store.encode_best_known(unchanged))
+    write_atomically(path, encode_best_known(unchanged))
     size = sum(map(len, problems.values()))
     print(
         f"{len(problems)} problems, {size / 1e6:.2f} MB; of {len(unchanged)} "
@@ -191,7 +191,7 @@ def solve(
             free = store.unlimited(problem)
             records = told(records, SOLVER, free, unlimited_options)
         path = store.best_known_path()
-        write_atomically(path, store.encode_best_known(records))
+        write_atomically(path, encode_best_known(records))
         record = records[name]
         print(
             f"{name:45} {record.status:6} {record.memory_class or '-':10} "

@@ -70,10 +70,7 @@ def quantise(time_ns: float, quantum_ps: int) -> int:
 def quantise_all(times_ns: NDArray[np.float64], quantum_ps: int) -> NDArray[np.int64]:
     """Round an array of times, each as :func:`quantise` would.
 
-    Raises
-    ------
-    OverflowError
-        If a result exceeds :data:`MAX_TERM`.
+    Raises ``OverflowError`` if a result exceeds :data:`MAX_TERM`.
     """
     import numpy as np
 

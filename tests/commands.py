@@ -118,7 +118,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "layer": (
         "schedule FILE --cores tensor=2,vector=1 --time-limit 0.2 --json OUT.json",
     ),
-    "compared": ("instances update FILE -o OUT.json --time-limit 0.2",),
     "artifact": ("import nest-artifact FILE -o OUT.json",),
     "piper": ("import piper FILE -o OUT.json",),
     "hf": (

@@ -21,6 +21,7 @@ from unittest import mock
 import msgspec
 import networkx
 
+from bench.instance_updates import encode_best_known, with_document
 from nest.accelerators.spec import read_spec
 from nest.analysis.compare import to_document
 from nest.audits.nest_artifact.importer import import_nest_artifact
@@ -52,7 +53,7 @@ from nest.hardware import read_cluster
 from nest.hardware.calibration import stored_calibration
 from nest.hardware.calibration_file import read_calibration
 from nest.hardware.machines import machine
-from nest.instances import store, update
+from nest.instances import store
 from nest.ir import Plan, Problem, encode, problem_hash, read_plan
 from nest.ir.documents import refusing, text_of
 from nest.ir.io import decode, read_bytes, read_text
@@ -289,7 +290,7 @@ def _compared() -> list[bytes]:
 
 def _update(path: Path) -> None:
     document = decode(path.read_bytes(), str(path), dict, "document", NestError)
-    update.with_document(store.read_best_known(), document, str(path), _proves_nothing)
+    with_document(store.read_best_known(), document, str(path), _proves_nothing)
 
 
 def _proves_nothing(problem: Problem, solver: str) -> Mapping[str, Any]:
@@ -298,7 +299,7 @@ def _proves_nothing(problem: Problem, solver: str) -> Mapping[str, Any]:
 
 def _best_known() -> list[bytes]:
     known = dict(list(store.read_best_known().items())[:3])
-    return [store.encode_best_known(known)]
+    return [encode_best_known(known)]
 
 
 @cache

@@ -77,38 +77,18 @@ def answer(  # noqa: PLR0913
     on_wave: Callable[[QuestionProgress], None] | None = None,
     on_complaint: Callable[[str], None] | None = None,
 ) -> Answers:
-    """Answer what is asked of a space.
+    """Answer what is asked of a space, with ``extra`` beside the best points.
 
-    Parameters
-    ----------
-    spec, extra
-        The space, and what is asked beside the best points.
-    folder, resume
-        Where step times are kept, and whether some may be there, see
-        :func:`nest.accelerators.tasks.open_store`.
-    jobs, dask
-        How many placements are solved at the same time, or where, see
-        :func:`nest.tasks.parallel.answers`.
-    time_limit_s
-        When to end with what is known. What is left is shared by the
-        questions about best points that are left.
-    on_wave
-        Called now and then with how far a question is.
-    on_complaint
-        Called with a line for every file of the directory that is broken.
+    :func:`nest.accelerators.tasks.open_store` describes ``folder`` and ``resume``,
+    :func:`nest.tasks.parallel.answers` ``jobs`` and ``dask``. After ``time_limit_s`` it
+    ends with what is known; the questions about best points that are left share what is
+    left. ``on_wave`` is called now and then with how far a question is, and
+    ``on_complaint`` with a line for every file of the directory that is broken.
 
-    Raises
-    ------
-    Interrupted
-        On Ctrl-C, with the answers that are known by then.
-    InvalidOptionError
-        If no model is named.
-    InvalidProblemError
-        If a model has no plan on the base.
-    NestError
-        If the directory cannot be used.
-    SolverError
-        If an answer is wrong, or the base is not solved in time.
+    Raises ``Interrupted`` on Ctrl-C, with the answers that are known by then;
+    ``InvalidOptionError`` if no model is named, ``InvalidProblemError`` if a model has
+    no plan on the base, ``NestError`` if the directory cannot be used, and
+    ``SolverError`` if an answer is wrong, or the base is not solved in time.
     """
     if not spec.models:
         raise InvalidOptionError(
@@ -553,10 +533,7 @@ def problem_on(spec: Spec, on: ModelResult, architecture: Architecture) -> Probl
 def setting_of(spec: Spec, model: str, devices_per_node: int = 1) -> WorkloadSetting:
     """Return what a model depends on with nodes of some size.
 
-    Raises
-    ------
-    NestError
-        If there is no such model.
+    Raises ``NestError`` if there is no such model.
     """
     return WorkloadSetting(
         model=load_model(model),

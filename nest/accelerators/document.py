@@ -303,10 +303,7 @@ class Codesign(Tabular):
     def plot(self, axes: Axes | None = None) -> Axes:
         """Draw throughput against area.
 
-        Raises
-        ------
-        NestError
-            If Matplotlib is not installed.
+        Raises ``NestError`` if Matplotlib is not installed.
         """
         from nest.util.plots import accelerators
 

@@ -50,10 +50,8 @@ def step_energy(
 ) -> StepEnergy:
     """Return the energy of a step.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan has a layer or a split that the model has not.
+    Raises ``InvalidPlanError`` if the plan has a layer or a split that the model has
+    not.
     """
     problem = workload.base
     passes = _Passes(workload, architecture, process)

@@ -128,12 +128,8 @@ def solve_point(
     ``splits`` are those with which a plan can be so fast, none for all there are.
     Longer steps than the target do not matter: a bound above it is an answer.
 
-    Raises
-    ------
-    OutOfTimeError
-        If it is not known in time.
-    SolverError
-        If an answer of ``dp`` does not stand up to its judge.
+    Raises ``OutOfTimeError`` if it is not known in time, and ``SolverError`` if an
+    answer of ``dp`` does not stand up to its judge.
     """
     step, plan, _ = prove_point(
         *(workload, architecture, splits, target_quanta), Deadline(limit_s)
@@ -200,22 +196,13 @@ def solve_together(
 ) -> Solved:
     """Return with which splits some points can have plans up to a target.
 
-    Parameters
-    ----------
-    architecture
-        With as much memory, and as fast links, as any of the points.
-    entries
-        What passes take at least on any of them, see
-        :meth:`~nest.accelerators.workload.Workload.entries`.
-    splits
-        Those that are looked at; all others are ruled out. None for all.
+    ``architecture`` has as much memory, and as fast links, as any of the points, and
+    passes take at least ``entries`` on any of them, see
+    :meth:`~nest.accelerators.workload.Workload.entries`. ``splits`` are looked at, and
+    all others ruled out; none for all.
 
-    Raises
-    ------
-    OutOfTimeError
-        If it is not known in time.
-    SolverError
-        If an answer of ``dp`` does not stand up to its judge.
+    Raises ``OutOfTimeError`` if it is not known in time, and ``SolverError`` if an
+    answer of ``dp`` does not stand up to its judge.
     """
     problem = workload.problem(architecture, entries)
     deadline = Deadline(limit_s)
@@ -257,12 +244,8 @@ def best_plan(
     plan takes longer than the target it is a bound above that, and no plan. With
     ``any_plan`` any plan up to the target will do.
 
-    Raises
-    ------
-    OutOfTimeError
-        If it is not known in time.
-    SolverError
-        If the answer is wrong, or no proof.
+    Raises ``OutOfTimeError`` if it is not known in time, and ``SolverError`` if the
+    answer is wrong, or no proof.
     """
     from nest.search.solver import DpSolver
     from nest.solvers.challenge import SHARE, reported

@@ -97,10 +97,8 @@ def layer_works(
 
     In the order of the kinds of the graph and of the costs of each.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the model has an operator whose products are not known.
+    Raises ``InvalidOptionError`` if the model has an operator whose products are not
+    known.
     """
     works = []
     for counted in count_kinds(model, choices, execution):

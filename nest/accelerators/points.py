@@ -115,10 +115,7 @@ def listed(
     The parameters vary in the order of ``PARAMETERS``, the last the fastest,
     their values in the order in which they come.
 
-    Raises
-    ------
-    InvalidProblemError
-        If there are more than :data:`MAX_POINTS`.
+    Raises ``InvalidProblemError`` if there are more than :data:`MAX_POINTS`.
     """
     names = [
         name
@@ -158,17 +155,12 @@ def within(
 ) -> Space:
     """Return the architectures that keep all limits.
 
-    Parameters
-    ----------
-    limits
-        Inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW), ``power_density``
-        (µW/mm²) and ``price`` (millionths of a dollar); compared as integers.
+    These are inclusive bounds of ``area`` (1e-6 µm²), ``power`` (mW), ``power_density``
+    (µW/mm²) and ``price`` (millionths of a dollar), compared as integers.
 
-    Raises
-    ------
-    InvalidProblemError
-        If there is no point, one is there twice, or none is left; the text names the
-        smallest one for a limit that lies below it, the largest for one above.
+    Raises ``InvalidProblemError`` if there is no point, one is there twice, or none is
+    left; the text names the smallest one for a limit that lies below it, the largest
+    for one above.
     """
     every = tuple(architectures)
     check_points(every)

@@ -69,20 +69,13 @@ def base_problem(
 ) -> Base:
     """Return the problem of a model on a cluster, without times.
 
-    Parameters
-    ----------
-    request
-        What the user chooses; the rest is as for any machine with nodes of
-        that size, see docs/models.md.
+    The user chooses ``request``; the rest is as for any machine with nodes of that
+    size, see docs/models.md.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a choice is out of range, does not divide the model, or asks for
-        times that accelerators have none of: those of gradients of weights
-        apart, or of casts to fp8.
-    InvalidProblemError
-        If the model is so large that a figure is out of range.
+    Raises ``InvalidOptionError`` if a choice is out of range, does not divide the
+    model, or asks for times that accelerators have none of (those of gradients of
+    weights apart, or of casts to fp8), and ``InvalidProblemError`` if the model is so
+    large that a figure is out of range.
     """
 
     def level(name: str, fan_out: int, latency_ns: float) -> Level:
@@ -145,22 +138,13 @@ def with_times(
 ) -> Problem:
     """Return a base problem with the times and rates of an architecture.
 
-    Parameters
-    ----------
-    problem
-        That of :func:`base_problem`, for nodes of the architecture's size.
-    times
-        What every kind of layers takes under every split, as :class:`PassTimes` in ps.
-    architecture
-        Gives memory, its rate, peak FLOP/s and the rates of links.
-    quantum_ps
-        Of the problem; ``None`` takes the finest one that keeps sums in
-        range. Rounding keeps an order of times only with one quantum.
+    ``problem`` is that of :func:`base_problem`, for nodes of the architecture's size,
+    ``times`` what every kind of layers takes under every split, in ps. The architecture
+    gives memory, its rate, peak FLOP/s and the rates of links. A ``quantum_ps`` of
+    ``None`` is the finest one that keeps sums in range; rounding keeps an order of
+    times only with one quantum.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a time is out of range.
+    Raises ``InvalidProblemError`` if a time is out of range.
     """
 
     def timed(kind: LayerKind) -> LayerKind:

@@ -390,10 +390,7 @@ def best_points(
 
     ``among`` says which points are meant, by default all.
 
-    Raises
-    ------
-    Interrupted
-        On Ctrl-C, with what is known by then.
+    Raises ``Interrupted`` on Ctrl-C, with what is known by then.
     """
     points = state.points
     if among is None:
@@ -458,10 +455,7 @@ def frontier(
 
     Of points that are equal in all, the first is returned; by rising cost.
 
-    Raises
-    ------
-    OutOfTimeError
-        If not all of them are known in time.
+    Raises ``OutOfTimeError`` if not all of them are known in time.
     """
     points = state.points
     prices = points.prices

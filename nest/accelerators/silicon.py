@@ -127,10 +127,7 @@ def technologies() -> tuple[Technology, ...]:
 def technology(name: str) -> Technology:
     """Return a stored process.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none of that name.
+    Raises ``UnknownNameError`` if there is none of that name.
     """
     return find("technology", name, technologies())
 

@@ -221,10 +221,8 @@ def read_spec(path: str | Path) -> Spec:
 
     The file is in YAML, or in JSON if its name does not end so.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is none, says what cannot be, or its limits leave no point.
+    Raises ``InvalidProblemError`` if it is none, says what cannot be, or its limits
+    leave no point.
     """
     where = str(path)
     data = read_bytes(path, InvalidProblemError, "specification")

@@ -91,10 +91,7 @@ class Task(Struct, frozen=True, kw_only=True, dict=True):
 def workload_of(setting: WorkloadSetting) -> Workload:
     """Return the workload of a setting.
 
-    Raises
-    ------
-    NestError
-        If the model is asked for what there is not.
+    Raises ``NestError`` if the model is asked for what there is not.
     """
     model = setting.model
     execution = execution_of("fused" if setting.attention == "fused" else "unfused")
@@ -195,11 +192,8 @@ def open_store(folder: str | Path | None, resume: bool) -> Iterator[Store]:
     ``folder`` is made if there is none; ``None`` keeps answers in memory alone. With
     ``resume`` a search that began there may go on.
 
-    Raises
-    ------
-    NestError
-        If somebody else works in the directory, it holds something else or
-        was written by another version, or it cannot be written.
+    Raises ``NestError`` if somebody else works in the directory, it holds something
+    else or was written by another version, or it cannot be written.
     """
     if folder is None:
         yield Store(None)

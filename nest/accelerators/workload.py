@@ -96,10 +96,7 @@ class Workload:
 
         ``numbers`` says which passes are meant, by default all.
 
-        Raises
-        ------
-        OutOfTimeError
-            If one of them is not proven in time.
+        Raises ``OutOfTimeError`` if one of them is not proven in time.
         """
         cores = cores_of(architecture)
         chosen = range(len(self.passes)) if numbers is None else sorted(numbers)
@@ -121,10 +118,8 @@ class Workload:
     def works_of(self, plan: Plan) -> Iterator[tuple[Stage, Strategy, LayerWork]]:
         """Yield what every layer of a plan runs: stage, strategy and work.
 
-        Raises
-        ------
-        InvalidPlanError
-            If the plan has a layer or a split that the model has not.
+        Raises ``InvalidPlanError`` if the plan has a layer or a split that the model
+        has not.
         """
         kinds = {layer.id: layer.kind for layer in self.base.graph.layers}
         for stage in plan.stages:

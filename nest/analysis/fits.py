@@ -296,10 +296,7 @@ def fits(
     the plan either. ``cut`` gives the layers of plans with other numbers of stages,
     ``lines`` those of the framework's files; by default there are none.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the plan does not belong to the problem.
+    Raises ``InvalidPlanError`` if the plan does not belong to the problem.
     """
     costs = CostModel(problem)
     verdict = score(problem, plan, costs)

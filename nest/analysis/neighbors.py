@@ -202,10 +202,7 @@ def strategies_of(plan: Plan) -> list[Strategy]:
 def with_strategies(plan: Plan, change: Callable[[Strategy], Strategy]) -> Plan:
     """Return the plan with all strategies changed.
 
-    Raises
-    ------
-    ValueError
-        If one of them cannot be.
+    Raises ``ValueError`` if one of them cannot be.
     """
     stages = tuple(
         Stage.of(stage.layers, tuple(map(change, stage.layer_strategies)))
@@ -217,10 +214,7 @@ def with_strategies(plan: Plan, change: Callable[[Strategy], Strategy]) -> Plan:
 def with_factors(plan: Plan, factors: Factors) -> Plan:
     """Return the plan with settings, and degrees of all strategies, scaled.
 
-    Raises
-    ------
-    ValueError
-        If a value is not whole then, or a strategy is none.
+    Raises ``ValueError`` if a value is not whole then, or a strategy is none.
     """
 
     def scaled(old: Plan | Strategy, is_own: bool) -> dict[str, int]:

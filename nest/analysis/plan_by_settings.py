@@ -49,12 +49,8 @@ def plan_by_settings(
 
     ``option`` names them in messages. What the job does not allow no plan has.
 
-    Raises
-    ------
-    InvalidOptionError, UnknownNameError
-        If the text is malformed, or no plan has such settings.
-    InvalidPlanError
-        If no plan is found in time.
+    Raises ``InvalidOptionError`` or ``UnknownNameError`` if the text is malformed, or
+    no plan has such settings, and ``InvalidPlanError`` if no plan is found in time.
     """
     pins: Restrictions = parse([text], option)
     narrow = restrict(problem, pins, option=option)

@@ -56,12 +56,8 @@ class Proof:
 def check_prover(name: str) -> None:
     """Refuse a solver that proves nothing.
 
-    Raises
-    ------
-    UnknownSolverError, SolverNotInstalledError
-        If there is no such solver, or it cannot run here.
-    InvalidOptionError
-        If it is not exact.
+    Raises ``UnknownSolverError`` or ``SolverNotInstalledError`` if there is no such
+    solver, or it cannot run here, and ``InvalidOptionError`` if it is not exact.
     """
     if not get_solver(name).capabilities.exact:
         own = filter(is_built_in, solver_names())
@@ -84,10 +80,7 @@ def prove(
     It runs twice, each time under the limits of ``options``, and starts from the plans
     that are known, if it can.
 
-    Raises
-    ------
-    NestError
-        If the request makes no sense to the solver.
+    Raises ``NestError`` if the request makes no sense to the solver.
     """
     curve = found.curve(point.devices)
     options = options or SolveOptions()

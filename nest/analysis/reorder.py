@@ -47,12 +47,8 @@ class Reordered:
 def reorder(problem: Problem, plan: Plan) -> Reordered:
     """Look for an order of the devices in which a plan is faster.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the network is a tree, whose devices have no other order.
-    InvalidPlanError
-        If the plan does not belong to the problem.
+    Raises ``InvalidProblemError`` if the network is a tree, whose devices have no other
+    order, and ``InvalidPlanError`` if the plan does not belong to the problem.
     """
     topology = graph_of(problem)
     groups = list(plan_groups(problem, plan))

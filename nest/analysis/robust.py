@@ -159,14 +159,10 @@ def robust_of(
     """Return the plan with the best guaranteed step time that is found.
 
     The errors of the problem are known (:func:`nest.uncertainty.intervals.why_none`);
-    ``fastest`` is what the solver ``search`` says of it.
-
-    Returns
-    -------
-    Robust
-        Its plan keeps its memory, too, if any candidate does; among those
-        that do (all of them, if none does) no candidate's guaranteed step
-        time is less. A problem that states its own head-room keeps that.
+    ``fastest`` is what the solver ``search`` says of it. The plan keeps its memory,
+    too, if any candidate does; among those that do (all of them, if none does) no
+    candidate's guaranteed step time is less. A problem that states its own head-room
+    keeps that.
     """
     numbers = numbers or stored_deviations()
     field = _Field(problem, numbers)

@@ -33,12 +33,8 @@ def check_parallel(jobs: int, workers: int, dask: str | None) -> None:
 
     ``workers`` is the most that a solver of the run has.
 
-    Raises
-    ------
-    InvalidOptionError
-        If more is asked for than there is.
-    NestError
-        If Dask is not installed.
+    Raises ``InvalidOptionError`` if more is asked for than there is, and ``NestError``
+    if Dask is not installed.
     """
     if dask is None:
         if jobs * workers > num_cpus():
@@ -97,12 +93,8 @@ def run_missing(
     Cells run in processes of their own, ``jobs`` at the same time, or on ``dask``, the
     address of a scheduler or a number of local workers to start.
 
-    Raises
-    ------
-    NestError
-        If an answer cannot be stored, or the scheduler cannot be reached.
-    KeyboardInterrupt
-        On Ctrl-C; what was finished is stored.
+    Raises ``NestError`` if an answer cannot be stored, or the scheduler cannot be
+    reached. Raises ``KeyboardInterrupt`` on Ctrl-C; what was finished is stored.
     """
     problems = {
         key: msgspec.json.encode(problem) for key, problem in folder.problems.items()

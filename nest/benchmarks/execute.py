@@ -45,10 +45,7 @@ def run_cell(work: CellTask) -> bytes:
 
     Whatever the solver does, there is an answer.
 
-    Raises
-    ------
-    NestError
-        If another version of the project is installed here.
+    Raises ``NestError`` if another version of the project is installed here.
     """
     version = nest_version()
     if version != work.cell.version:

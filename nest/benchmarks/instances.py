@@ -68,11 +68,8 @@ def build(recipe: Recipe, calibration: str | None = None) -> Problem:
 
     With the parameters of a calibration's file, if one is given.
 
-    Raises
-    ------
-    NestError
-        If there is no such model or cluster, the job does not divide it, or
-        the calibration is not one of its devices.
+    Raises ``NestError`` if there is no such model or cluster, the job does not divide
+    it, or the calibration is not one of its devices.
     """
     model = architecture(recipe.model)
     machines, cluster = find_cluster(recipe.cluster)
@@ -126,17 +123,12 @@ def _stored_sets() -> dict[str, list[Any]]:
 def find_set(texts: Iterable[str]) -> list[Instance]:
     """Return the problems that words name, each once, with distinct names.
 
-    Parameters
-    ----------
-    texts
-        Each a named set, a built-in problem, a problem file, a directory, a
-        pattern of files, or a list of these: a text file with one a line, or
-        YAML, where a problem may also be a :class:`Recipe`.
+    Each is a named set, a built-in problem, a problem file, a directory, a pattern of
+    files, or a list of these: a text file with one a line, or YAML, where a problem may
+    also be a :class:`Recipe`.
 
-    Raises
-    ------
-    NestError
-        If a word names nothing, or a problem cannot be read; none is left out silently.
+    Raises ``NestError`` if a word names nothing, or a problem cannot be read; none is
+    left out silently.
     """
     by_hash: dict[str, Instance] = {}
     for text in texts:

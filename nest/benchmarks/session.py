@@ -37,12 +37,8 @@ def plan_run(
     ``options`` gives time limit, gap and repair of all cells; ``workers`` and ``extra``
     are by solver, 1 and none where nothing is said.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a problem cannot be priced; the text names it.
-    NestError
-        If an option of a solver is unknown, or it cannot run here.
+    Raises ``InvalidProblemError`` if a problem cannot be priced; the text names it.
+    Raises ``NestError`` if an option of a solver is unknown, or it cannot run here.
     """
     options = options or SolveOptions()
     run = BenchmarkSpec(
@@ -136,11 +132,8 @@ def ready(
     See :func:`~nest.benchmarks.store.open_run`; ``run`` is ``None`` if this
     call does not name the options of the run.
 
-    Raises
-    ------
-    NestError
-        If the directory cannot be used, or it alone names a command to run
-        or a file to write.
+    Raises ``NestError`` if the directory cannot be used, or it alone names a command to
+    run or a file to write.
     """
     with open_run(path, run, instances, resume) as folder:
         read_rows(folder)  # what is broken is known, and runs again
@@ -162,12 +155,8 @@ def execute(
     :func:`~nest.benchmarks.engine.run_missing`. ``on_end`` is called with what is
     finished at the end, also of a run that was stopped.
 
-    Raises
-    ------
-    NestError
-        If an answer cannot be stored, or the scheduler cannot be reached.
-    KeyboardInterrupt
-        On Ctrl-C; what was finished is stored.
+    Raises ``NestError`` if an answer cannot be stored, or the scheduler cannot be
+    reached. Raises ``KeyboardInterrupt`` on Ctrl-C; what was finished is stored.
     """
     try:
         run_missing(folder, jobs=jobs, dask=dask, on_finished=on_finished)

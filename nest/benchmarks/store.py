@@ -68,10 +68,7 @@ class RunFolder:
     def keep(self, data: bytes) -> Finished:
         """Store the answer of a cell.
 
-        Raises
-        ------
-        NestError
-            If it cannot be written; what is finished stays so.
+        Raises ``NestError`` if it cannot be written; what is finished stays so.
         """
         finished = msgspec.json.decode(data, type=Finished)
         path = self.path / "cells" / f"{finished.key}.json"
@@ -99,24 +96,12 @@ def open_run(
 ) -> Iterator[RunFolder]:
     """Open the directory of a run, for nobody else at the same time.
 
-    Parameters
-    ----------
-    folder
-        The directory; made if there is none.
-    run, instances
-        What is asked for; ``None`` takes it from the directory.
-    resume
-        Whether a run that began there may go on.
+    It is made if there is none. A ``run`` or ``instances`` of ``None`` is taken from
+    it, and with ``resume`` a run that began there may go on.
 
-    Raises
-    ------
-    NestError
-        If somebody else works in the directory, it holds another run or
-        other files, or cannot be written.
-
-    Notes
-    -----
-    Of a run that a ``NestError`` ends before its first cell nothing stays.
+    Raises ``NestError`` if somebody else works in the directory, it holds another run
+    or other files, or cannot be written. Of a run that this ends before its first cell
+    nothing stays.
     """
     path = Path(folder)
     _check_folder(path, run, resume)

@@ -62,10 +62,8 @@ def expand(sweep: Sweep, where: str, calibration: str | None = None) -> list[Ins
 
     With the parameters of a calibration's file, if one is given.
 
-    Raises
-    ------
-    InvalidProblemError
-        If one of them cannot be built; ``where`` names the file.
+    Raises ``InvalidProblemError`` if one of them cannot be built; ``where`` names the
+    file.
     """
     instances = []
     for model, cluster, batch in product(
@@ -102,10 +100,8 @@ def widened(cluster: Cluster, factor: float, within_nodes: bool) -> Cluster:
     ``factor`` is above 0; latencies stay as they are. Without ``within_nodes`` the
     network begins above the lowest level that joins devices.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the network is no hierarchy, where nodes cannot be told.
+    Raises ``InvalidOptionError`` if the network is no hierarchy, where nodes cannot be
+    told.
     """
     topology = cluster.topology
     if factor == 1:

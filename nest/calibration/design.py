@@ -186,24 +186,12 @@ def propose(
 def choose(
     slopes: Array, covariance: Array, noise: float, count: int
 ) -> list[tuple[int, float]]:
-    """Choose what lowers the mean uncertainty of all predictions most.
+    """Choose ``count`` runs that lower the mean uncertainty of all predictions most.
 
-    Parameters
-    ----------
-    slopes
-        Of the candidates, ``(m, p)``.
-    covariance
-        Of the parameters, ``(p, p)``.
-    noise
-        Standard deviation of the logarithm of a run.
-    count
-        How many to choose, each once.
-
-    Returns
-    -------
-    list
-        Number of a candidate, and the root of the mean uncertainty with it
-        and those before it.
+    Candidates have ``slopes``, ``(m, p)``, parameters a ``covariance``, ``(p, p)``, and
+    the logarithm of a run the standard deviation ``noise``. Returned are the number of
+    a candidate, each once, and the root of the mean uncertainty with it and those
+    before it.
     """
     choices: list[tuple[int, float]] = []
     for _ in range(min(count, len(slopes))):

@@ -127,12 +127,8 @@ def read_runs(
 ) -> Runs:
     """Read the runs of a file; see :func:`runs_of`.
 
-    Raises
-    ------
-    InvalidMeasurementsError
-        If the file is no table of runs.
-    InvalidRunsError
-        If its runs cannot calibrate predictions.
+    Raises ``InvalidMeasurementsError`` if the file is no table of runs, and
+    ``InvalidRunsError`` if its runs cannot calibrate predictions.
     """
     return runs_of(read_rows(path), str(path), hardware, interconnect, devices_per_node)
 
@@ -146,18 +142,11 @@ def runs_of(
 ) -> Runs:
     """Return the runs among the rows of a file, which must be of one cluster.
 
-    Parameters
-    ----------
-    hardware, interconnect
-        Only rows with this text in the column, upper or lower case.
-    devices_per_node
-        Only rows of nodes with so many devices; 0 for all.
+    Only rows count with ``hardware`` and ``interconnect`` in the column, upper or lower
+    case, and of nodes with so many devices; 0 for all.
 
-    Raises
-    ------
-    InvalidRunsError
-        If a figure is impossible, fewer than :data:`FEWEST` rows can be
-        used, or they are of several clusters.
+    Raises ``InvalidRunsError`` if a figure is impossible, fewer than :data:`FEWEST`
+    rows can be used, or they are of several clusters.
     """
     used: list[Row] = []
     unused: list[Unused] = []
@@ -370,11 +359,8 @@ def learn(
     and then with what is being done. With ``accept`` a common factor beyond
     :data:`ACCEPTED` is the cluster's own.
 
-    Raises
-    ------
-    InvalidRunsError
-        If step times are off by a factor that no parameter explains; the message has
-        what would explain it.
+    Raises ``InvalidRunsError`` if step times are off by a factor that no parameter
+    explains; the message has what would explain it.
     """
     evidence = runs.evidence
     before = prior_of(set(evidence.families))

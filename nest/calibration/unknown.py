@@ -50,22 +50,11 @@ class Remainder(NamedTuple):
 def left_unknown(before: Array, shares: Array, noise: float) -> Remainder:
     """Return what runs leave unknown.
 
-    Parameters
-    ----------
-    before
-        Covariance before any run, ``(3, 3)``.
-    shares
-        What the step times of ``n`` runs depend on, ``(n, 3)``.
-    noise
-        Standard deviation of each that no share explains.
-
-    Returns
-    -------
-    Remainder
-        The estimate is the most probable one if only what is
-        :data:`FITTED` were unknown; its covariance is for all that is
-        (Joseph's form, which holds for any gain: Bucy and Joseph 1968,
-        *Filtering for Stochastic Processes*).
+    ``before`` is the covariance before any run, ``(3, 3)``, ``shares`` what the step
+    times of ``n`` runs depend on, ``(n, 3)``, and ``noise`` the standard deviation of
+    each that no share explains. The estimate is the most probable one if only what is
+    :data:`FITTED` were unknown; its covariance is for all that is (Joseph's form, which
+    holds for any gain: Bucy and Joseph 1968, *Filtering for Stochastic Processes*).
     """
     fitted = before * np.outer(FITTED, FITTED)
     count = len(shares)

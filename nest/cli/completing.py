@@ -135,7 +135,6 @@ _NAMES: dict[str, _Words] = {
     "nest problems NAME": _problems,
     "nest instances show NAME": _instances,
     "nest instances fetch NAME|CLASS,": lambda: (*_instances(), *_classes()),
-    "nest instances update RESULTS…|NAME": _instances,
     "nest report PROBLEM] [PLAN": _problems,
     "nest audit NAME": _in("nest.studies", lambda x: x.study_names()),
     "nest completion bash|zsh|fish": lambda: SHELLS,

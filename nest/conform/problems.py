@@ -47,17 +47,12 @@ class Optima(FileStruct, frozen=True, kw_only=True, tag="nest-conform-optima/1")
 
 
 class Reference(NamedTuple):
-    """A problem and its proven answer.
-
-    Attributes
-    ----------
-    optimum_quanta, plan
-        The least step time and a plan that has it; ``None`` if it is proven
-        that no plan fits.
-    """
+    """A problem and its proven answer."""
 
     name: str
     problem: Problem
+    #: The least step time and a plan that has it; ``None`` if it is proven that no plan
+    #: fits.
     optimum_quanta: int | None
     plan: Plan | None
 

@@ -31,24 +31,16 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What checking a solver's contract found.
+    """What checking a solver's contract found."""
 
-    Attributes
-    ----------
-    solver, version
-        The keyword, and the version of its package and engines.
-    time_limit_s
-        Of every run but those that ask for less.
-    checks
-        In the order of :data:`nest.conform.CHECKS`.
-    cells
-        What every run came to, as in a ``nest-compare/1`` document but without plans.
-    """
-
+    #: The keyword, and the version of its package and engines.
     solver: str
     version: str | None
+    #: Of every run but those that ask for less.
     time_limit_s: float
+    #: In the order of :data:`nest.conform.CHECKS`.
     checks: tuple[Check, ...]
+    #: What every run came to, as in a ``nest-compare/1`` document but without plans.
     cells: tuple[Mapping[str, Any], ...] = ()
 
     def count(self, state: State) -> int:

@@ -13,29 +13,20 @@ from nest.solvers.result import Outcome, SolveResult
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the solver, and all that is known of it.
-
-    Attributes
-    ----------
-    result, error
-        What came of it; or, if it was refused, why.
-    reports
-        What it reported while it ran, unchecked.
-    log
-        The end of what it printed.
-    late
-        Whether the runner had to kill it.
-    num_detached
-        Processes that it left, and the runner had to end.
-    """
+    """One run of the solver, and all that is known of it."""
 
     reference: Reference
     options: SolveOptions
+    #: What came of it; or, if it was refused, why.
     result: SolveResult | None
     error: str
+    #: What it reported while it ran, unchecked.
     reports: tuple[Progress, ...] = ()
+    #: The end of what it printed.
     log: str = ""
+    #: Whether the runner had to kill it.
     late: bool = False
+    #: Processes that it left, and the runner had to end.
     num_detached: int = 0
 
     @property

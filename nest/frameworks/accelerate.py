@@ -21,7 +21,7 @@ from nest.frameworks import deepspeed
 from nest.frameworks.arguments import ignored_note
 from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
-from nest.frameworks.keyed import KeyedFile, KeyTable, read_data
+from nest.frameworks.keyed import KeyedFile, KeyTable, read_data, split_path
 from nest.frameworks.launch import (
     Groups,
     Launch,
@@ -234,25 +234,8 @@ def read_foreign(
 ) -> tuple[Launch, tuple[str, ...]]:
     """Read a configuration of a user, and return notes for the user too.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    world
-        Devices.
-    model
-        The model, which the file does not say.
-    overrides
-        Arguments of the trainer, or keys of the configuration, with their values.
-    read_file
-        Returns the text of a file beside it, empty if there is none.
-    ignore
-        Keys of the configuration that nest does not know, and that change no plan.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a value is missing, out of range or contradicts another one.
+    Parameters and errors are those of :func:`nest.frameworks.torchtitan.read_foreign`.
+    The file does not say the model; overrides are arguments of the trainer, too.
     """
     arguments = read_file(trainer_of(where))
     config = _yaml_file(text, where, ())
@@ -270,9 +253,8 @@ def read_foreign(
         with refusing(f"--say {path}", InvalidPlanError):
             made = parse_yaml(value)
         file = job.trainer if path in TRAINER.classed else job.config
-        section, _, name = path.rpartition(".")
-        keys = file.document.setdefault(section, {}) if section else file.document
-        keys[name] = made
+        section, name = split_path(path)
+        file.section(section)[name] = made
     _write_as_present(config)
 
     def read(job: _Job) -> tuple[Launch, tuple[str, ...]]:
@@ -294,7 +276,7 @@ def read_foreign(
 
 def _has(document: Mapping[str, Any], path: str) -> bool:
     """Whether a configuration has a key."""
-    section, _, name = path.rpartition(".")
+    section, name = split_path(path)
     inside = document.get(section, {}) if section else document
     return isinstance(inside, dict) and name in inside
 

@@ -294,11 +294,9 @@ class Arguments:
     def unread(self, others: Collection[str]) -> tuple[str, ...]:
         """Return the options that no reader has used, which must be ``others``.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one is no other. The text names what it may be a misspelling of: an
-            option that is nearly the same, or that one that was used begins like.
+        Raises ``InvalidPlanError`` if one is no other. The text names what it may be a
+        misspelling of: an option that is nearly the same, or that one that was used
+        begins like.
         """
         unread = [name for name in self.options if name not in self.used]
         unknown = next((name for name in unread if name not in others), None)

@@ -65,12 +65,8 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
 
     They have been read and replayed: every pass ends when it does in the simulation.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the step is too long for the format.
-    NestError
-        If the package for the format is missing.
+    Raises ``InvalidPlanError`` if the step is too long for the format, and
+    ``NestError`` if the package for the format is missing.
     """
     problem, plan = simulation.problem, simulation.plan
     files = write(simulation)
@@ -94,12 +90,8 @@ def export(simulation: Simulation) -> dict[str, str | bytes]:
 def write(simulation: Simulation) -> dict[str, bytes]:
     """Return the traces of a step by name.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the step is too long for the format.
-    UnsupportedProblemError
-        If it has more than :data:`MOST_TRACED` passes.
+    Raises ``InvalidPlanError`` if the step is too long for the format, and
+    ``UnsupportedProblemError`` if it has more than :data:`MOST_TRACED` passes.
     """
     check_passes(simulation.score, MOST_TRACED)
     quantum_ps = simulation.problem.quantum_ps
@@ -407,11 +399,8 @@ def sync_of(pipeline: Pipeline, block: int, quanta: int) -> list[Call]:
 def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
     """Return traces, if they take what the simulation says.
 
-    Raises
-    ------
-    InvalidPlanError
-        If they are broken, a pass is missing or ends at another time, or
-        the step does; the text names the file and the node.
+    Raises ``InvalidPlanError`` if they are broken, a pass is missing or ends at another
+    time, or the step does; the text names the file and the node.
     """
     traces = read(files)
     ends = replay(traces)

@@ -119,10 +119,7 @@ def _message(name: str) -> Any:
 def encode(trace: Trace) -> bytes:
     """Return the file of a trace.
 
-    Raises
-    ------
-    NestError
-        If the package for the format is missing.
+    Raises ``NestError`` if the package for the format is missing.
     """
     head, node_type = _message(METADATA)(version=VERSION), _message(NODE)
     _put(head, trace.attributes)
@@ -160,13 +157,9 @@ def _delimited(data: bytes) -> bytes:
 def decode(data: bytes, where: str) -> Trace:
     """Read a file.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is cut short, no such file, or has a node or an attribute
-        that traces of plans have not; the text names the file and the node.
-    NestError
-        If the package for the format is missing.
+    Raises ``InvalidPlanError`` if it is cut short, no such file, or has a node or an
+    attribute that traces of plans have not; the text names the file and the node.
+    Raises ``NestError`` if the package for the format is missing.
     """
     records = _records(data, where)
     first = next(records, None)

@@ -17,12 +17,9 @@ PREFIX = "trace"
 def read(files: Mapping[str, bytes]) -> list[Trace]:
     """Read traces, and refuse what no replay could end.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a file is missing or broken, a node occurs twice or waits for one
-        that does not come before it, has no duration, or a message has no
-        sender or no receiver; the text names file and node.
+    Raises ``InvalidPlanError`` if a file is missing or broken, a node occurs twice or
+    waits for one that does not come before it, has no duration, or a message has no
+    sender or no receiver; the text names file and node.
     """
     names = [f"{PREFIX}.{number}.et" for number in range(len(files))]
     for name in names:
@@ -96,10 +93,7 @@ def replay(traces: Sequence[Trace]) -> list[list[int]]:
     waits for have ended, and, if it receives, the node that sends has. Returned is
     when every node of every trace ends, in ps.
 
-    Raises
-    ------
-    InvalidPlanError
-        If nodes wait for each other.
+    Raises ``InvalidPlanError`` if nodes wait for each other.
     """
     ends: list[list[int]] = [[] for _ in traces]
     end_of_node: list[dict[int, int]] = [{} for _ in traces]

@@ -44,11 +44,8 @@ class Config:
     ``variables`` are values of environment variables, such as ``${SEQ_LEN}``, and
     ``overrides`` values of keys, instead of the file's.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no YAML with keys, or a key is there twice; the text names
-        file and line.
+    Raises ``InvalidPlanError`` if it is no YAML with keys, or a key is there twice; the
+    text names file and line.
     """
 
     def __init__(
@@ -125,10 +122,7 @@ class Config:
     def get(self, key: str) -> Entry | None:
         """Return the resolved value of a key, ``None`` if the file has none.
 
-        Raises
-        ------
-        InvalidPlanError
-            If it stands for itself.
+        Raises ``InvalidPlanError`` if it stands for itself.
         """
         if key not in self.entries:
             return None

@@ -196,26 +196,13 @@ def read_launch(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a script of Megatron-DeepSpeed with its configuration.
 
-    Parameters
-    ----------
-    script, where, world
-        The script, its name for messages, and the devices of the cluster.
-    find
-        Returns the text of the configuration of a name, unless the script writes it.
-    say
-        Keys and arguments in addition: name and value.
-    ignored
-        Arguments and keys that are there and do not count, without dashes.
+    Parameters are those of :func:`nest.frameworks.scripts.read_launch`; ``say`` and
+    ``ignored`` name keys, too. ``find`` returns the text of the configuration of a
+    name, unless the script writes it. Returned are the launch, the model, and notes for
+    the user.
 
-    Returns
-    -------
-    tuple
-        The launch, the model, and notes for the user.
-
-    Raises
-    ------
-    InvalidPlanError
-        If they contradict each other, or no run can start with them.
+    Raises ``InvalidPlanError`` if they contradict each other, or no run can start with
+    them.
     """
     tokens = find_words(script, where)
     keys = [(name, value) for name, value in say if is_key(name)]
@@ -303,10 +290,7 @@ _MOMENTS = {
 def config_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """Return the keys of a configuration; ``ignore`` as :class:`KeyedFile` has it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no JSON object.
+    Raises ``InvalidPlanError`` if it is no JSON object.
     """
     with refusing(where, InvalidPlanError):
         document = parse_json(text)
@@ -543,10 +527,7 @@ def read_foreign(
     parallelism and of pipeline stages; ``say`` has values of keys that win over those
     of the file, and ``ignore`` are keys that nest does not know, and change no plan.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range or contradicts another one.
+    Raises ``InvalidPlanError`` if a value is out of range or contradicts another one.
     """
 
     def read(config: KeyedFile) -> tuple[Launch, tuple[str, ...]]:

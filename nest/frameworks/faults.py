@@ -94,23 +94,10 @@ F = TypeVar("F", bound=Correctable)
 
 
 def read_all(read: Callable[[F], T], file: F, first: Sequence[Fault] = ()) -> T:
-    """Return what a reader makes of a file.
+    """Return what a reader, which does not change the file, makes of it.
 
-    Parameters
-    ----------
-    read
-        The reader, which does not change the file.
-    file
-        The file.
-    first
-        Faults that are known already.
-
-    Raises
-    ------
-    Fault
-        If the reader refuses one thing.
-    FaultsError
-        If it refuses several.
+    Raises ``Fault`` if the reader refuses one thing, and ``FaultsError`` if it refuses
+    several; the ``first`` faults are known already.
     """
     faults: list[Fault] = [*first]
     try:
@@ -130,20 +117,10 @@ def raise_questions(
 ) -> NoReturn:
     """Raise what a file leaves open, with its other faults.
 
-    Parameters
-    ----------
-    questions
-        What the user has to say.
-    attempts
-        Readings of the file, each with other answers. What all of them refuse does
-        not depend on the answers.
+    The user has to answer ``questions``. ``attempts`` are readings of the file, each
+    with other answers: what all of them refuse does not depend on the answers.
 
-    Raises
-    ------
-    Fault
-        If there is only one question.
-    FaultsError
-        Otherwise.
+    Raises ``Fault`` if there is only one question, else ``FaultsError``.
     """
     refused: list[Sequence[Fault]] = []
     for attempt in attempts:

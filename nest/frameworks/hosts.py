@@ -60,10 +60,7 @@ class Hosts(NamedTuple):
 def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
     """Return the devices of a node.
 
-    Raises
-    ------
-    InvalidOptionError
-        If neither the network nor the caller states it.
+    Raises ``InvalidOptionError`` if neither the network nor the caller states it.
     """
     if num_devices is not None:
         return num_devices
@@ -87,10 +84,7 @@ def node_size(cluster: Cluster, num_devices: int | None = None) -> int:
 def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
     """Return the device of every rank from a host file and a map.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a line or an entry is malformed, or they disagree.
+    Raises ``InvalidPlanError`` if a line or an entry is malformed, or they disagree.
     """
     world = 0
     for row, line in enumerate(files[HOSTS].splitlines(), 1):
@@ -117,10 +111,7 @@ def read_hosts(files: Mapping[str, str]) -> tuple[int, ...]:
 def read_map(text: str, where: str) -> tuple[int, ...]:
     """Read the device of every rank.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no list of devices, or one is there twice.
+    Raises ``InvalidPlanError`` if it is no list of devices, or one is there twice.
     """
     with refusing(where, InvalidPlanError):
         devices = parse_json(text, "a list of devices")

@@ -170,10 +170,7 @@ def placed(
     Frameworks do not know replicas beside data ranks; where stages and data
     ranks mix, the order of devices tells them.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no number of replicas does.
+    Raises ``InvalidPlanError`` if no number of replicas does.
     """
     data = launch.dp * launch.replicas
     for replicas in divisors(data):
@@ -273,10 +270,8 @@ def _with(values: Iterable[int], value: int) -> tuple[int, ...]:
 def overlap_of(texts: Sequence[str]) -> dict[Overlap, float]:
     """Read texts such as ``gradients=0.9,tp=0.5``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a name is unknown or comes twice, or a fraction is none.
+    Raises ``InvalidOptionError`` if a name is unknown or comes twice, or a fraction is
+    none.
     """
     try:
         return read_overlap(texts)

@@ -192,10 +192,7 @@ class KeyedFile:
     def with_values(self, values: Sequence[tuple[str, str]]) -> Self:
         """Return a copy of the file in which keys have other values, in JSON or texts.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one is in a section that is no section.
+        Raises ``InvalidPlanError`` if one is in a section that is no section.
         """
         copied = copy(self)
         copied.document = deepcopy(self.document)
@@ -203,16 +200,21 @@ class KeyedFile:
         copied.replaced = self.replaced | (paths & self.table.unsupported.keys())
         for path, text in values:
             section, name = split_path(path)
-            inside = copied.document
-            for name_above in filter(None, section.split(".")):
-                inside = inside.setdefault(name_above, {})
-                if not isinstance(inside, dict):
-                    raise self.refuse(section, "a section of keys", _shown(inside))
+            inside = copied.section(section)
             try:
                 inside[name] = json.loads(text)
             except ValueError:
                 inside[name] = text
         return copied
+
+    def section(self, path: str) -> dict[str, Any]:
+        """Return a section, which is made if there is none."""
+        section = self.document
+        for name in filter(None, path.split(".")):
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise self.refuse(path, "a section of keys", _shown(section))
+        return section
 
     def get(self, path: str) -> Any:
         """Return the value of a key of the table, or its default."""
@@ -257,12 +259,9 @@ class KeyedFile:
 
         Those with another value than the file's have what that leaves out beside them.
 
-        Raises
-        ------
-        InvalidPlanError
-            If one is in no class of the table and not to be ignored, or changes memory
-            or time in a way that plans do not know; or if one that is to be ignored is
-            in a class, or not there.
+        Raises ``InvalidPlanError`` if one is in no class of the table and not to be
+        ignored, or changes memory or time in a way that plans do not know; or if one
+        that is to be ignored is in a class, or not there.
         """
         table, entries = self.table, dict(self._entries(self.document))
         for path in self.ignore:

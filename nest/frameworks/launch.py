@@ -156,11 +156,8 @@ def even_chunks(layers: int, count: int, mtp: int = 0) -> tuple[Chunk, ...] | No
 def launch_of(problem: Problem, plan: Plan, placement: Placement) -> Launch:
     """Return what a plan that is legal says, if one set of degrees says it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If stages or layers differ in a field, or batches are uneven; the
-        text names the field.
+    Raises ``InvalidPlanError`` if stages or layers differ in a field, or batches are
+    uneven; the text names the field.
     """
     job = problem.job
     first = plan.stages[0].layer_strategies[0]
@@ -237,11 +234,8 @@ def check_memory(
 ) -> None:
     """Refuse what a framework does not keep per weight.
 
-    Raises
-    ------
-    InvalidPlanError
-        If weights have other than 2 bytes, or gradients or optimizer state
-        others than given; the text names the field.
+    Raises ``InvalidPlanError`` if weights have other than 2 bytes, or gradients or
+    optimizer state others than given; the text names the field.
     """
     for field, values in (
         ("weight_bytes", (2,)),
@@ -259,10 +253,7 @@ def check_memory(
 def check_dtype(launch: Launch, dtypes: Sequence[str], why: str) -> None:
     """Refuse data types that a framework does not compute in.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the launch has another one than those.
+    Raises ``InvalidPlanError`` if the launch has another one than those.
     """
     if launch.dtype not in dtypes:
         raise InvalidPlanError(
@@ -273,10 +264,7 @@ def check_dtype(launch: Launch, dtypes: Sequence[str], why: str) -> None:
 def length_of(launch: Launch) -> int:
     """Return the tokens of a sample.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the launch does not say them.
+    Raises ``InvalidPlanError`` if the launch does not say them.
     """
     if launch.sequence_length is None:
         raise InvalidPlanError(
@@ -501,10 +489,7 @@ def _shown(value: Any) -> str:
 def plan_of(launch: Launch, placement: Placement) -> Plan:
     """Return the plan that runs a launch on the layers of a graph.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a chunk begins or ends inside a layer of the graph.
+    Raises ``InvalidPlanError`` if a chunk begins or ends inside a layer of the graph.
     """
     stages = [
         Stage.of(layers, [launch.strategy] * len(layers))

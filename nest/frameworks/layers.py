@@ -62,11 +62,8 @@ class Placement(NamedTuple):
     def cut(self, chunks: Sequence[Chunk]) -> list[list[LayerId]]:
         """Return the layers of every chunk.
 
-        Raises
-        ------
-        InvalidPlanError
-            If a chunk begins or ends inside a layer of the graph, or they
-            hold more or fewer layers.
+        Raises ``InvalidPlanError`` if a chunk begins or ends inside a layer of the
+        graph, or they hold more or fewer layers.
         """
         remaining = list(reversed(self.pieces))
         cuts: list[list[LayerId]] = []
@@ -108,10 +105,8 @@ def joined(one: Chunk, other: Chunk) -> Chunk:
 def placement_of(graph: Graph) -> Placement:
     """Read off what the layers of a graph stand for.
 
-    Raises
-    ------
-    InvalidProblemError
-        If it is no chain of an embedding, blocks, modules and a head by their names.
+    Raises ``InvalidProblemError`` if it is no chain of an embedding, blocks, modules
+    and a head by their names.
     """
     order = [graph.layers[i] for i in graph.topological_order()]
     edges = {(str(edge.source), str(edge.target)) for edge in graph.edges}

@@ -210,10 +210,7 @@ def _details_keys(model: Architecture) -> dict[str, Any]:
     Blocks of llama and mixtral have SiLU, and weigh experts by a softmax over those
     that are chosen.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no key says it; the text names the field.
+    Raises ``InvalidPlanError`` if no key says it; the text names the field.
     """
     details = model.details or Details()
 
@@ -313,10 +310,7 @@ class Configuration(NamedTuple):
 def configuration_of(text: str, where: str) -> Configuration:
     """Return the keys of a configuration.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it has none.
+    Raises ``InvalidPlanError`` if it has none.
     """
     lines = enumerate(text.splitlines(), 1)
     named = {line.partition(":")[0].strip(): index for index, line in lines}
@@ -333,23 +327,8 @@ def read_foreign(
 ) -> tuple[Launch, Architecture, tuple[str, ...]]:
     """Read a configuration of a user, and return notes for the user too.
 
-    Parameters
-    ----------
-    configuration, where
-        The file, and its name for messages. It has what differs from ``base.yml``.
-    world
-        Devices.
-    overrides
-        Keys as on MaxText's command line, with their values.
-    model
-        The model, where the file does not say it.
-    ignore
-        Keys that nest does not know, and that change no plan.
-
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range or contradicts another one.
+    It has what differs from ``base.yml``. Other parameters and errors are those of
+    :func:`nest.frameworks.torchtitan.read_foreign`.
     """
     document, lines, faults = configuration
     for name, value in overrides:

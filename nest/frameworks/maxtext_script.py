@@ -48,19 +48,11 @@ def read_configuration(
 ) -> Configuration:
     """Return the keys that a script starts MaxText with.
 
-    Parameters
-    ----------
-    text, where
-        The script, and its name for messages.
-    variables
-        Values of shell variables.
-    read_file
-        Returns the text of a file that the script names, ``None`` if there is none.
+    ``variables`` are values of shell variables, and ``read_file`` returns the text of a
+    file that the script names, ``None`` if there is none.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is no command that starts MaxText, or several, or no configuration.
+    Raises ``InvalidPlanError`` if there is no command that starts MaxText, or several,
+    or no configuration.
     """
     script = read_script(text, where, variables)
     check_variables(variables, script.used, where)
@@ -105,10 +97,7 @@ def _open_value(where: str, key: str, token: Word) -> Fault:
 def _find_start(script: Script, where: str) -> _Start:
     """Return the command that starts MaxText.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is none, or several that differ.
+    Raises ``InvalidPlanError`` if there is none, or several that differ.
     """
     starts: dict[tuple[str, ...], _Start] = {}
     for _, tokens in script.commands:

@@ -236,10 +236,8 @@ def array(heading: str, flags: Flags, settings: str = "") -> str:
 def read_array(text: str, where: str, settings: Collection[str] = ()) -> Arguments:
     """Read what :func:`array` writes, and nothing else.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is more in the file, or what only a shell could tell.
+    Raises ``InvalidPlanError`` if there is more in the file, or what only a shell could
+    tell.
     """
     script = read_script(text, where)
     if script.commands or set(script.variables) - {"ARGS", *settings}:
@@ -322,11 +320,8 @@ def groups_of(reading: Reading, devices: Sequence[int]) -> Groups:
 def read_arguments(arguments: Arguments, world: int, name: str) -> Reading:
     """Return the launch that arguments describe on ``world`` devices.
 
-    Raises
-    ------
-    InvalidPlanError
-        If an argument is missing, out of range, contradicts another one, or
-        no run can start with it.
+    Raises ``InvalidPlanError`` if an argument is missing, out of range, contradicts
+    another one, or no run can start with it.
     """
     _check_supported(arguments)
     model, length = read_model(arguments, name)
@@ -387,10 +382,7 @@ def data_ranks(
 ) -> int:
     """Return the data parallel degree on ``world`` devices.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the other degrees do not divide the devices.
+    Raises ``InvalidPlanError`` if the other degrees do not divide the devices.
     """
     ranks = tp * stages * cp
     product = f"tensor * pipeline * context parallel = {tp} * {stages} * {cp}"
@@ -590,10 +582,8 @@ def recompute_of(arguments: Arguments, layers: int, predicting: int) -> Recomput
 
     Of ``layers`` in a chunk, with ``predicting`` modules for multi-token prediction.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the arguments contradict each other, or recompute a part of the layers.
+    Raises ``InvalidPlanError`` if the arguments contradict each other, or recompute a
+    part of the layers.
     """
     granularity = arguments.text("--recompute-granularity", ("selective", "full"))
     modules = arguments.texts("--recompute-modules")

@@ -196,26 +196,10 @@ def read_config(
 ) -> Launched:
     """Read what a configuration starts.
 
-    Parameters
-    ----------
-    text, where, world
-        The file, its name for messages, and the devices of the cluster.
-    variables
-        Values of environment variables.
-    overrides
-        Keys or arguments in addition to those of the file: name and value.
-    model
-        Gives the shape that the file leaves out.
-    ignored
-        Keys or arguments of the file that do not count.
+    Parameters and errors are those of :func:`~nest.frameworks.scripts.read_launch`;
+    variables are of the environment, and keys of the file count as arguments.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no configuration that is known, something is missing, out of
-        range or unknown, or the file contradicts itself or the cluster.
-    InvalidOptionError
-        If it has no place for one of the variables.
+    Raises ``InvalidOptionError`` if it has no place for one of the variables.
     """
     references = re.findall(r"\$\{([^}]*)", text)
     used = {x for one in references for x in re.split(r"[^\w.]+", one)}

@@ -46,10 +46,7 @@ def details_flags(model: Architecture) -> Flags:
 
     None where that is not known of the model.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no argument says it; the text names the field.
+    Raises ``InvalidPlanError`` if no argument says it; the text names the field.
     """
     details = model.details
     if details is None:

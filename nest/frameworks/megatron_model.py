@@ -91,10 +91,7 @@ def check_shape(
 ) -> None:
     """Refuse a model that a file describes and that is not the expected one.
 
-    Raises
-    ------
-    InvalidPlanError
-        If they differ in anything that arguments say.
+    Raises ``InvalidPlanError`` if they differ in anything that arguments say.
     """
     assert length is not None
     if comparable(expected, length) != comparable(got, length):
@@ -113,10 +110,8 @@ def check_shape(
 def check_tensor_split(arguments: Arguments, model: Architecture, tp: int) -> None:
     """Refuse a model that a tensor parallel degree does not divide.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the heads or the columns of the MLP are no multiple of it.
+    Raises ``InvalidPlanError`` if the heads or the columns of the MLP are no multiple
+    of it.
     """
     block = model.towers[0].runs[0].block
     for name, count in (
@@ -198,10 +193,7 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
 
     Under a tensor parallel degree ``tp`` they pad the vocabulary by no row if they can.
 
-    Raises
-    ------
-    InvalidPlanError
-        If they cannot say it; the text names the part.
+    Raises ``InvalidPlanError`` if they cannot say it; the text names the part.
     """
     reason = why_not(model)
     if reason is not None:
@@ -289,10 +281,8 @@ def _pattern(blocks: Sequence[Block]) -> str:
 def read_model(arguments: Arguments, name: str) -> tuple[Architecture, int]:
     """Return the model that arguments describe, and the sequence length.
 
-    Raises
-    ------
-    InvalidPlanError
-        If an argument is missing or out of range, or they do not fit together.
+    Raises ``InvalidPlanError`` if an argument is missing or out of range, or they do
+    not fit together.
     """
     layers = arguments.needed("--num-layers")
     if layers > MOST_LAYERS:

@@ -110,10 +110,8 @@ def with_present_names(arguments: Arguments) -> Arguments:
 
     Words of unknown text after a switch are no values of it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the present argument is given too, and says something else.
+    Raises ``InvalidPlanError`` if the present argument is given too, and says something
+    else.
     """
     for name, option in arguments.options.items():
         if not MEGATRON.classed.get(name, True):
@@ -154,10 +152,7 @@ _OTHER_MODELS = ("it is another", "nest reads no experts", "plans know no encode
 def check_refused(arguments: Arguments) -> None:
     """Refuse arguments that no reader has used and that change what plans count.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is one.
+    Raises ``InvalidPlanError`` if there is one.
     """
     for name, option in arguments.options.items():
         refusal = None if name in arguments.used else MEGATRON.refusals.get(name)
@@ -178,10 +173,8 @@ def check_refused(arguments: Arguments) -> None:
 def check_program(launcher: Sequence[Word], where: str) -> None:
     """Refuse a program that trains another model than a decoder.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the name of the last one says so, such as ``pretrain_bert.py``.
+    Raises ``InvalidPlanError`` if the name of the last one says so, such as
+    ``pretrain_bert.py``.
     """
     for token in launcher[-1:]:
         name = token.text.rpartition("/")[2].removesuffix(".py")

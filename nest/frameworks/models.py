@@ -18,10 +18,7 @@ def model_of(
     counts only if it has as many blocks as the graph and as many FLOPs as the job says.
     ``named`` is the model that the user names, if any.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it cannot be told, or does not fit the problem.
+    Raises ``InvalidOptionError`` if it cannot be told, or does not fit the problem.
     """
     if named is not None:
         reason = _why_not(problem, placement, named)

@@ -69,10 +69,8 @@ def nearest(
     The plan itself, if that is one. Arguments are those of
     :func:`nest.frameworks.export.export`.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no plan that fits can be written; the text is the last reason.
+    Raises ``InvalidPlanError`` if no plan that fits can be written; the text is the
+    last reason.
     """
     before = score(problem, plan)
     as_run, changes = as_run_by(problem, target)

@@ -98,11 +98,9 @@ def read(
     ``virtual_stages`` are chunks of each block; without ``num_micro_batches`` those of
     the file count.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the file has other stages or micro-batches, an unknown cell, or passes that
-        are missing, twice, or wait for each other; the text names row and pass.
+    Raises ``InvalidPlanError`` if the file has other stages or micro-batches, an
+    unknown cell, or passes that are missing, twice, or wait for each other; the text
+    names row and pass.
     """
     rows = [*_read_rows(text, where)]
     num_chunks = num_blocks * virtual_stages

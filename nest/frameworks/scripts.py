@@ -293,10 +293,7 @@ def without(
 ) -> tuple[Word, ...]:
     """Return the words of a launch line without arguments of ``--ignore``.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such argument.
+    Raises ``InvalidOptionError`` if there is no such argument.
     """
     names = {f"--{name.lstrip('-').replace('_', '-')}" for name in ignored}
     remaining, taken = [], set()
@@ -321,11 +318,8 @@ def read_checked(
 ) -> Reading:
     """Return what arguments say; the model is called as the file is.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no run can start with them. The reason is an argument that nest does not
-        know, or that plans cannot express, if there is one.
+    Raises ``InvalidPlanError`` if no run can start with them. The reason is an argument
+    that nest does not know, or that plans cannot express, if there is one.
     """
     check_program(_launcher(tokens), arguments.where)
     name = re.sub(r"\W+", "-", arguments.where.rpartition("/")[2]).strip("-")
@@ -341,10 +335,7 @@ def check_variables(
 ) -> None:
     """Refuse variables of ``--set`` that a file has no place for.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is one.
+    Raises ``InvalidOptionError`` if there is one.
     """
     for name in variables:
         if name not in used:
@@ -364,11 +355,8 @@ def unread_names(arguments: Arguments, tokens: Sequence[Word] = ()) -> tuple[str
 
     Options of the launcher, before the program, are none of them.
 
-    Raises
-    ------
-    InvalidPlanError
-        If one is in no class, or as
-        :func:`~nest.frameworks.megatron_options.check_refused` says.
+    Raises ``InvalidPlanError`` if one is in no class, or as
+    :func:`~nest.frameworks.megatron_options.check_refused` says.
     """
     check_refused(arguments)
     launcher = {name.replace("_", "-") for name in (*_USUAL, *_LAUNCHERS.others)}
@@ -399,10 +387,7 @@ def find_words(script: Script, where: str) -> tuple[Word, ...]:
 
     Or, where there is none, of the variables that hold arguments.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is none of either, or several commands.
+    Raises ``InvalidPlanError`` if there is none of either, or several commands.
     """
     lines_of = {x.words: x.line for x in reversed(script.commands)}
     signed = [
@@ -490,10 +475,8 @@ def _counted(
 ) -> tuple[Count | None, tuple[str, ...]]:
     """Return the devices, and from where else nodes were taken.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it says two numbers of devices; the text names both places.
+    Raises ``InvalidPlanError`` if it says two numbers of devices; the text names both
+    places.
     """
     counts: dict[str, tuple[str, Count]] = {}
     unknown: dict[str, tuple[str, Word]] = {}
@@ -618,11 +601,8 @@ def check_devices(
 
     Returns what was taken from elsewhere, or from the script's defaults.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it says on how many devices it starts, and they are others; the
-        text names both places.
+    Raises ``InvalidPlanError`` if it says on how many devices it starts, and they are
+    others; the text names both places.
     """
     stated, notes = _counted(script, tokens, arguments.where)
     check_world(stated, arguments, world)
@@ -636,10 +616,8 @@ def check_devices(
 def check_world(stated: Count | None, arguments: Arguments, world: int) -> None:
     """Refuse devices that a file states and that are not those of a cluster.
 
-    Raises
-    ------
-    InvalidPlanError
-        If they are others, or no multiple of its degrees; the text names both places.
+    Raises ``InvalidPlanError`` if they are others, or no multiple of its degrees; the
+    text names both places.
     """
     if stated is None:
         return

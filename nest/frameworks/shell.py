@@ -86,12 +86,9 @@ def read_script(
 
     ``overrides`` are values of variables; they win over those of the script.
 
-    Raises
-    ------
-    InvalidOptionError
-        If quotes or brackets do not end, or the script is too long, too deep,
-        or expands to more than :data:`nest.frameworks.shell_words.MAX_WORK`
-        characters and words.
+    Raises ``InvalidOptionError`` if quotes or brackets do not end, or the script is too
+    long, too deep, or expands to more than :data:`nest.frameworks.shell_words.MAX_WORK`
+    characters and words.
     """
     if len(text) > _MAX_SCRIPT:
         raise InvalidOptionError(

@@ -92,12 +92,8 @@ class Arithmetic:
     def value(self) -> int:
         """Return the value.
 
-        Raises
-        ------
-        ValueError
-            If it is no such expression.
-        ZeroDivisionError
-            If it divides by 0.
+        Raises ``ValueError`` if it is no such expression, and ``ZeroDivisionError`` if
+        it divides by 0.
         """
         value = self._comma() if self.tokens else 0
         if self.at < len(self.tokens):

@@ -39,14 +39,8 @@ def inner_script(
 ) -> Inner | None:
     """Return the text that a command reads as a script, ``None`` if there is none.
 
-    Parameters
-    ----------
-    tokens
-        The command's words.
-    files
-        Texts of the files that the script has written, by name.
-    document
-        What the command gets as its input.
+    ``tokens`` are the command's words, and ``document`` is its input; ``files`` are
+    texts of the files that the script has written, by name.
     """
     texts = [clean(word).text for word in tokens]
     programs = [text.rpartition("/")[2] for text in texts]

@@ -65,15 +65,9 @@ def as_megatron(
 ) -> SwiftLaunch | None:
     """Return a launch of ms-swift as one of Megatron-LM, ``None`` if it is none.
 
-    Parameters
-    ----------
-    tokens, variables
-        The words of the launch line, and the variables of the script: those of
-        ``NPROC_PER_NODE`` and ``NNODES`` say the devices.
-    where
-        The script, for messages.
-    stated
-        Arguments that are stated besides, whose defaults do not count.
+    ``tokens`` are the words of the launch line. Of the variables of the script
+    ``NPROC_PER_NODE`` and ``NNODES`` say the devices. Arguments that are ``stated``
+    besides have no defaults that count.
     """
     start = start_of(tokens)
     if start is None:

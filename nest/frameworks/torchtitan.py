@@ -143,10 +143,7 @@ def write(
 
     With them a module that registers the model, where torchtitan has no such flavor.
 
-    Raises
-    ------
-    InvalidOptionError
-        If a flavor is none, or does not run so.
+    Raises ``InvalidOptionError`` if a flavor is none, or does not run so.
     """
     check_memory(launch, STATE_BYTES, (GRADIENT_BYTES,))
     check_dtype(launch, ("bf16", "fp8"), "torchtitan computes in no other")
@@ -323,10 +320,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
 def job_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
     """Return the keys of a job file; ``ignore`` as :class:`KeyedFile` has it.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no TOML.
+    Raises ``InvalidPlanError`` if it is no TOML.
     """
     # What reads TOML needs memory that grows with the square of a key.
     for line_number, line in enumerate(text.splitlines(), 1):
@@ -368,11 +362,8 @@ def read_job(
 
     ``read_file`` returns the text of another file that it names.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a value is out of range, contradicts another one, or no run can
-        start with it.
+    Raises ``InvalidPlanError`` if a value is out of range, contradicts another one, or
+    no run can start with it.
     """
     job.check_values()
     tp, cp, stages = (
@@ -459,14 +450,14 @@ def read_foreign(
     model
         The model, where the flavor is not known.
     read_file
-        Returns the text of another file that it names.
+        Returns the text of another file that it names, empty if there is none.
     ignore
         Keys that nest does not know, and that change no plan.
 
     Raises
     ------
     InvalidPlanError
-        If a value is out of range or contradicts another one.
+        If a value is missing, out of range or contradicts another one.
     """
     job = job_file(text, where, ignore)
 
@@ -615,7 +606,7 @@ def _modernise(job: KeyedFile) -> tuple[bool, list[Fault]]:
         moved = True
         new_section, new_key = split_path(new)
         value = values.pop(key)
-        if new_key in _section(job, new_section):
+        if new_key in job.section(new_section):
             expected = f"it or {new}"
             fault = job.refuse(old, expected, "both of them", "remove one", ())
             doubled.append(fault)
@@ -648,10 +639,10 @@ def _rename_sections(job: KeyedFile) -> None:
     _rename_converters(job)
     for old, new in TABLE.moved_sections.items():
         section, name = split_path(old)
-        settings = _section(job, section).pop(name, None)
+        settings = job.section(section).pop(name, None)
         if not settings or not isinstance(settings, dict):
             continue
-        present = _section(job, new)
+        present = job.section(new)
         if present:
             raise job.refuse(old, f"it or {new}", "both of them", "remove one", ())
         present.update(settings)
@@ -661,7 +652,7 @@ def _rename_sections(job: KeyedFile) -> None:
         _, kind, name = (*str(path).split("."), "", "")[:3]
         settings = quantize.get(kind)
         if isinstance(settings, dict) and name in settings:
-            _section(job, f"quantize.{kind}")[name] = settings[name]
+            job.section(f"quantize.{kind}")[name] = settings[name]
 
 
 def _rename_converters(job: KeyedFile) -> None:
@@ -670,12 +661,12 @@ def _rename_converters(job: KeyedFile) -> None:
     Before 0.1 a switch stood for the one of fp8, and a text was a list of names with
     commas.
     """
-    model = _section(job, "model")
+    model = job.section("model")
     names = model.get("converters", [])
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     switches = [
-        _section(job, section).pop("enable_float8_linear", False)
+        job.section(section).pop("enable_float8_linear", False)
         for section in ("training", "float8")
     ]
     if isinstance(names, list):
@@ -684,17 +675,6 @@ def _rename_converters(job: KeyedFile) -> None:
             names.append(_FLOAT8)
     if names:
         model["converters"] = names
-
-
-def _section(job: KeyedFile, path: str) -> dict[str, Any]:
-    """Return a section, which is made if there is none."""
-    section = job.document
-    for name in filter(None, path.split(".")):
-        below = section.setdefault(name, {})
-        if not isinstance(below, dict):
-            raise job.refuse(path, "a section of keys", json.dumps(below, default=str))
-        section = below
-    return section
 
 
 def _split_points(job: KeyedFile, layers: int) -> None:

@@ -166,11 +166,8 @@ def flavor_of(model: Architecture) -> str:
 def module_text(model: Architecture, sequence_length: int, stages: int) -> str:
     """Return a module that registers a model for samples of so many tokens.
 
-    Raises
-    ------
-    InvalidPlanError
-        If torchtitan has no such model, or not on so many stages; the text names the
-        field.
+    Raises ``InvalidPlanError`` if torchtitan has no such model, or not on so many
+    stages; the text names the field.
     """
     if stages > 1 and model.head.tied:
         raise InvalidPlanError(
@@ -228,10 +225,8 @@ def arguments_of(model: Architecture, sequence_length: int) -> ModelArgs:
 
     What no arguments say shows in the model that they describe.
 
-    Raises
-    ------
-    InvalidPlanError
-        If that is another model; the text names the first field that differs.
+    Raises ``InvalidPlanError`` if that is another model; the text names the first field
+    that differs.
     """
     if len(model.towers) > 1:
         raise InvalidPlanError(
@@ -557,10 +552,7 @@ def read_module(text: str, where: str, flavor: str) -> Architecture:
 
     Only modules as :func:`module_text` writes them are read.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no such module; the text names the file.
+    Raises ``InvalidPlanError`` if it is no such module; the text names the file.
     """
     try:
         tree = ast.parse(text[:_MAX_CHARACTERS])

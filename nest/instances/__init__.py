@@ -1,7 +1,7 @@
 """Instances: stored problems with the best known plans and proven bounds.
 
 An instance never changes: it is the problem with the hash of the index. What
-is known about it may get better, by :mod:`nest.instances.update` alone.
+is known about it may get better, by ``bench/instance_updates.py`` alone.
 ``bench/instances.py`` made them, see docs/instances.md.
 """
 

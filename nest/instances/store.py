@@ -7,14 +7,12 @@ reader checks.
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from nest.errors import (
@@ -58,10 +56,7 @@ def best_known_path() -> Path:
 def read_best_known(path: Path | None = None) -> dict[str, BestKnown]:
     """Return what is known by name, of the package or of another file.
 
-    Raises
-    ------
-    NestError
-        If the file cannot be read or is none of them.
+    Raises ``NestError`` if the file cannot be read or is none of them.
     """
     path = best_known_path() if path is None else path
     data = read_bytes(path, NestError)
@@ -79,25 +74,10 @@ def known() -> Mapping[str, BestKnown]:
 def known_about(name: str, records: Mapping[str, BestKnown] | None = None) -> BestKnown:
     """Return what is known of an instance, by default to the package.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none of that name.
+    Raises ``UnknownInstanceError`` if there is none of that name.
     """
     nothing = BestKnown(problem_hash=find(name).problem_hash)
     return (known() if records is None else records).get(name, nothing)
-
-
-def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
-    """Return the file of what is known: a line per instance, by name."""
-    lines = [
-        f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
-        for name in sorted(records)
-    ]
-    body = ",\n ".join(lines)
-    return (
-        f'{{"schema": "nest-best-known/1", "instances": {{\n {body}\n}}}}\n'
-    ).encode()
 
 
 def problem_path(name: str) -> Path:
@@ -108,10 +88,7 @@ def problem_path(name: str) -> Path:
 def find(name: str) -> Instance:
     """Return the instance of that name.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none.
+    Raises ``UnknownInstanceError`` if there is none.
     """
     entry = index().get(name)
     if entry is None:
@@ -122,12 +99,8 @@ def find(name: str) -> Instance:
 def load(name: str) -> Problem:
     """Return the problem of an instance.
 
-    Raises
-    ------
-    UnknownInstanceError
-        If there is none of that name.
-    InvalidProblemError
-        If its file is missing or is not the problem of the index.
+    Raises ``UnknownInstanceError`` if there is none of that name, and
+    ``InvalidProblemError`` if its file is missing or is not the problem of the index.
     """
     instance = find(name)
     path = problem_path(name)
@@ -176,10 +149,7 @@ def names(
 
     ``open`` and ``closed`` count as classes, one of which ``status`` may ask for too.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such class or status.
+    Raises ``UnknownNameError`` if there is no such class or status.
     """
     for name in class_names:
         if name not in _ORDER and name not in STATES:

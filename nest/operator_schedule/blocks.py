@@ -80,10 +80,7 @@ def schedule_part(
     ``table`` is returned if no timetable is shorter; ``bound_ticks``, with no
     timetable, if finding out more is too much work.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     given_up = None, bound_ticks
     if len(group.jobs) > MAX_JOBS:
@@ -328,10 +325,7 @@ class _Search:
 
         ``None`` if there is none.
 
-        Raises
-        ------
-        GivenUpError
-            If it is too much work.
+        Raises ``GivenUpError`` if it is too much work.
         """
         reached: list[tuple[int, _Label]] = []
         fronts: dict[int, list[tuple[int, int]]] = {}

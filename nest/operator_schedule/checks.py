@@ -26,10 +26,8 @@ CHANNEL_TICKS = ("single_channel_ticks", "whole_channel_ticks")
 def checked_cores(operators: Sequence[Operator], cores: Cores) -> Cores:
     """Return the cores, once operators and cores are fit for each other.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the operators are no DAG with ticks, or one has nothing to run on.
+    Raises ``InvalidProblemError`` if the operators are no DAG with ticks, or one has
+    nothing to run on.
     """
     cores = Cores(*cores)
     check_cores(cores)

@@ -89,10 +89,7 @@ def makespan_ticks(
     As :func:`schedule` does, of operators that are known to be fit for it:
     they are not checked.
 
-    Raises
-    ------
-    OutOfTimeError
-        If it is not proven in time.
+    Raises ``OutOfTimeError`` if it is not proven in time.
     """
     check_solver(solver)
     how = How(deadline or Deadline(None))

@@ -54,14 +54,10 @@ def apply_profile(
     use, if the profile has several; a graph node stands for ``layers_per_node`` layers,
     unless it is an embedding or a head; ``where`` names the profile in messages.
 
-    Raises
-    ------
-    InvalidProfileError
-        If the profile is of another sequence length, device, data type,
-        split of activations or model; if a layer runs faster than the
-        device's peak; or if no cost is in it.
-    UnknownNameError
-        If the profile has no such model.
+    Raises ``InvalidProfileError`` if the profile is of another sequence length, device,
+    data type, split of activations or model; if a layer runs faster than the device's
+    peak; or if no cost is in it. Raises ``UnknownNameError`` if the profile has no such
+    model.
     """
     entries = _entries(problem, profile, model, where)
     _check_setting(problem, profile, entries, where)

@@ -145,10 +145,7 @@ class CodesignRequest(TimeLimitRequest, command="nest codesign"):
 def with_models(spec: Spec, models: tuple[str, ...], where: str) -> Spec:
     """Return a specification with other models, if any are given.
 
-    Raises
-    ------
-    NestError
-        If there is no such model, or its job cannot be.
+    Raises ``NestError`` if there is no such model, or its job cannot be.
     """
     from nest.accelerators.answers import setting_of
     from nest.accelerators.tasks import workload_of

@@ -179,10 +179,7 @@ class LaunchFileRequest(Request, command="nest import"):
 
         ``any_sequences`` as of :class:`nest.frameworks.importing.Freedom`.
 
-        Raises
-        ------
-        InvalidPlanError
-            If the plan is none of the problem.
+        Raises ``InvalidPlanError`` if the plan is none of the problem.
         """
         from nest.cost.score import score
         from nest.frameworks.importing import Freedom, build, overlap_of

@@ -116,12 +116,8 @@ def in_order(graph: Any, order: str | None) -> Any:
 def with_network(problem: Problem, network: Any, where: str) -> Problem:
     """Return a problem on the first devices of another graph or tree.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the network has too few devices.
-    InvalidProblemError
-        If it is no network.
+    Raises ``InvalidOptionError`` if the network has too few devices, and
+    ``InvalidProblemError`` if it is no network.
     """
     from msgspec.structs import replace
 

@@ -37,10 +37,7 @@ class PlanSource(str):
 def read_plan_like(value: Any) -> Any:
     """Return a plan, or the text of a file or of settings.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is none of these.
+    Raises ``InvalidPlanError`` if it is none of these.
     """
     if isinstance(value, Mapping):
         return settings_text(value)
@@ -88,10 +85,7 @@ def warn_if_foreign(
 
     ``why`` says for what, and what to do about it, if that is known.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it is no plan of this problem either.
+    Raises ``InvalidPlanError`` if it is no plan of this problem either.
     """
     from nest.cost.score import score
 

@@ -86,10 +86,8 @@ def _split(text: str) -> list[str]:
 def axes_of(texts: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the values of every axis of ``--vary``.
 
-    Raises
-    ------
-    InvalidOptionError, UnknownNameError
-        If there is no such axis, or a text is malformed.
+    Raises ``InvalidOptionError`` or ``UnknownNameError`` if there is no such axis, or a
+    text is malformed.
     """
     axes: dict[str, list[str]] = {}
     for text in texts:
@@ -239,10 +237,8 @@ class Point:
 def points(request: SweepRequest) -> Iterator[Point]:
     """Yield the base, and every other value of every axis.
 
-    Raises
-    ------
-    InvalidOptionError
-        If no problem can be built for a value; the text names it.
+    Raises ``InvalidOptionError`` if no problem can be built for a value; the text names
+    it.
     """
     axes = axes_of(tuple(request.vary))
     base = {axis: values[0] for axis, values in axes.items()}

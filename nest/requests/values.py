@@ -196,10 +196,8 @@ def amount(value: Any) -> Fraction:
     A Python float stands for its shortest decimal text: 0.1 is 1/10. Texts
     may be ``500B``, ``1.5T`` or ``$2.5``.
 
-    Raises
-    ------
-    RefusedValueError
-        If it is none, or one that would take long: 1e999999999 has as many digits.
+    Raises ``RefusedValueError`` if it is none, or one that would take long: 1e999999999
+    has as many digits.
     """
     if isinstance(value, Fraction):
         text, size = str(value), float(value)
@@ -237,10 +235,7 @@ def token_count(value: Any) -> Fraction:
 def percent(value: Any) -> Fraction:
     """Read a relative difference: ``1%``, or 0.01.
 
-    Raises
-    ------
-    RefusedValueError
-        If it is none, or not above 0 and below 1.
+    Raises ``RefusedValueError`` if it is none, or not above 0 and below 1.
     """
     number, sign, rest = str(value).strip().partition("%")
     try:

@@ -33,10 +33,7 @@ def study_names() -> tuple[str, ...]:
 def get_study(name: str) -> Study:
     """Return the study of that name.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists them.
+    Raises ``UnknownNameError`` if there is none; the text lists them.
     """
     if name not in _STUDIES:
         raise UnknownNameError("audit", name, _STUDIES)

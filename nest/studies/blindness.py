@@ -118,10 +118,7 @@ class Cost(NamedTuple):
 def cost_of(problem: Problem, view: Problem, plan: Plan, best_quanta: int) -> Cost:
     """Score the optimum of another view of the problem.
 
-    Raises
-    ------
-    SolverError
-        If it is faster than the optimum, which then is none.
+    Raises ``SolverError`` if it is faster than the optimum, which then is none.
     """
     verdict = judge(
         problem,

@@ -23,10 +23,7 @@ def optimum(problem: Problem) -> Plan | None:
 
     In this process and without a limit, for problems that take moments.
 
-    Raises
-    ------
-    SolverError
-        If nothing was proven.
+    Raises ``SolverError`` if nothing was proven.
     """
     output = get_solver("dp")().solve(problem, SolveOptions())
     if output.status not in (Status.OPTIMAL, Status.INFEASIBLE):

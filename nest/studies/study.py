@@ -118,10 +118,7 @@ class Study:
     def check(self, setting: StudySetting) -> None:
         """Refuse to begin without the published data.
 
-        Raises
-        ------
-        NestError
-            If a file or folder is missing.
+        Raises ``NestError`` if a file or folder is missing.
         """
         for name in self.files:
             path = setting.data / name
@@ -136,10 +133,7 @@ class Study:
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return the rows of a CSV file that has at least these columns.
 
-    Raises
-    ------
-    NestError
-        If it cannot be read, or lacks one.
+    Raises ``NestError`` if it cannot be read, or lacks one.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -168,10 +162,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 def number(text: str, where: str) -> float | None:
     """Return the number of a cell, ``None`` if it is empty.
 
-    Raises
-    ------
-    NestError
-        If it is something else.
+    Raises ``NestError`` if it is something else.
     """
     try:
         return float(text) if text else None

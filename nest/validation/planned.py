@@ -111,19 +111,11 @@ def planned(
 ) -> Planned | None:
     """Return the software of a name, or else of a target; None for neither.
 
-    Parameters
-    ----------
-    name
-        Of the software, as a row has it in ``framework``.
-    target
-        Name of a target.
-    model, device, dtype
-        What the entries of the table go by besides.
+    The name is as a row has it in ``framework``; the entries of the table go by
+    ``model``, ``device`` and ``dtype`` besides.
 
-    Raises
-    ------
-    InvalidOptionError
-        If the name is that of software which does not run plans of the target.
+    Raises ``InvalidOptionError`` if the name is that of software which does not run
+    plans of the target.
     """
     usual = NAMES_OF_TARGETS.get(target or ANY)
     if name is None and usual is None:

@@ -79,11 +79,8 @@ def read_rows(path: str | Path) -> list[Row]:
     It is a CSV file in UTF-8 with a line of column names: attributes of
     :class:`Row` and :data:`UNUSED_COLUMNS`.
 
-    Raises
-    ------
-    InvalidMeasurementsError
-        If the file cannot be read, is not a CSV file, has no row, lacks a
-        column that every row needs, or has one that is not known.
+    Raises ``InvalidMeasurementsError`` if the file cannot be read, is not a CSV file,
+    has no row, lacks a column that every row needs, or has one that is not known.
     """
     data = read_bytes(path, InvalidMeasurementsError, "CSV file")
     return parse_rows(data, str(path))

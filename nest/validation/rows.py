@@ -23,63 +23,21 @@ class InvalidMeasurementsError(NestError, ValueError):
 class Row(Struct, frozen=True, kw_only=True):
     """One published run.
 
-    Attributes
-    ----------
-    line
-        Line of the file on which the row begins, from 1.
-    unreadable
-        Cells that are not what their column holds, as ``column: expected …, got …``.
-    assumed
-        Columns that are empty in the file and were filled in, as ``column: why``.
-    status
-        ``"ok"`` where the file does not say it.
-    kind
-        ``"measured"`` where the file does not say it.
-    micro_batch
-        Samples per model replica and pipeline step.
-    grad_accum
-        Micro-batches of a step.
-    dp
-        Replicas of the model; ``ep`` is nested in it.
-    etp
-        Ranks that an expert's matrices are cut over.
-    schedule
-        Of the pipeline, such as ``1F1B`` or ``ZB-V``.
-    cuda_graphs
-        Whether the kernels of a step are replayed from CUDA graphs.
-    fused_kernels, fused_loss
-        Whether norms and other chains of elementwise operators are one kernel, and
-        whether softmax and gradient of the loss are.
-    tp_overlap, cp_overlap, ep_overlap, weights_overlap, gradients_overlap
-        Whether this communication runs beside computation. Of ``weights`` it is the
-        prefetch of ZeRO 3.
-    dispatcher
-        What sends tokens to experts, such as ``DeepEP`` or ``all-to-all``.
-    gradient_bytes, optimizer_bytes
-        Bytes per weight of its gradient, and of optimizer state with master weights.
-    peak_mem_gb
-        Peak memory of a device in ``mem_unit``, in the sense of
-        ``mem_class``; see :func:`measured_memory_bytes`.
-    collected
-        Date on which the row was collected, such as ``2026-11-23``.
-    tflops_per_gpu, mfu
-        What a software printed: 10^12 FLOP/s of a device, and the fraction
-        of its peak, as ``tflops_kind`` says that FLOPs are counted; see
-        :mod:`nest.validation.flops`.
-
-    Notes
-    -----
-    The other attributes are the columns of the same name. Counts and degrees
+    The other fields are the columns of the same name. Counts and degrees
     are integers, ``sp``, ``gated_mlp`` and ``tied_embeddings`` booleans,
     ``_s`` is seconds.
     """
 
+    #: Line of the file on which the row begins, from 1.
     line: int = 0
+    #: Cells that are not what their column holds, as ``column: expected …, got …``.
     unreadable: tuple[str, ...] = ()
+    #: Columns that are empty in the file and were filled in, as ``column: why``.
     assumed: tuple[str, ...] = ()
 
     row_id: str | None = None
     source: str | None = None
+    #: ``"measured"`` where the file does not say it.
     kind: str = "measured"
     hardware: str | None = None
     interconnect: str | None = None
@@ -103,14 +61,18 @@ class Row(Struct, frozen=True, kw_only=True):
 
     seq_len: int | None = None
     global_batch: int | None = None
+    #: Samples per model replica and pipeline step.
     micro_batch: int | None = None
+    #: Micro-batches of a step.
     grad_accum: int | None = None
     tp: int | None = None
     pp: int | None = None
     vpp: int | None = None
+    #: Replicas of the model; ``ep`` is nested in it.
     dp: int | None = None
     cp: int | None = None
     ep: int | None = None
+    #: Ranks that an expert's matrices are cut over.
     etp: int | None = None
     sp: bool | None = None
     zero_stage: int | None = None
@@ -120,26 +82,39 @@ class Row(Struct, frozen=True, kw_only=True):
     precision: str | None = None
     framework: str | None = None
     overlap: str | None = None
+    #: Of the pipeline, such as ``1F1B`` or ``ZB-V``.
     schedule: str | None = None
+    #: Whether the kernels of a step are replayed from CUDA graphs.
     cuda_graphs: bool | None = None
+    #: Whether norms and other chains of elementwise operators are one kernel, and
+    #: whether softmax and gradient of the loss are.
     fused_kernels: bool | None = None
     fused_loss: bool | None = None
+    #: Whether this communication runs beside computation. Of ``weights`` it is the
+    #: prefetch of ZeRO 3.
     tp_overlap: bool | None = None
     cp_overlap: bool | None = None
     ep_overlap: bool | None = None
     weights_overlap: bool | None = None
     gradients_overlap: bool | None = None
+    #: What sends tokens to experts, such as ``DeepEP`` or ``all-to-all``.
     dispatcher: str | None = None
+    #: Bytes per weight of its gradient, and of optimizer state with master weights.
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
 
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
+    #: What a software printed: 10^12 FLOP/s of a device, and the fraction of its peak,
+    #: as ``tflops_kind`` says that FLOPs are counted; see :mod:`nest.validation.flops`.
     tflops_per_gpu: float | None = None
     mfu: float | None = None
     tflops_kind: str | None = None
+    #: Peak memory of a device in ``mem_unit``, in the sense of ``mem_class``; see
+    #: :func:`measured_memory_bytes`.
     peak_mem_gb: float | None = None
+    #: ``"ok"`` where the file does not say it.
     status: str = "ok"
     notes: AnyText | None = None
     mem_class: str | None = None
@@ -147,6 +122,7 @@ class Row(Struct, frozen=True, kw_only=True):
     precision_class: str | None = None
     time_tier: str | None = None
     mem_tier: str | None = None
+    #: Date on which the row was collected, such as ``2026-11-23``.
     collected: str | None = None
 
 

@@ -94,10 +94,7 @@ class Stated(NamedTuple):
 def machine_of(row: Row) -> Machine:
     """Return the machine that a row names.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such device or link.
+    Raises ``UnknownNameError`` if there is no such device or link.
     """
     return machine_for(row.hardware or "", row.interconnect, row.devices_per_node)
 

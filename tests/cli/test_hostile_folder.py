@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import nest
+from bench.instance_updates import with_certificate
 from nest.certificates import documents
 from nest.certificates.certify import certify
 from nest.cli.main import commands
 from nest.errors import NestError
 from nest.instances import best_known, names, store
-from nest.instances.update import with_certificate
 from nest.ir import write
 from nest.util.interpreters import (
     ignore_working_directory,
@@ -95,7 +95,6 @@ problems
 instances
 instances show {NAME}
 instances fetch {NAME} --plans -o fetched
-instances update {NAME} --certificate certificate.json -o best.json
 new cluster --machine h100 --devices 32 -o my.yaml
 new problem --model gpt2 --cluster h100x2 -o p.json
 import nest-artifact artifact.json -o imported.json
@@ -290,7 +289,7 @@ def test_a_checker_that_only_ends_well_verifies_nothing(monkeypatch) -> None:
     forged = found | {"lower_bound_quanta": found["lower_bound_quanta"] - 1}
     true = f"step time {found['step_time_quanta']} quanta"
     for said in ("", "verified", f"verified: optimal, {true}"):
-        monkeypatch.setattr("nest.instances.update._CHECK", ("-c", f"print({said!r})"))
+        monkeypatch.setattr("bench.instance_updates._CHECK", ("-c", f"print({said!r})"))
         for claim in (found, forged):
             with pytest.raises(NestError, match="expected a certificate for"):
                 with_certificate({}, NAME, json.dumps(claim).encode(), "c.json")

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from bench.best_known import update_command
+from bench.instance_updates import encode_best_known
 from nest.certificates.certify import certify
 from nest.certificates.documents import digest
+from nest.cli.instances import instances_group
 from nest.cli.progress import StatusLine
 from nest.cost.score import score
 from nest.instances import CLASSES, best_known, instance, names, problem, store
@@ -44,11 +47,13 @@ def answer(name: str, **changes: Any) -> dict[str, Any]:
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of what is known that may be changed: nothing yet.
 
-    Solvers that prove bounds show no signs of life, however slow they are.
+    There is the command that changes it. Solvers that prove bounds show no signs of
+    life, however slow they are.
     """
+    monkeypatch.setitem(instances_group.commands, "update", update_command)
     monkeypatch.setattr(StatusLine, "FIRST_S", math.inf)
     path = tmp_path / "known.json"
-    path.write_bytes(store.encode_best_known({}))
+    path.write_bytes(encode_best_known({}))
     monkeypatch.setattr(store, "best_known_path", lambda: path)
     return path
 
@@ -282,7 +287,7 @@ def test_a_checker_that_says_nothing_has_verified_nothing(
     path = Path("certificate.json")
     path.write_text(json.dumps(certify(problem(NAME), known.plan)))
     before = copy.read_bytes()
-    monkeypatch.setattr("nest.instances.update._CHECK", ("-c", "pass"))
+    monkeypatch.setattr("bench.instance_updates._CHECK", ("-c", "pass"))
     text = cli.refuses(f"instances update {NAME} --certificate certificate.json")
     assert text.startswith(f"certificate.json: expected a certificate for {NAME} that")
     assert copy.read_bytes() == before
@@ -300,3 +305,21 @@ def test_refused_results_change_nothing(cli: Cli, copy: Path) -> None:
     bad.write_text(json.dumps(answer(NAME))[:-50])
     text = cli.refuses("instances update bad.json")
     assert "expected a document of results in JSON, got malformed" in text
+
+
+@pytest.mark.usefixtures("copy")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (f"{NAME} x --plan p", "--plan: expected the NAME of one instance, got 2"),
+        ("x --by me", "--by: expected --plan or --certificate too, got none"),
+        (f"{NAME} --certificate c --plan p", "--certificate: expected either it or"),
+        (f"{NAME} x --certificate c", "--certificate: expected the NAME of one"),
+        (f"{NAME} --certificate nowhere", "nowhere: expected a readable file, got"),
+        ("nowhere", "nowhere: expected a readable file, got No such file"),
+        ("", "nest instances update: expected RESULTS…|NAME, got none"),
+        ("x --time-limit 0", "--time-limit: expected a finite number of seconds > 0"),
+    ],
+)
+def test_arguments_of_updates_are_refused(cli: Cli, words: str, text: str) -> None:
+    assert cli.refuses(f"instances update {words}").startswith(text)

@@ -30,23 +30,15 @@ from nest.ir.problem import Problem
 
 
 class Obstacle(NamedTuple):
-    """Something in a plan that a target cannot say.
+    """Something in a plan that a target cannot say."""
 
-    Attributes
-    ----------
-    field
-        Where it is: ``stage 2``, or a field of plan or job.
-    value
-        What it is there.
-    rule
-        What the target can say instead.
-    source
-        How that is known.
-    """
-
+    #: Where it is: ``stage 2``, or a field of plan or job.
     field: str
+    #: What it is there.
     value: str
+    #: What the target can say instead.
     rule: str
+    #: How that is known.
     source: str
 
     def __str__(self) -> str:

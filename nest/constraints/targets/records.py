@@ -41,104 +41,74 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(Record, Generic[T], frozen=True):
-    """What a framework can express about one property of plans.
+    """What a framework can express about one property of plans."""
 
-    Attributes
-    ----------
-    value
-        See :class:`Rules`.
-    source
-        How that is known: tested, or read in which version of a package.
-    """
-
+    #: See :class:`Rules`.
     value: T
+    #: How that is known: tested, or read in which version of a package.
     source: str
 
 
 class Rules(Record, frozen=True, kw_only=True):
     """The plans that a framework can express.
 
-    Attributes
-    ----------
-    uniform, even_layers, idle_devices, zero_with
-        As the fields of :class:`~nest.ir.job.Job`.
-    sharded_with, micro_batch_count
-        The same.
-    zero_with_bf16
-        What takes the place of ``zero_with`` where products are in bf16, if anything.
-    single
-        Degrees that are 1 there.
-    one_stage
-        The same, as far as a graph has these kinds.
-    unknown_kinds
-        Kinds of layers that do not exist there.
-    zero, recompute, context_parallel
-        Values that exist there; ``None`` for every value.
-    selective_operators
-        What ``selective`` is there, as the field of :class:`~nest.ir.job.Job`.
-    schedule
-        Schedules that exist there; the first one is the usual.
-    orders
-        Whether exports can say any order of single passes.
-    interleaving
-        Whether a stage may have several chunks.
-    uneven_batches
-        Whether ``R * B`` may fail to divide the global batch.
-    copied_heads
-        Whether several tensor ranks may have the same head of keys and values.
-    sequence_pieces
-        What the tokens of a sample for a tensor rank are a multiple of.
-    sequence_parallel
-        What comes with tensor parallelism; ``None`` for a choice.
-    sequence_parallel_with_experts
-        The same where a model has experts.
-    whole_experts_from
-        Smallest ``ep`` with which tensor ranks may hold whole experts (``etp`` 1);
-        ``None`` where they cannot.
-    overlap, distributed_optimizer
-        What exists there of the extensions.
-    overlap_with_one
-        Kinds of which a graph has one layer at most where something overlaps.
-    overlap_needs
-        As the field of :class:`~nest.ir.job.Job`.
-    gradients
-        Data types that gradients may be kept in; the first is the default.
-    master_bytes
-        Of the optimizer state per weight, beside moments: what an exact
-        copy needs on top of the 2 bytes that a layer counts.
-    rank_order
-        Axes from the fastest to the slowest; empty where unknown.
+    ``uniform``, ``even_layers``, ``idle_devices``, ``zero_with``, ``sharded_with`` and
+    ``micro_batch_count`` are as the fields of :class:`~nest.ir.job.Job`.
     """
 
     uniform: Rule[tuple[Shared, ...]]
+    #: Degrees that are 1 there.
     single: Rule[tuple[Sharding, ...]]
     even_layers: Rule[bool]
+    #: As the field of :class:`~nest.ir.job.Job`, as far as a graph has these kinds.
     one_stage: Rule[tuple[str, ...]]
+    #: Kinds of layers that do not exist there.
     unknown_kinds: Rule[tuple[str, ...]]
     idle_devices: Rule[bool]
+    #: Values that exist there, as ``recompute`` and ``context_parallel`` are; ``None``
+    #: for every value.
     zero: Rule[tuple[int, ...]]
     zero_with: Rule[dict[Several, tuple[int, ...]]]
     sharded_with: Rule[tuple[Sharding, ...]]
     recompute: Rule[tuple[Recompute, ...]]
+    #: What ``selective`` is there, as the field of :class:`~nest.ir.job.Job`.
     selective_operators: Rule[bool]
+    #: Schedules that exist there; the first one is the usual.
     schedule: Rule[tuple[Schedule, ...]]
+    #: Whether exports can say any order of single passes.
     orders: Rule[bool]
+    #: Whether a stage may have several chunks.
     interleaving: Rule[bool]
     micro_batch_count: Rule[MicroBatchCount]
+    #: Whether ``R * B`` may fail to divide the global batch.
     uneven_batches: Rule[bool]
     context_parallel: Rule[tuple[int, ...] | None]
+    #: Whether several tensor ranks may have the same head of keys and values.
     copied_heads: Rule[bool]
+    #: What the tokens of a sample for a tensor rank are a multiple of.
     sequence_pieces: Rule[int]
+    #: What comes with tensor parallelism; ``None`` for a choice.
     sequence_parallel: Rule[bool | None]
+    #: The same where a model has experts.
     sequence_parallel_with_experts: Rule[bool | None]
+    #: Smallest ``ep`` with which tensor ranks may hold whole experts (``etp`` 1);
+    #: ``None`` where they cannot.
     whole_experts_from: Rule[int | None]
+    #: What exists there of the extensions, with ``distributed_optimizer``.
     overlap: Rule[tuple[Overlap, ...]]
+    #: Kinds of which a graph has one layer at most where something overlaps.
     overlap_with_one: Rule[dict[Overlap, tuple[str, ...]]]
+    #: As the field of :class:`~nest.ir.job.Job`.
     overlap_needs: Rule[dict[Overlap, tuple[OverlapNeed, ...]]]
     distributed_optimizer: Rule[bool]
+    #: Data types that gradients may be kept in; the first is the default.
     gradients: Rule[tuple[Gradients, ...]]
+    #: Of the optimizer state per weight, beside moments: what an exact copy needs on
+    #: top of the 2 bytes that a layer counts.
     master_bytes: Rule[int]
+    #: Axes from the fastest to the slowest; empty where unknown.
     rank_order: Rule[tuple[str, ...]]
+    #: What takes the place of ``zero_with`` where products are in bf16, if anything.
     zero_with_bf16: Rule[dict[Several, tuple[int, ...]]] | None = None
 
     def zero_rule(self, dtype: str) -> Rule[dict[Several, tuple[int, ...]]]:
@@ -284,21 +254,14 @@ def has_experts_cut_so(rules: Rules, cut: LayerCost | Strategy) -> bool:
 
 
 class Framework(Record, frozen=True, kw_only=True):
-    """A framework.
+    """A framework."""
 
-    Attributes
-    ----------
-    name, title
-        On the command line, and for people.
-    packages
-        Which versions the rules are about.
-    rules
-        What it can say; ``None`` for everything.
-    """
-
+    #: On the command line, and for people.
     name: str
     title: str
+    #: Which versions the rules are about.
     packages: str = ""
+    #: What it can say; ``None`` for everything.
     rules: Rules | None = None
 
 
@@ -311,10 +274,7 @@ def names() -> tuple[str, ...]:
 def target(name: str, what: str = "target") -> Framework:
     """Return the target of that name; ``what`` is what messages call it.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none; the text lists all names.
+    Raises ``UnknownNameError`` if there is none; the text lists all names.
     """
     if name == ANY:
         return Framework(name=ANY, title="any plan")

@@ -143,10 +143,7 @@ def _drawn(specs: Sequence[dict[str, Any]]) -> list[str | None]:
 def picture(spec: dict[str, Any], title: str) -> str:
     """Return one chart in Vega-Lite as SVG for a page, with a title for listeners.
 
-    Raises
-    ------
-    ValueError
-        If the chart cannot be drawn.
+    Raises ``ValueError`` if the chart cannot be drawn.
     """
     (svg,) = _drawn([spec])
     if svg is None:

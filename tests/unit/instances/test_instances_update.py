@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bench.instance_updates import Change, encode_best_known, with_document, with_plan
 from nest.cost.score import score
 from nest.errors import NestError
 from nest.instances import best_known, instance, names, problem, store
 from nest.instances.records import BestKnown, Proof, Unlimited
-from nest.instances.update import Change, with_document, with_plan
 from nest.ir import Problem
 from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
@@ -405,7 +405,7 @@ def test_a_bound_without_a_limit_shows_that_memory_does_not_bind() -> None:
 def test_the_file_is_a_line_per_instance(tmp_path: Path) -> None:
     """Encoded again it is the same bytes, whatever the order."""
     records = store.read_best_known()
-    data = store.encode_best_known(dict(reversed(records.items())))
+    data = encode_best_known(dict(reversed(records.items())))
     assert data == store.best_known_path().read_bytes()
     assert len(data.splitlines()) == len(records) + 2
     path = tmp_path / "known.json"

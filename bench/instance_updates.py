@@ -121,6 +121,18 @@ class _Certificate(msgspec.Struct, frozen=True):
         )
 
 
+def encode_best_known(records: Mapping[str, BestKnown]) -> bytes:
+    """Return the file of what is known: a line per instance, by name."""
+    lines = [
+        f"{json.dumps(name)}: {msgspec.json.encode(records[name]).decode()}"
+        for name in sorted(records)
+    ]
+    body = ",\n ".join(lines)
+    return (
+        f'{{"schema": "nest-best-known/1", "instances": {{\n {body}\n}}}}\n'
+    ).encode()
+
+
 class Change(NamedTuple):
     """What an update did to an instance, in words."""
 
@@ -137,11 +149,8 @@ def with_document(
     same problem without a memory limit. ``prove`` is called for every proof that it
     claims and that is news.
 
-    Raises
-    ------
-    NestError
-        If the document is about no instance, a plan does not take what it
-        says, or a bound contradicts a plan or is not proven once more.
+    Raises ``NestError`` if the document is about no instance, a plan does not take what
+    it says, or a bound contradicts a plan or is not proven once more.
     """
     answers = _read(document, where)
     for name, instance in store.index().items():
@@ -203,11 +212,8 @@ def with_plan(
 
     ``by`` is who found it; without, the plan says it.
 
-    Raises
-    ------
-    NestError
-        If the plan does not belong to the instance, does not fit, or is
-        faster than a proven bound.
+    Raises ``NestError`` if the plan does not belong to the instance, does not fit, or
+    is faster than a proven bound.
     """
     problem = store.load(name)
     old = store.known_about(name, records)
@@ -228,10 +234,8 @@ def with_certificate(
 
     ``by`` found its plan; ``nest-check`` may work ``limit_s`` seconds.
 
-    Raises
-    ------
-    NestError
-        If ``nest-check`` does not accept it, or it contradicts what is known.
+    Raises ``NestError`` if ``nest-check`` does not accept it, or it contradicts what is
+    known.
     """
     problem = store.load(name)
     printed = _checked(problem, data, where, limit_s)
@@ -254,7 +258,7 @@ def with_certificate(
 
 def _checked(problem: Problem, data: bytes, where: str, limit_s: float | None) -> str:
     """Return what ``nest-check`` prints of a certificate that it accepts."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder, "problem.json"), Path(folder, "certificate.json")
         # Numbers of the type of their field, as 'nest certify' has them.
