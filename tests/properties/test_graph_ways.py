@@ -25,6 +25,7 @@ from nest.topology.graph.convert import topology_of
 from nest.topology.graph.paths import Paths
 from nest.topology.graph.routes import Routes
 from nest.topology.graph.shifts import ShiftedWays, shifted_ways
+from nest.topology.graph.switches import SwitchWays, _levels, switch_ways
 from nest.topology.graph.trees import TreeWays, tree_ways
 from nest.topology.graph.wires import Ways
 from tests.graphs import make_graph, random_graph
@@ -166,6 +167,81 @@ def test_a_folded_clos_is_its_tree_to_the_last_bit(data):
     topology = data.draw(folded_clos(EXACT, (1, 2, 4)))
     groups = data.draw(groups_of(topology.max_devices, powers=True))
     check(tree_ways, topology, groups, exact=True)
+
+
+# Switches side by side
+
+
+@st.composite
+def nested_switches(draw, speeds=ANY):
+    """Draw nodes of devices, perhaps in racks, and a switch for all.
+
+    Every device is on all switches around it, but for some without a node.
+    """
+    names = [f"d{i}" for i in range(draw(st.integers(2, 8)))]
+    size = draw(st.integers(1, 3))
+    links = [
+        (name, "all", draw(st.sampled_from((90.0, 95.5))), pick(draw, speeds))
+        for name in names
+    ]
+    for i, name in enumerate(names):
+        if draw(st.booleans()) or i % 2:
+            latency_ns = draw(st.sampled_from((5.0, 0.1)))
+            links.append((name, f"node{i // size}", latency_ns, pick(draw, speeds)))
+    if draw(st.booleans()):
+        links += [
+            (name, f"rack{i // (2 * size)}", 30.0, 1e9) for i, name in enumerate(names)
+        ]
+    order = tuple(draw(st.permutations(names)))
+    return make_graph(names, draw(st.permutations(links)), order=order)
+
+
+@examples(100, full=2000)
+@given(st.data())
+def test_switches_side_by_side_are_priced_as_all_paths(data):
+    topology = data.draw(nested_switches())
+    assert isinstance(switch_ways(Routes(topology)), SwitchWays)
+    check(switch_ways, topology, data.draw(groups_of(topology.max_devices)))
+
+
+def test_what_is_no_switches_side_by_side():
+    """Two nodes of two devices at 5 ns, all at 20 ns: one thing is wrong each time."""
+    names = [f"d{i}" for i in range(4)]
+    inside = [(f"d{i}", f"node{i // 2}", 5, 1e9) for i in range(4)]
+    outside = [(f"d{i}", "all", 20, 1e9) for i in range(4)]
+
+    def ways(*links, **fields):
+        return switch_ways(Routes(make_graph(names, links, **fields)))
+
+    beside = ways(*inside, *outside)
+    one = np.zeros(1, np.int64)
+    assert not beside.loads(one, one, np.ones(1)).any()
+    # As fast outside as inside.
+    assert ways(*inside, *((d, s, 5, w) for d, s, _, w in outside)) is None
+    # No switch for all: no graph of connected devices comes so far.
+    assert _levels(one, one, np.ones((2, 1), np.int64), 2) is None
+    # A node is in two racks; a switch for each two devices, and none for all.
+    racks = [(f"d{i}", f"rack{i % 2}", 9, 1e9) for i in range(4)]
+    assert ways(*inside, *racks, *outside) is None
+    pairs = itertools.combinations(names, 2)
+    assert ways(*((x, "".join(pair), 1, 1e9) for pair in pairs for x in pair)) is None
+    # Links between devices, or between switches.
+    assert ways(*inside, *outside, ("d0", "d3", 1, 1e9)) is None
+    assert ways(*inside, *outside, ("node0", "node1", 1, 1e9)) is None
+    # A device that passes on, or a link that leads one way only.
+    topology = make_graph(names, [*inside, *outside])
+    first, *rest = topology.nodes
+    passing = replace(topology, nodes=(replace(first, forward=True), *rest))
+    assert switch_ways(Routes(passing)) is None
+    both = [*inside, *outside, *((s, d, *of) for d, s, *of in (*inside, *outside))]
+    assert ways(*both, directed=True) is not None
+    assert ways(*both[:8], *both[9:], directed=True) is None
+    swapped = ("node1", "d0", 5, 1e9)
+    assert ways(*both[:8], swapped, *both[9:], directed=True) is None
+    # Sums for five ranks, a second each way, that floats may not hold.
+    names.append("d4")
+    far = [(name, "all", 1e9, 1e9) for name in names]
+    assert ways(*inside, *far) is None
 
 
 # Tori
@@ -346,8 +422,9 @@ def one_way(graph) -> None:
         ("fat-tree:k=4", farther, Paths),
         ("fat-tree:k=4", cut, Paths),
         ("dragonfly:p=2,a=4,h=2", None, Paths),
-        # Devices have two ways out.
-        ("dgx:nodes=4", None, Paths),
+        # Devices have two ways out, to switches that lead to devices only, or not.
+        ("dgx:nodes=4", None, SwitchWays),
+        ("dgx:nodes=4,nodes_per_leaf=2", None, Paths),
         ("torus:8x9x8", None, ShiftedWays),
         ("tpu-v5p:8x8x12", None, ShiftedWays),
         ("torus:8x8x9", slower, Paths),

@@ -11,6 +11,7 @@ import numpy as np
 
 from nest.topology.graph.paths import Paths, all_pairs
 from nest.topology.graph.shifts import SMALL, shifted_ways
+from nest.topology.graph.switches import switch_ways
 from nest.topology.graph.trees import tree_ways
 from nest.topology.graph.wires import Floats, Ints, Ways, Wires
 
@@ -23,7 +24,7 @@ class Routes(Wires):
     @cached_property
     def ways(self) -> Ways:
         """What knows the routes."""
-        ways: Ways | None = tree_ways(self)
+        ways: Ways | None = tree_ways(self) or switch_ways(self)
         if ways is None and len(self.ranks) > SMALL:
             ways = shifted_ways(self)
         return ways or Paths(self)
