@@ -75,10 +75,10 @@ class _Calls:
         self.positions = {id(x): i for i, x in enumerate(captured.modules)}
         self.children: dict[int, list[ModuleCall]] = defaultdict(list)
         self.starting: dict[int, list[ModuleCall]] = defaultdict(list)
-        by_call = {(x.call.path, x.call.number): id(x) for x in self.modules}
+        by_call = {(x.call.path, x.call.repetition): id(x) for x in self.modules}
         for module in self.modules:
             around = module.calls[-1:]
-            parent = by_call[around[0].path, around[0].number] if around else 0
+            parent = by_call[around[0].path, around[0].repetition] if around else 0
             self.children[parent].append(module)
             self.starting[module.first].append(module)
         self.maker = {

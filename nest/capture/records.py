@@ -52,7 +52,7 @@ class Call(Struct, frozen=True, kw_only=True):
     class_name: str
     from_torch: bool = False
     #: 0 for its first call, 1 for the second one …
-    number: int = 0
+    repetition: int = 0
 
 
 class Operation(Struct, frozen=True, kw_only=True):

@@ -455,9 +455,9 @@ def _argument(operation: Operation, name: str, index: int, default: Any) -> Any:
     return positional[index] if len(positional) > index else default
 
 
-def axis_along(operation: Operation, place: int, default: int | None) -> int | None:
-    """Return the argument ``dim``; ``place`` is its place among numbers."""
-    axis = _argument(operation, "dim", place, default)
+def axis_along(operation: Operation, index: int, default: int | None) -> int | None:
+    """Return the argument ``dim``; ``index`` is its position among arguments."""
+    axis = _argument(operation, "dim", index, default)
     return axis if isinstance(axis, int) else None
 
 

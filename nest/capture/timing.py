@@ -154,7 +154,7 @@ def _shared(
                 loose[i] += _traffic(captured.operations[step.operation])
                 continue
             module = captured.modules[step.module]
-            key = (module.call.path, module.call.number)
+            key = (module.call.path, module.call.repetition)
             if key in times:
                 spent[i] += times[key]
             else:

@@ -401,7 +401,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             path=path,
             class_name=type(module).__name__,
             from_torch=made_by == "torch" or made_by.startswith("torch."),
-            number=self.numbers[path],
+            repetition=self.numbers[path],
         )
         self.numbers[path] += 1
         args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)

@@ -14,7 +14,7 @@ from nest.instances import CLASSES, STATES, class_words, names, store
 from nest.ir.io import encode
 from nest.present import instances as report
 from nest.present.table import show
-from nest.requests.values import one_of, words
+from nest.requests.values import one_of, several_of
 from nest.util.files import check_output
 
 #: Statuses that instances have.
@@ -23,7 +23,7 @@ STATUSES = ("open", "closed")
 
 def _classes(text: str) -> tuple[str, ...]:
     allowed = [*(item.name for item in CLASSES), *STATES]
-    return words(allowed, class_words)(text)
+    return several_of(allowed, class_words)(text)
 
 
 @click.group("instances", cls=Group, invoke_without_command=True)

@@ -87,7 +87,7 @@ class ModuleRequest(Request, command="nest import torch"):
     recompute: Words = setting(
         "--recompute A,…",
         "Recompute choices.",
-        read.words(("none", "full")),
+        read.several_of(("none", "full")),
         default=("none", "full"),
     )
     schedule: str = setting(

@@ -157,7 +157,7 @@ class JobRequest(Request, group="Model, cluster and job"):
     recompute: Words | None = setting(
         "--recompute A,…",
         f"Recompute choices.  [default: {','.join(USUAL_RECOMPUTE)}]",
-        read.words(RECOMPUTE),
+        read.several_of(RECOMPUTE),
     )
     sequence_parallel: bool | tuple[bool, ...] | str | None = setting(
         "--sequence-parallel on|off|on,off",

@@ -286,7 +286,7 @@ def integers(lowest: int = 1, highest: int = _MAX_INTEGER) -> Reader[tuple[int, 
     )
 
 
-def words(
+def several_of(
     allowed: Sequence[str], parts: Callable[[Any], tuple[str, ...]] = _parts
 ) -> Reader[tuple[str, ...]]:
     """Return a reader of distinct words out of a few, by commas."""
@@ -303,7 +303,7 @@ def words(
     )
 
 
-_SWITCHES = words(("on", "off"))
+_SWITCHES = several_of(("on", "off"))
 
 
 def _switches(value: Any) -> tuple[bool, ...]:

@@ -218,7 +218,7 @@ READERS: list[tuple[Any, dict[Any, Any], list[Any]]] = [
         ["", "yes", "on,on", 3],
     ),
     (values.names, {"a,b": ("a", "b"), ("a",): ("a",)}, ["a,,b", 3, (1,)]),
-    (values.words(("x", "y")), {"x,y": ("x", "y")}, ["z", "x,x", ()]),
+    (values.several_of(("x", "y")), {"x,y": ("x", "y")}, ["z", "x,x", ()]),
     (values.one_of("x", "y"), {"x": "x"}, ["z", 3]),
     (values.flag, {True: True}, ["on", 1]),
     (values.text, {"a": "a"}, [3, b"x"]),
