@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -50,6 +51,7 @@ def test_the_page_shows_what_is_printed(
     )
     starter.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ran = followed((ROOT / "docs" / "torch.md").read_text(), tmp_path)
     assert ran[-1].text.startswith("torchrun")

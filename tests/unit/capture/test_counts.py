@@ -103,30 +103,19 @@ def made(torch: Any, name: str) -> tuple[Any, tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters(torch: Any, name: str) -> None:
+def test_counts(torch: Any, name: str) -> None:
+    """Parameters, FLOPs and repeated blocks: of one capture, as it takes seconds."""
+    from nest.capture.layers import layers_of
+
     with torch.device("meta"):
         module, _ = getattr(models(), name)()
     assert captured(name).num_parameters == sum(x.numel() for x in module.parameters())
     stored = models().PARAMETERS[name.removesuffix("_big")]
     assert captured(name).num_parameters == stored[name.endswith("_big")]
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_flops(torch: Any, name: str) -> None:
     forward, backward = flops(*made(torch, name))
     assert captured(name).forward_flops == pytest.approx(forward, rel=0.01)
     assert captured(name).backward_flops == pytest.approx(backward, rel=0.01)
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_saved_bytes(torch: Any, name: str) -> None:
-    expected = saved_bytes(*made(torch, name))
-    assert captured(name).saved_bytes == pytest.approx(expected, rel=0.02)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_repeated_blocks(torch: Any, name: str) -> None:
-    from nest.capture.layers import layers_of
 
     paths, calls = blocks(name)
     expected = [
@@ -136,6 +125,12 @@ def test_repeated_blocks(torch: Any, name: str) -> None:
     ]
     layers = layers_of(captured(name), "block")
     assert [layer.name for layer in layers if layer.is_block] == expected
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_saved_bytes(torch: Any, name: str) -> None:
+    expected = saved_bytes(*made(torch, name))
+    assert captured(name).saved_bytes == pytest.approx(expected, rel=0.02)
 
 
 def test_products_by_groups_count_each_row_once(torch: Any) -> None:
