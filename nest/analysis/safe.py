@@ -22,7 +22,7 @@ from nest.uncertainty.headroom import chance_text
 from nest.uncertainty.intervals import fit_probability
 
 #: Share of the time limit that the search without the margin may take.
-FREE_SHARE = 0.25
+FREE_SHARE = 0.2
 
 #: Searches a problem, for at most so many seconds.
 Search = Callable[[Problem, float | None], SolveResult]

@@ -54,9 +54,9 @@ VIOLATED = 1e-4
 #: What comparisons of floats forgive; it only ever weakens a bound.
 ROUNDING = 1e-9
 
-#: Step times are told apart to such a part of the best one: of one batch, and
-#: of many together.
-PRECISION, COARSE_PRECISION = 250, 200
+#: Step times are told apart to such a part of the best one; such a part of it stays
+#: open at first.
+PRECISION, OPEN_AT_FIRST = 500, 6
 
 #: Cost of rows that nothing satisfies, in all devices of a replica.
 PENALTY = 1000.0
@@ -506,24 +506,19 @@ class RisingBound:
 def least_bound(
     batches: list[RisingBound], enough: int, stop: Callable[[], bool]
 ) -> int:
-    """Return a bound on the plans of all batches, found by bisection.
+    """Return a bound on the plans of all batches; the least is first then.
 
-    It is known whenever time ends. What fails once is asked first.
+    Each is raised no further than the least one before it: most are asked once. A
+    part of ``enough`` comes first, so that a bound is known whenever time ends.
     """
-    low = min([enough, *(batch.bound for batch in batches)])
-    high = step_quanta = enough - 1
-    while low <= step_quanta and not stop():
-        failed = next((x for x in batches if not x.rules_out(step_quanta, stop)), None)
-        if failed is None:
-            low = step_quanta + 1
-        else:
-            high = step_quanta
-            batches.remove(failed)
-            batches.insert(0, failed)
-        if (high - low) * COARSE_PRECISION <= enough:
-            break
-        step_quanta = (low + high) // 2
-    return low
+    for bound in (enough - enough // OPEN_AT_FIRST, enough):
+        for batch in batches:
+            if stop():
+                break
+            batch.climb(bound, bound, stop)
+            bound = min(bound, batch.bound)
+        batches.sort(key=lambda batch: batch.bound)
+    return min([enough, *(batch.bound for batch in batches)])
 
 
 class _Program:

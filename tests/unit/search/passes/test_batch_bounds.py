@@ -316,7 +316,12 @@ def test_the_least_bound_of_several_batches() -> None:
     asked = [*batches]
     assert 8000 - 20_000 / 50 <= least_bound(asked, 20_000, lambda: False) <= 8000
     assert asked[0] is batches[1]
-    assert least_bound([*batches], 20_000, lambda: True) == 8000
+    # The other one is raised no further, and nothing is once time is up.
+    other = RisingBound(batches[0]._plans, 10)
+    new = [batches[1], other]
+    assert least_bound(new, 20_000, lambda: False) == other.bound == batches[1].bound
+    other = RisingBound(batches[0]._plans, 10)
+    assert least_bound([batches[1], other], 20_000, lambda: True) == 10
     assert least_bound([], 70, lambda: False) == 70
 
 
