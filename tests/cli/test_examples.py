@@ -153,7 +153,7 @@ def test_whatever_is_one_of_a_few_is_completed(words, found):
 FREE = re.compile(
     r"[A-Z]|USD|PERCENT|TEXT|SIZE|NAME|NAME=VALUE|KEY=VALUE|TYPE=\w+|NAME/FLAVOR"
     r"|USD\|TYPE=USD"
-    r"|NAME=F|ADDRESS\|N|A,B|DATE|tensor=N,vector=N"
+    r"|NAME=F|ADDRESS\|N|A,B|DATE|tensor=N,vector=N|FILE.py:FACTORY"
 )
 
 

@@ -72,7 +72,7 @@ def test_groups_across_replicas_count_once_a_step():
 
 
 def test_an_order_with_the_groups_of_a_plan_in_nodes():
-    """Tensor groups within nodes: 100 + 3·(20 + 200), not 100 + 3·(40 + 400).
+    """Tensor groups within nodes: 100 + 3·(10 + 200), not 100 + 3·(20 + 400).
 
     Messages between the stages cost more for it, but are small.
     """
@@ -80,8 +80,8 @@ def test_an_order_with_the_groups_of_a_plan_in_nodes():
     found = reorder(problem, plan)
     before, after = score(problem, plan), score(found.problem, plan)
     assert [s.forward for s in (before.stages[0], after.stages[0])] == [
-        100 + 3 * 440,
-        100 + 3 * 220,
+        100 + 3 * 420,
+        100 + 3 * 210,
     ]
     assert found.before_quanta == before.step_quanta
     assert found.after_quanta == after.step_quanta < before.step_quanta
