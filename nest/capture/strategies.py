@@ -35,6 +35,11 @@ _ELEMENTWISE = {
 _RESHAPES = {
     "flatten", "reshape", "unflatten", "unsqueeze", "squeeze", "view",
 }  # fmt: skip
+#: Functions whose numbers show in the shape of their result, which is checked.
+_SHAPING = _RESHAPES | {
+    "broadcast_to", "chunk", "expand", "narrow", "new_empty", "new_ones", "new_zeros",
+    "ones", "repeat", "repeat_interleave", "split", "tensor_split", "zeros",
+}  # fmt: skip
 _ALONG_AXIS = {
     "amax", "log_softmax", "logsumexp", "mean", "softmax", "sum", "var",
 }  # fmt: skip
@@ -152,7 +157,8 @@ def why_not_local(
     """Return why a layer does not run with the weights of one rank; empty if it does.
 
     ``local`` is the module captured with such weights. Every tensor must have the
-    shape of the rank's part.
+    shape of the rank's part, and only functions that shape tensors may take other
+    numbers, such as a number of heads.
     """
     for position in range(layer.first, layer.end):
         here = captured.operations[position]
@@ -170,6 +176,11 @@ def why_not_local(
                     f"the module fixes its number of heads or columns; leave it open, "
                     f"as in view(b, t, -1, size)"
                 )
+        if there[0].code != here.code and function_name(here) not in _SHAPING:
+            return (
+                f"{path_of(here)}: {function_name(here)} takes another number on one "
+                f"rank, from a size that is cut; take it from a setting of the module"
+            )
     return ""
 
 

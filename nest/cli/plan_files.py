@@ -37,7 +37,8 @@ def export_command(request: ExportRequest) -> int:
 
     With --to chakra any plan's step is written as execution traces, which
     must take what 'nest simulate' says; with --to csv its order of passes as
-    a schedule for PyTorch, a row per pipeline rank.
+    a schedule for PyTorch, a row per pipeline rank. With --to torch the file of
+    the module is executed, if it is the one that 'nest import torch' read.
     """
     from nest.frameworks.export import write_folder
 

@@ -6,19 +6,21 @@ it, see :mod:`nest.frameworks.torch_stages`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from nest.capture.problem import checkpointed, covered, source_of
+from nest.capture.layers import Granularity, layers_of
+from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, Operation
 from nest.capture.strategies import tensor_cut
 from nest.cost.orders import plan_schedule
@@ -32,8 +34,10 @@ from nest.frameworks.torch_stages import (
     StageCode,
     TensorGraph,
     listed,
+    plain,
     quoted,
     refused,
+    renamed,
     where,
 )
 from nest.ir.plan import Plan, Strategy
@@ -46,21 +50,28 @@ SCRIPT = "train.py"
 #: PyTorch's classes of schedules, for those that it runs as nest times them.
 _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
 _META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
 _STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
 
 
-def export(problem: Problem, plan: Plan) -> dict[str, str]:
+def export(
+    problem: Problem,
+    plan: Plan,
+    folder: Path = Path(),
+    tell: Callable[[str, bool], None] = lambda text, is_warning: None,
+) -> dict[str, str]:
     """Return the files that run a plan of a captured module, by name.
 
     The user's file is executed, since its module is captured again with the samples
-    of the plan's micro-batch.
+    of the plan's micro-batch. It is looked for in ``folder``, then from the current
+    one, and must be the one that was imported. ``tell`` gets a line about it.
 
     Raises
     ------
     InvalidPlanError
-        If the problem has no module, or PyTorch's parts cannot run the plan with
-        exactly its bytes; the text names the stage or layer.
+        If the problem has no module, its file has changed, or PyTorch's parts cannot
+        run the plan with exactly its bytes; the text names the stage or layer.
     InvalidModuleError
         If the module cannot be captured.
     """
@@ -74,22 +85,52 @@ def export(problem: Problem, plan: Plan) -> dict[str, str]:
         )
     mesh = _mesh_of(problem, plan)
     require_torch(f"nest export --to {NAME}")
+    from torch.nn import ModuleList, ParameterList, Sequential
+
     from nest.capture.factory import batch_inputs, batch_of, build, load
-    from nest.capture.layers import layers_of
     from nest.capture.trace import capture
 
-    factory, name = load(f"{module.file}:{module.factory}")
+    path = _file_of(module, folder)
+    tell(f"note: --to {NAME} runs {path}", True)
+    factory, name = load(f"{path}:{module.factory}")
     built = build(factory, name)
     captured = capture(build(factory, name, mesh.samples))
     source = Source(
-        file=str(Path(module.file).resolve()),
+        file=str(path),
         factory=module.factory,
         captured=captured,
         layers=layers_of(captured, module.granularity),  # type: ignore[arg-type]
-        inputs=batch_inputs(built),
+        inputs=renamed(batch_inputs(built)),
         batch=batch_of(built.inputs),
+        dictionaries=frozenset(
+            name
+            for name, part in built.module.named_modules()
+            if not isinstance(part, (ModuleList, ParameterList, Sequential))
+        ),
     )
     return script(problem, plan, source)
+
+
+def _file_of(module: ModuleSource, folder: Path) -> Path:
+    """Return the file that was imported, with the bytes that it had then."""
+    granularities = get_args(Granularity)
+    if module.granularity not in granularities:
+        raise refused(
+            "problem.model.granularity", f"one of {', '.join(granularities)}",
+            repr(module.granularity), "import the module again",
+        )  # fmt: skip
+    found = {}
+    places = (folder / module.file, folder / Path(module.file).name, Path(module.file))
+    for path in dict.fromkeys(places):
+        if path.is_file():
+            found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+            if found[path] == module.sha256:
+                return path.resolve()
+    states = "; ".join(f"{path} with {x[:12]}" for path, x in found.items()) or "none"
+    raise refused(
+        "module", f"{module.file!r} with the sha256 {module.sha256[:12] or '(none)'} "
+        f"that the problem has", states, "import the module again",
+    )  # fmt: skip
 
 
 def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
@@ -272,7 +313,15 @@ class _Script:
 
     def files(self) -> dict[str, str]:
         """Return the script, its README, and the passes where they are needed."""
-        result = {SCRIPT: self._text()}
+        text = self._text()
+        try:
+            compile(text, SCRIPT, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise refused(
+                SCRIPT, "a script that Python reads", error,
+                "give modules and inputs plain names, or report this",
+            ) from error  # fmt: skip
+        result = {SCRIPT: text}
         title, world = self._title(), self._world()
         if self.mesh.pipeline > 1 and not self.schedule:
             count, blocks = self.mesh.micro_batches, self.plan.num_blocks
@@ -318,8 +367,13 @@ class _Script:
                 "solve with --schedule 1f1b",
             )
 
+    def _optimizer(self) -> str:
+        """Return the optimizer whose state the plan counts."""
+        name = self.problem.job.optimizer.name
+        return name if name in STATES else "adamw"
+
     def _title(self) -> str:
-        return f"{self.problem.name}: {self.plan.text}"
+        return plain(f"{self.problem.name}: {self.plan.text}")
 
     def _world(self) -> int:
         mesh = self.mesh
@@ -366,6 +420,7 @@ class _Script:
             "samples": str(mesh.samples),
             "stages": self._stages_text(zeros, tied, names),
             "batch": str(self.source.batch),
+            "optimizer": quoted(self._optimizer()),
             "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
             "name": 'name.replace(WRAPPED, "")' if flags["recompute"] else "name",
             "constants": str(constants),
@@ -537,7 +592,5 @@ def _rendered(text: str, flags: Mapping[str, bool], values: Mapping[str, str]) -
             shown.pop()
         elif shown[-1]:
             lines.append(line)
-    result = "\n".join(lines) + "\n"
-    for name, value in values.items():
-        result = result.replace(f"{{{{{name}}}}}", value)
-    return result
+    # In one pass, so that no value fills in another one.
+    return _PLACE.sub(lambda place: values[place[1]], "\n".join(lines) + "\n")

@@ -29,7 +29,17 @@ INDENT = " " * 4
 WIDTH = 88
 
 #: Names that variables of stages may not have.
-_TAKEN = {*keyword.kwlist, "model", "torch", "block", "range", "len", "float", "slice"}
+_TAKEN = {
+    *keyword.kwlist, "model", "torch", "block", "range", "len", "float", "slice",
+    "getattr",
+}  # fmt: skip
+#: Nor may inputs have them, which are keyword arguments of PyTorch's schedules, too.
+_RESERVED = {
+    *_TAKEN, "self", "dist", "nn", "args", "kwargs", "target", "losses", "loss_kwargs",
+    "return_outputs", "result",
+}  # fmt: skip
+#: What is no letter, digit or one of a few signs.
+_UNUSUAL = re.compile(r"[^\w .,:;=+*/()|@<>-]", re.ASCII)
 
 
 class Source(NamedTuple):
@@ -44,6 +54,8 @@ class Source(NamedTuple):
     inputs: Sequence[str]
     #: Samples of the example inputs.
     batch: int
+    #: Paths of the modules whose parts have numbers for names, but no places.
+    dictionaries: frozenset[str] = frozenset()
 
 
 def refused(where: str, expected: str, got: object, remedy: str) -> InvalidPlanError:
@@ -181,7 +193,7 @@ class StageCode:
         lines = [*_folded(self.lines), f"return {', '.join(results)}"]
         names = [layer.name for layer in self.stage.layers]
         title = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        head = f'"""Run {title}."""'
+        head = f'"""Run {plain(title)}."""'
         body = "\n".join(f"{INDENT}{line}" for line in (head, *lines))
         return f"def stage_{self.stage.position}({arguments}):\n{body}\n"
 
@@ -238,13 +250,13 @@ class StageCode:
         device = f"{self.inputs[0]}.device" if self.inputs else '"cpu"'
         code = record.code.format(*texts, device=device)
         if isinstance(record, ModuleCall):
-            return f"{_attribute(record.call.path)}({code})"
+            return f"{self._attribute(record.call.path)}({code})"
         return code
 
     def _read(self, name: str) -> str:
         """Return how a stage calls a tensor."""
         if name in self.graph.parameters:
-            return _attribute(name)
+            return self._attribute(name)
         if name.startswith("input."):
             index = int(name.removeprefix("input."))
             return self.source.inputs[index] or f"model.input_{index}"
@@ -279,25 +291,25 @@ class StageCode:
         text = re.sub(r"\W", "_", nouns[-1]).strip("_") if nouns else ""
         return text if text.isidentifier() else "value"
 
+    def _attribute(self, path: str) -> str:
+        """Return how Python reaches a module or parameter of the model."""
+        text, around = "model", ""
+        for name in path.split("."):
+            if name.isdecimal() and around not in self.source.dictionaries:
+                text += f"[{name}]"
+            elif name.isidentifier() and not keyword.iskeyword(name):
+                text += f".{name}"
+            else:
+                text = f"getattr({text}, {quoted(name)})"
+            around = f"{around}.{name}" if around else name
+        return text
+
     def _unique(self, name: str) -> str:
         taken = {*self.names.values(), *self.inputs, *_TAKEN}
         suffix, unique = 2, name
         while unique in taken:
             unique, suffix = f"{name}_{suffix}", suffix + 1
         return unique
-
-
-def _attribute(path: str) -> str:
-    """Return how Python reaches a module or parameter of the model."""
-    text = "model"
-    for name in path.split("."):
-        if name.isdigit():
-            text += f"[{name}]"
-        elif name.isidentifier():
-            text += f".{name}"
-        else:
-            return f"model.get_submodule({path!r})"
-    return text
 
 
 _BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
@@ -356,7 +368,8 @@ def listed(paths: Sequence[str]) -> str:
         owner, _, digits = paths[at].rpartition(".")
         end = at + 1
         while (
-            digits.isdigit()
+            digits.isdecimal()
+            and plain(owner) == owner
             and end < len(paths)
             and paths[end] == f"{owner}.{int(digits) + end - at}"
         ):
@@ -376,5 +389,25 @@ def listed(paths: Sequence[str]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text as Python writes it, in double quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Return a text as Python writes it, in double quotes if it has none."""
+    written = repr(text)
+    return written if '"' in written else f'"{written[1:-1]}"'
+
+
+def plain(text: str) -> str:
+    """Return a text for comments and docstrings, with lines for unusual signs."""
+    return _UNUSUAL.sub("_", text)
+
+
+def renamed(names: Sequence[str]) -> list[str]:
+    """Return names of inputs, other ones where a script means something else by one.
+
+    Empty names stay.
+    """
+    results: list[str] = []
+    for name in names:
+        unique = name
+        while unique in _RESERVED or (unique and unique in results):
+            unique += "_input"
+        results.append(unique)
+    return results

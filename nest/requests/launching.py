@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nest.constraints.targets import ANY, for_target
@@ -108,6 +109,8 @@ def export(
                 f"it, got --to {to}; leave it out"
             )
     problem = request.find_problem()
+    if not is_trace:
+        _refuse_captured(problem, f"--to {to}")
     plan = request.find_plan(problem, talk, warn=False)
     assert plan is not None
     other, why = request.made_with(problem, plan), ""
@@ -122,7 +125,9 @@ def export(
             why = f"{made}; solve with --target {to}"
     _refuse_foreign(problem, plan, to, why)
     if is_trace:
-        return {**_traces(problem, plan, to, tell)}
+        named = request.problem
+        folder = Path(named).parent if isinstance(named, (str, Path)) else Path()
+        return {**_traces(problem, plan, to, folder, tell)}
     shape = None
     if model is not None:
         modules = placement_of(problem.graph).mtp
@@ -144,6 +149,7 @@ def launch_settings(
     if restricted.target is None:
         remedy = "add the framework that runs it, such as --target megatron"
         raise also_needed(option_name, "--target", remedy)
+    _refuse_captured(problem, option_name)
     placement = placement_of(problem.graph)
     try:
         settings = Settings(model_of(problem, placement))
@@ -167,6 +173,17 @@ def launch_settings(
             f"with -o, and pass 'nest export' its --gpus-per-node"
         )
     return settings
+
+
+def _refuse_captured(problem: Problem, option: str) -> None:
+    """Refuse to write a module of ``nest import torch`` for a framework."""
+    from nest.capture.problem import source_of
+
+    if source_of(problem) is not None:
+        raise InvalidPlanError(
+            f"{option}: expected a model of the framework, got {problem.name}, a "
+            f"module of 'nest import torch'; run 'nest export --to torch'"
+        )
 
 
 def _refuse_foreign(problem: Problem, plan: Plan, to: str, why: str) -> None:
@@ -201,7 +218,7 @@ def _refuse_foreign(problem: Problem, plan: Plan, to: str, why: str) -> None:
 
 
 def _traces(
-    problem: Problem, plan: Plan, to: str, tell: Tell
+    problem: Problem, plan: Plan, to: str, folder: Path, tell: Tell
 ) -> Mapping[str, str | bytes]:
     """Return the traces of a plan's step, or its order of passes."""
     from nest.frameworks import chakra, schedule_csv, torch_script
@@ -212,7 +229,7 @@ def _traces(
     if to == schedule_csv.NAME:
         return schedule_csv.export(simulation)
     if to == torch_script.NAME:
-        return torch_script.export(problem, plan)
+        return torch_script.export(problem, plan, folder, tell)
     return chakra.export(simulation)
 
 

@@ -106,6 +106,39 @@ def fixed_heads():
     return Attentions(4), (torch.randn(2, 3, 8),)
 
 
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        y = self.a(x)
+        y = y / y.shape[-1]
+        return x + self.b(y)
+
+
+def scaled():
+    module = Attentions(-1)
+    module.layers = nn.ModuleList(Scaled() for _ in range(2))
+    return module, (torch.randn(2, 3, 8),)
+
+
+class EarlyScale(Attention):
+    def forward(self, x):
+        b, t, _ = x.shape
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scale = q.shape[-1] ** -0.5
+        q, k, v = (y.view(b, t, -1, 2).transpose(1, 2) for y in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, scale=scale)
+        return x + self.o(y.transpose(1, 2).reshape(b, t, -1))
+
+
+def early_scale():
+    module = Attentions(-1)
+    module.layers = nn.ModuleList(EarlyScale(4) for _ in range(2))
+    return module, (torch.randn(2, 3, 8),)
+
+
 def nothing():
     return 3
 """
@@ -140,6 +173,37 @@ def test_a_module_becomes_a_problem_and_a_plan(cli, model):
     ]
     cli.succeeds("solve p.json -o plan.json")
     cli.succeeds("check p.json plan.json")
+
+
+def test_the_file_is_found_beside_the_problem_and_told(cli, model, monkeypatch):
+    cli.succeeds("import torch model.py:plain --cluster a100x1 --batch 8 -o p.json")
+    cli.succeeds("solve p.json -o plan.json")
+    (model / "elsewhere").mkdir()
+    monkeypatch.chdir(model / "elsewhere")
+    cli.succeeds("export ../p.json ../plan.json --to torch -o run")
+    assert f"note: --to torch runs {model / 'model.py'}" in cli.err
+    (model / "model.py").write_text("raise SystemExit('PWNED')")
+    cli.refuses("export ../p.json ../plan.json --to torch -o again")
+    assert "import the module again" in cli.err
+    assert "PWNED" not in cli.err
+
+
+@pytest.mark.parametrize("name", ["scaled", "early_scale"])
+def test_numbers_from_sizes_that_are_cut_keep_layers_whole(cli, model, name):
+    cli.succeeds(f"import torch model.py:{name} --cluster a100x2 --batch 8 -o p.json")
+    document = json.loads((model / "p.json").read_text())
+    assert document["job"]["tensor_parallel"] == [1]
+    cli.succeeds("check p.json --why")
+    assert "takes another number on one" in cli.out
+
+
+def test_frameworks_have_no_captured_modules(cli, model):
+    cli.succeeds("import torch model.py:plain --cluster a100x1 --batch 8 -o p.json")
+    cli.succeeds("solve p.json -o plan.json")
+    for target in ("megatron", "maxtext"):
+        cli.refuses(f"export p.json plan.json --to {target} -o run")
+        assert f"--to {target}: expected a model of the framework" in cli.err
+        assert "run 'nest export --to torch'" in cli.err
 
 
 def test_heads_that_the_module_fixes(cli, model):

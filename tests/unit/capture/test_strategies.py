@@ -232,6 +232,18 @@ def test_what_runs_with_the_weights_of_one_rank():
     layer = made.layers[0]
     local = replace(made.small, operations=tuple(parts))
     assert why_not_local(made.small, local, layer, cut) == ""
+    for function, code, said in (
+        ("view", "{0}.view(2, 4, 2, 4)", ""),
+        ("transpose", "{0}.transpose(2, 1)", "transpose takes another number"),
+    ):
+        index = next(
+            i for i, x in enumerate(parts) if x.function == f"torch.Tensor.{function}"
+        )
+        other = [*parts]
+        other[index] = replace(parts[index], code=code)
+        local = replace(made.small, operations=tuple(other))
+        assert said in why_not_local(made.small, local, layer, cut)
+        assert said or not why_not_local(made.small, local, layer, cut)
     parts[1] = replace(
         parts[1], outputs=(replace(parts[1].outputs[0], shape=(2, 4, 4, 2)),)
     )

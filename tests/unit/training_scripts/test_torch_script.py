@@ -7,7 +7,9 @@ each rank holds the bytes that the plan has.
 
 from __future__ import annotations
 
+import ast
 import functools
+import hashlib
 import itertools
 import os
 import re
@@ -27,6 +29,7 @@ from tests.builders import SINGLE, make_plan, two_stages
 from tests.torch_scripts import run_scripts
 
 FILE = Path(__file__).parents[2] / "capture_models.py"
+SHA256 = hashlib.sha256(FILE.read_bytes()).hexdigest()
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
@@ -98,7 +101,7 @@ def planned(case: Case) -> tuple[Problem, Plan]:
         ),
         machines[0][0],
         network or mixed_cluster(machines),
-        ModuleSource(file=str(FILE), factory=case.model),
+        ModuleSource(file=str(FILE), factory=case.model, sha256=SHA256),
     )
     job = problem.job
     if case.virtual > 1 and case.schedule == "1f1b":
@@ -343,6 +346,157 @@ def test_a_problem_without_a_module_is_refused():
     said = f"--to torch: problem: expected one of 'nest import torch'.*{problem.name}"
     with pytest.raises(InvalidPlanError, match=said):
         files_of(problem, plan)
+
+
+EVIL = 'a""" + __import__("os").system("touch PWNED") + """\\N {{file}}'
+
+
+def test_texts_of_problems_are_no_code(torch):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = planned(Case("vit"))
+    files = files_of(replace(problem, name=EVIL), plan)
+    tree = ast.parse(files["train.py"])
+    calls = [ast.unparse(x.func) for x in ast.walk(tree) if isinstance(x, ast.Call)]
+    assert "__import__" not in calls
+    assert "__import__(_os_)" in (ast.get_docstring(tree) or "")
+    assert [x[:1] for x in files["README"].splitlines()] == ["#", "#", "t"]
+
+
+def test_names_in_scripts_are_written_as_python_writes_them():
+    from nest.frameworks.torch_stages import listed, quoted, renamed
+
+    for text in (EVIL, "\n", "it's", 'a"b', "'\"", "\x00\u2028", "\\", ""):
+        assert ast.literal_eval(quoted(text)) == text
+    assert quoted("plain") == '"plain"'
+    owners = ["blocks", '{print()}"']
+    for owner in owners:
+        paths = [f"{owner}.{i}" for i in range(4)]
+        assert eval(listed(paths), {"__builtins__": {"range": range}}) == paths
+    assert renamed(["x", "model", "", "target", "target_input", "class", ""]) == [
+        *("x", "model_input", "", "target_input", "target_input_input"),
+        *("class_input", ""),
+    ]
+
+
+ODD = """
+import torch
+from torch import nn
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        names = ("class", "a b", "0", "it's", '\"\"\"')
+        self.heads = nn.ModuleDict({name: nn.Linear(4, 4) for name in names})
+        self.scales = nn.ParameterDict({"a-b": nn.Parameter(torch.ones(4))})
+
+    def forward(self, model, target):
+        for head in self.heads.values():
+            model = head(model)
+        return (model * self.scales["a-b"] - target).square().mean()
+
+
+def odd():
+    return Odd(), (torch.randn(4, 4), torch.randn(4, 4))
+"""
+
+
+def imported(
+    folder: Path, text: str = ODD, dp: int = 1, optimizer: str = "sgd"
+) -> tuple[Problem, Plan]:
+    """Return the problem of a module of a file, and a plan on data ranks."""
+    from nest.requests.modules import ModuleRequest
+
+    (folder / "odd.py").write_text(text)
+    factory = f"{folder / 'odd.py'}:odd"
+    request = ModuleRequest(
+        factory=factory,
+        cluster=f"a100x{dp}",
+        batch=4,
+        granularity="module",
+        optimizer=optimizer,
+    )
+    problem = request.build_problem()
+    ids = tuple(layer.id for layer in problem.graph.layers)
+    stage = Stage(layers=ids, devices=dp, strategy=Strategy(dp=dp))
+    return problem, Plan(replicas=1, micro_batch=4, stages=(stage,))
+
+
+def test_modules_and_inputs_may_have_odd_names(torch, tmp_path):
+    from nest.capture.factory import load
+    from nest.frameworks.torch_script import export as files_of
+
+    for name, text in files_of(*imported(tmp_path)).items():
+        (tmp_path / name).write_text(text)
+    options = ["--steps", "1"]
+    job = {"folder": str(tmp_path), "world": 1, "options": options}
+    (result,) = run_scripts(tmp_path, [job])
+    torch.manual_seed(0)
+    model, inputs = load(f"{tmp_path}/odd.py:odd")[0]()
+    assert result["losses"] == pytest.approx([model(*inputs).item()], rel=LOSS)
+
+
+DROPPED = """
+import torch
+from torch import nn
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.drop = nn.Linear(64, 64), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.drop(self.linear(x)).square().mean()
+
+
+def odd():
+    return Dropped(), (torch.ones(4, 64),)
+"""
+
+
+def test_data_ranks_draw_other_numbers_with_the_optimizer_of_the_problem(
+    torch, tmp_path
+):
+    """Each rank adds its number to the seed, and SGD needs no state."""
+    from nest.capture.factory import load
+    from nest.frameworks.torch_script import export as files_of
+
+    for name, text in files_of(*imported(tmp_path, DROPPED, dp=2)).items():
+        (tmp_path / name).write_text(text)
+    job = {"folder": str(tmp_path), "world": 2, "options": ["--steps", "1"]}
+    (result,) = run_scripts(tmp_path, [job])
+    assert result["optimizer_bytes"] == [0, 0]
+    torch.manual_seed(0)
+    model, _ = load(f"{tmp_path}/odd.py:odd")[0]()
+    expected = []
+    for rank in range(2):
+        torch.manual_seed(1 + rank)
+        expected.append(model(torch.ones(2, 64)).item())
+    assert expected[0] != expected[1]
+    assert result["losses"] == pytest.approx([sum(expected) / 2], rel=LOSS)
+
+
+def test_only_the_file_that_was_imported_runs(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path)
+    (tmp_path / "odd.py").write_text(f"{ODD}\nraise SystemExit\n")
+    with pytest.raises(InvalidPlanError, match=r"sha256 .*; import the module again"):
+        files_of(problem, plan)
+    unknown = re.sub('"sha256":"[^"]*"', '"sha256":""', problem.model)
+    with pytest.raises(InvalidPlanError, match=r"sha256 \(none\)"):
+        files_of(replace(problem, model=unknown), plan)
+
+
+def test_unknown_granularities_are_refused(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path)
+    other = problem.model.replace('"granularity":"module"', '"granularity":"tiny"')
+    with pytest.raises(InvalidPlanError, match="granularity: expected one of block"):
+        files_of(replace(problem, model=other), plan)
 
 
 def test_layers_of_another_module_are_refused(torch):
