@@ -188,6 +188,7 @@ def problem_of_module(
         shared={str(tp): pricing.shared(tp) for tp in choices if tp > 1},
         reasons=(
             *reasons.values(),
+            *pricing.parameters.reasons(nodes),
             *_general_reasons(source, any(x.is_block for x in layers)),
         ),
         assumed=(*assumed, *pricing.notes()),
@@ -595,9 +596,11 @@ def node_kinds(
 class _Parameters:
     """Which parameters and buffers each node holds.
 
-    Of blocks that are called again the first call holds them, and all are in one stage.
-    What other layers share, such as the table of embedding and head, each of them
-    holds, as in pipelines that part them.
+    Of blocks that share trained parameters, as those do that are called again, the
+    first one holds them, and all are in one stage. So are all that share a buffer which
+    the forward pass writes. What other layers share, such as the table of embedding and
+    head or a buffer of positions, each of them holds, as in pipelines that part them; a
+    node that reads tensors which stages make again holds the buffers that they need.
     """
 
     def __init__(
@@ -608,14 +611,19 @@ class _Parameters:
         self.held: list[dict[int, Parameter]] = []
         #: Nodes that use what an earlier one holds, and those that hold it.
         self.again: set[int] = set()
+        #: Why they are in one stage, by the name of what they share.
+        self.together: dict[str, list[int]] = {}
         holder: dict[int, int] = {}
+        written = _written_buffers(small)
+        needed = _buffers_needed(captures)
         for i, node in enumerate(nodes):
             used = {
-                by_name[name].storage: by_name[name]
+                by_name[source].storage: by_name[source]
                 for layer in node
                 for operation in small.operations[layer.first : layer.end]
                 for name in operation.inputs
-                if name in by_name
+                for source in needed.get(name, (name,))
+                if source in by_name
             }
             for layer in node:
                 if layer.is_block:
@@ -625,11 +633,32 @@ class _Parameters:
                         for x in small.parameters
                         if any(name.startswith(path) for name in x.names)
                     }
-            for storage in [*used] if any(layer.is_block for layer in node) else ():
+            has_blocks = any(layer.is_block for layer in node)
+            for storage, parameter in [*used.items()]:
+                if parameter.trained and not has_blocks:
+                    continue
+                if not parameter.trained and parameter.names[0] not in written:
+                    continue
                 if holder.setdefault(storage, i) != i:
                     self.again |= {i, holder[storage]}
+                    sharers = self.together.setdefault(
+                        parameter.names[0], [holder[storage]]
+                    )
+                    sharers.append(i)
                     del used[storage]
             self.held.append(used)
+
+    def reasons(self, nodes: Sequence[Sequence[ModuleLayer]]) -> Iterator[str]:
+        """Yield which nodes are in one stage, and why: a line for each set of them."""
+        said = set()
+        for name, sharers in self.together.items():
+            if tuple(sharers) not in said:
+                said.add(tuple(sharers))
+                first, last = (nodes[sharers[i]][0].name for i in (0, -1))
+                count = f" and {len(sharers) - 2} others" * (len(sharers) > 2)
+                yield (
+                    f"pp: {first} and {last}{count} share {name}, so one stage has them"
+                )
 
     def bytes_of(
         self, node: int, styles: Mapping[str, str] | None = None, tp: int = 1
@@ -646,6 +675,40 @@ class _Parameters:
             else:
                 fixed += size_bytes
         return trained, fixed
+
+
+def _written_buffers(captured: CapturedModule) -> frozenset[str]:
+    """Return the names of the buffers that the forward pass may write.
+
+    A function writes what it changes in place; norms and functions that are not
+    PyTorch's own may write any buffer that they read.
+    """
+    buffers = {name for x in captured.parameters if x.buffer for name in x.names}
+    return frozenset(
+        name
+        for x in captured.operations
+        if not x.outputs
+        or x.function.endswith(("_", "_norm"))
+        or "out=" in x.code
+        or not x.function.startswith("torch.")
+        or x.function.startswith("torch.ops.")
+        for name in x.inputs
+        if name in buffers
+    )
+
+
+def _buffers_needed(captures: Captures) -> dict[str, frozenset[str]]:
+    """Return the buffers from which stages make each tensor again."""
+    small = captures.small
+    again = remade(small, captures.layers)
+    buffers = {name for x in small.parameters if x.buffer for name in x.names}
+    needed: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in buffers}
+    for operation in small.operations:
+        sources = [needed[name] for name in operation.inputs if name in needed]
+        for output in operation.outputs:
+            if output.name in again:
+                needed[output.name] = frozenset[str]().union(*sources)
+    return needed
 
 
 class _Memory:

@@ -401,6 +401,9 @@ class _Script:
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": bool(zeros & {1, 2}),
             "zero3": 3 in zeros,
+            "frozen": any(
+                not x.trained and not x.buffer for x in self.source.captured.parameters
+            ),
             "average": bool(average),
             "tied": bool(tied),
             "constants": bool(constants),

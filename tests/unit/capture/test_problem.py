@@ -173,6 +173,66 @@ def test_a_block_that_is_called_again_holds_its_weights_once():
     assert made.job.one_stage == ("Mlp-16", "Mlp-16-2")
     weights = [cost_of(made, kind).weight_bytes for kind in kinds]
     assert weights == [2 * 8 * 16 * 4, 0, 0]
+    assert source_of(made).reasons[:1] == (
+        "pp: block and block@1 share block.up.weight, so one stage has them",
+    )
+
+
+@pytest.mark.parametrize("function", ["torch.Tensor.mul", "torch.Tensor.copy_"])
+def test_buffers_that_blocks_share(function):
+    """Each block holds its own copy, unless the forward pass writes the buffer."""
+
+    def write(writer):
+        table = writer.weight("table", (10,), trained=False)
+        values = writer.linear("embed", "x", 8)
+        writer.layer("embed", "embed", 0)
+        for i in range(3):
+            first = len(writer.operations)
+            values = mlp(writer, f"blocks.{i}", values)
+            writer.run(function, (table, table), (10,), gradient=False)
+            layer = writer.layers.pop()
+            writer.layer(layer.name, layer.kind, first, block=True)
+        first = len(writer.operations)
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = problem(captures(write))
+    kinds = [layer.kind for layer in made.graph.layers]
+    sizes = [
+        {x.static_bytes for x in cost_of(made, kind).activations} for kind in kinds
+    ]
+    if function.endswith("_"):
+        assert made.job.one_stage == ("Mlp-16", "Mlp-16-2")
+        assert kinds[1:] == ["Mlp-16", "Mlp-16-2", "Mlp-16-2", "loss"]
+        assert sizes == [{0}, {40}, {0}, {0}, {0}]
+        assert source_of(made).reasons[:1] == (
+            "pp: blocks.0 and blocks.2 and 1 others share table, so one stage has them",
+        )
+    else:
+        assert made.job.one_stage == ()
+        assert kinds == ["embed", *["Mlp-16"] * 3, "loss"]
+        assert sizes == [{0}, {40}, {40}, {40}, {0}]
+
+
+def test_nodes_hold_the_buffers_of_what_they_make_again():
+    def write(writer):
+        table = writer.weight("table", (10,), trained=False)
+        mask = writer.run("torch.Tensor.lt", (table,), (4, 8), gradient=False)
+        writer.layer("mask", "mask", 0)
+        values = mlp(writer, "blocks.0", "x")
+        first = len(writer.operations)
+        values = writer.run("torch.Tensor.mul", (values, mask), (writer.batch, 4, 8))
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = problem(captures(write))
+    sizes = [
+        {x.static_bytes for x in cost_of(made, layer.kind).activations}
+        for layer in made.graph.layers
+    ]
+    assert sizes == [{40}, {0}, {40}]
 
 
 def test_batch_norm_needs_the_whole_batch():

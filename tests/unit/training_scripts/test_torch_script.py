@@ -478,6 +478,71 @@ def test_data_ranks_draw_other_numbers_with_the_optimizer_of_the_problem(
     assert result["losses"] == pytest.approx([sum(expected) / 2], rel=LOSS)
 
 
+FROZEN = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.ones(8))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x, self.turn)
+        return x.square().mean()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(8, 8, bias=False).requires_grad_(False)
+        self.down, self.up = (nn.Linear(8, 8, bias=False) for _ in range(2))
+
+    def forward(self, x, turn):
+        return self.base(x) * turn + self.up(self.down(x))
+
+
+def odd():
+    return Model(), (torch.ones(4, 8),)
+"""
+
+
+def test_frozen_weights_and_shared_buffers(torch, tmp_path):
+    """Under ZeRO 3 all data ranks hold frozen weights; two stages hold the buffer."""
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path, FROZEN, dp=2)
+    assert problem.job.one_stage == ()
+    (stage,) = plan.stages
+    sharded = Stage(layers=stage.layers, devices=2, strategy=Strategy(dp=2, zero=3))
+    first, *others = stage.layers
+    two = tuple(
+        Stage(layers=tuple(layers), devices=1, strategy=SINGLE)
+        for layers in ([first], others)
+    )
+    jobs, verdicts = [], []
+    for i, stages in enumerate((plan.stages, (sharded,), two)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        this = replace(plan, stages=stages)
+        verdicts.append(score(problem, this))
+        for name, text in files_of(problem, this).items():
+            (folder / name).write_text(text)
+        jobs.append({"folder": str(folder), "world": 2, "options": ["--steps", "2"]})
+    whole, zero, pipeline = run_scripts(tmp_path, jobs)
+    assert whole["losses"] == pytest.approx(zero["losses"], rel=LOSS)
+    assert whole["losses"] == pytest.approx(pipeline["losses"], rel=LOSS)
+    trained, frozen = 2 * 2 * 8 * 8 * 4, 2 * 8 * 8 * 4
+    assert verdicts[0].blocks[0].weight_bytes == trained
+    assert verdicts[1].blocks[0].weight_bytes == trained // 2
+    assert whole["parameter_bytes"] == [trained + frozen] * 2
+    assert zero["parameter_bytes"] == [trained // 2 + frozen] * 2
+    assert pipeline["parameter_bytes"] == [(trained + frozen) // 2] * 2
+
+
 def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
