@@ -650,10 +650,10 @@ class _Parameters:
 
     def reasons(self, nodes: Sequence[Sequence[ModuleLayer]]) -> Iterator[str]:
         """Yield which nodes are in one stage, and why: a line for each set of them."""
-        said = set()
+        explained = set()
         for name, sharers in self.together.items():
-            if tuple(sharers) not in said:
-                said.add(tuple(sharers))
+            if tuple(sharers) not in explained:
+                explained.add(tuple(sharers))
                 first, last = (nodes[sharers[i]][0].name for i in (0, -1))
                 count = f" and {len(sharers) - 2} others" * (len(sharers) > 2)
                 yield (

@@ -104,8 +104,8 @@ def export(
         batch=batch_of(built.inputs),
         dictionaries=frozenset(
             name
-            for name, part in built.module.named_modules()
-            if not isinstance(part, (ModuleList, ParameterList, Sequential))
+            for name, module_part in built.module.named_modules()
+            if not isinstance(module_part, (ModuleList, ParameterList, Sequential))
         ),
     )
     return script(problem, plan, source)
@@ -119,14 +119,14 @@ def _file_of(module: ModuleSource, folder: Path) -> Path:
             "problem.model.granularity", f"one of {', '.join(granularities)}",
             repr(module.granularity), "import the module again",
         )  # fmt: skip
-    found = {}
-    places = (folder / module.file, folder / Path(module.file).name, Path(module.file))
-    for path in dict.fromkeys(places):
+    hashes = {}
+    file = Path(module.file)
+    for path in dict.fromkeys((folder / file, folder / file.name, file)):
         if path.is_file():
-            found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
-            if found[path] == module.sha256:
+            hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+            if hashes[path] == module.sha256:
                 return path.resolve()
-    states = "; ".join(f"{path} with {x[:12]}" for path, x in found.items()) or "none"
+    states = "; ".join(f"{path} with {x[:12]}" for path, x in hashes.items()) or "none"
     raise refused(
         "module", f"{module.file!r} with the sha256 {module.sha256[:12] or '(none)'} "
         f"that the problem has", states, "import the module again",
@@ -596,4 +596,4 @@ def _rendered(text: str, flags: Mapping[str, bool], values: Mapping[str, str]) -
         elif shown[-1]:
             lines.append(line)
     # In one pass, so that no value fills in another one.
-    return _PLACE.sub(lambda place: values[place[1]], "\n".join(lines) + "\n")
+    return _PLACE.sub(lambda match: values[match[1]], "\n".join(lines) + "\n")
