@@ -43,7 +43,9 @@ _RANDOM = {
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm",
     "normal", "normal_", "uniform_", "multinomial", "bernoulli_", "exponential_",
 }  # fmt: skip
-_NO_DROPOUT = re.compile(r"dropout\w*\([^,]*, (p=)?0(\.0)?,|training=False|, False")
+_NO_DROPOUT = re.compile(
+    r"dropout\w*\([^,]*, (p=)?(0(\.0)?[,)]|[\d.e-]+, False)|training=False"
+)
 
 #: What to do about a loss that is no mean over samples.
 REMEDY = (

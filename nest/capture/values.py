@@ -28,7 +28,7 @@ from nest.capture.records import CapturedModule
 MAX_CHECKED_VALUES = 50_000_000
 
 #: FLOPs, and bytes that autograd would keep, of the largest forward pass that is run.
-MAX_CHECKED_FLOPS = 300_000_000_000
+MAX_CHECKED_FLOPS = 50_000_000_000
 MAX_CHECKED_BYTES = 2**32
 
 #: Rows of the inputs of the check.
