@@ -171,9 +171,12 @@ def _difference(losses: _Losses) -> str:
     whole = f"{losses.whole:.6g} for {ROWS} samples"
     if not _equal(losses, losses.whole, losses.permuted):
         return f"{whole} and {losses.permuted:.6g} for them in another order"
-    for what, parts in (("halves", losses.halves), ("single samples", losses.singles)):
-        mean = sum(parts) / max(len(parts), 1)
-        if parts and not _equal(losses, losses.whole, mean):
+    for what, part_losses in (
+        ("halves", losses.halves),
+        ("single samples", losses.singles),
+    ):
+        mean = sum(part_losses) / max(len(part_losses), 1)
+        if part_losses and not _equal(losses, losses.whole, mean):
             return f"{whole} and a mean of {mean:.6g} for their {what}"
     return ""
 
@@ -318,10 +321,10 @@ def _varied(examples: Any, inputs: Any) -> Any:
     A value comes from the same place of any sample; where all samples are alike, it
     comes from any place. Fractions are mixed, so that the range stays.
     """
-    places = iter(zip(tree_leaves(examples), _has_rows(examples), strict=True))
+    originals = iter(zip(tree_leaves(examples), _has_rows(examples), strict=True))
 
     def varied(value: Any) -> Any:
-        original, has_rows = next(places)
+        original, has_rows = next(originals)
         if not has_rows or not original.numel():
             return value
         return _drawn(original.detach(), value.shape)
@@ -366,19 +369,19 @@ def _state(module: torch.nn.Module) -> dict[str, Any]:
 
     Buffers of PyTorch's norms over the batch are left out.
     """
-    kept: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for path, each in module.named_modules():
         prefix = f"{path}." if path else ""
         if isinstance(each, _NORMS):
             continue
         for name, buffer in each.named_buffers(recurse=False):
-            kept[prefix + name] = buffer.detach().clone()
+            state[prefix + name] = buffer.detach().clone()
         for name, value in vars(each).items():
             if not name.startswith("_") and isinstance(value, (int, float, str)):
-                kept[prefix + name] = value
+                state[prefix + name] = value
             if not name.startswith("_") and isinstance(value, torch.Tensor):
-                kept[prefix + name] = value.detach().clone()
-    return kept
+                state[prefix + name] = value.detach().clone()
+    return state
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
