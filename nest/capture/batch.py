@@ -8,7 +8,7 @@ axis that grows. Tensors with two such axes compare samples with one another.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -37,8 +37,18 @@ _ALONG = {
 _DIVISIONS = {"div", "true_divide", "truediv"}
 _PRODUCTS = {*_DIVISIONS, "mul"}
 
-#: What each remedy begins with.
-_STATE = (
+#: Functions that draw random numbers, and the code of a dropout that drops nothing.
+_RANDOM = {
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "bernoulli",
+    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm",
+    "normal", "normal_", "uniform_", "multinomial", "bernoulli_", "exponential_",
+}  # fmt: skip
+_NO_DROPOUT = re.compile(
+    r"dropout\w*\([^,]*, (p=)?(0(\.0)?[,)]|[\d.e-]+, False)|training=False"
+)
+
+#: What to do about a loss that is no mean over samples.
+REMEDY = (
     "let the loss be a mean over samples, or state with --split-loss that every "
     "micro-batch computes it apart"
 )
@@ -56,20 +66,56 @@ def at_batch(
     InvalidProblemError
         If their operations differ.
     """
+    check_operations(small, large)
+    share = (samples - small.batch, large.batch - small.batch)
+    try:
+        scaled: CapturedModule = _between(small, large, share)
+    except ValueError:  # records of unlike lengths
+        raise InvalidProblemError(
+            f"{small.name}: expected operations that differ in nothing but sizes for "
+            f"{small.batch} and {large.batch} samples, got others; let the first axis "
+            f"of inputs and activations be the batch"
+        ) from None
+    return scaled
+
+
+def check_operations(small: CapturedModule, large: CapturedModule) -> None:
+    """Refuse a module that runs other operations at another batch size.
+
+    Raises
+    ------
+    InvalidProblemError
+        If the operations of the two captures differ, or the axes of what they read and
+        make.
+    """
     for one, other in zip(small.operations, large.operations, strict=False):
-        if one.function != other.function or len(one.outputs) != len(other.outputs):
+        if _form(one) != _form(other):
             break
+        if _axes(one) != _axes(other):
+            raise InvalidProblemError(
+                f"{small.name}: {path_of(one)}: expected tensors with the same axes "
+                f"for every batch size, got others from {function_name(one)}; let the "
+                f"first axis of inputs and activations be the batch"
+            )
     else:
         if len(small.operations) == len(large.operations):
-            share = (samples - small.batch, large.batch - small.batch)
-            scaled: CapturedModule = _between(small, large, share)
-            return scaled
+            return
         one = small.operations[-1]
     raise InvalidProblemError(
         f"{small.name}: {path_of(one)}: expected the same operations for every batch "
         f"size, got others for {large.batch} samples than for {small.batch}, from "
-        f"{one.function} on; let nothing but shapes depend on the batch"
+        f"{one.function} on; let nothing but shapes depend on the batch, and nothing "
+        f"on random numbers of Python"
     )
+
+
+def _form(operation: Operation) -> tuple[object, ...]:
+    """Return what of an operation is the same at every batch size."""
+    return operation.function, len(operation.outputs), len(operation.inputs)
+
+
+def _axes(operation: Operation) -> list[int]:
+    return [len(tensor.shape) for tensor in operation.outputs]
 
 
 def _between(one: Any, other: Any, share: tuple[int, int]) -> Any:
@@ -115,6 +161,15 @@ def normalizes_batch(operation: Operation) -> bool:
     )
 
 
+def random_notes(captured: CapturedModule) -> Iterator[str]:
+    """Yield that random numbers differ from those of one process, if there are any."""
+    for operation in captured.operations:
+        name = function_name(operation)
+        if name in _RANDOM and not _NO_DROPOUT.search(operation.code):
+            yield f"{name}: ranks draw other numbers than one process"
+            return
+
+
 #: What a tensor is to the batch: one axis is of samples; a mean over all of them, or a
 #: sum; or a figure without gradient that depends on all.
 _Role = Literal["samples", "mean", "sum", "figure"]
@@ -131,6 +186,7 @@ def check_loss(small: CapturedModule, large: CapturedModule) -> None:
         If an operation compares samples, sums over them, or computes anything but a
         mean of all of them; the text names its module.
     """
+    check_operations(small, large)
     roles: dict[str, _Role] = {tensor.name: "samples" for tensor in small.inputs}
     try:
         _check_roles(small, large, roles)
@@ -212,5 +268,5 @@ def _refused(operation: Operation, what: str, tensor: Tensor) -> InvalidProblemE
     shape = "×".join(map(str, tensor.shape)) or "scalar"
     return InvalidProblemError(
         f"{path_of(operation)}: expected a loss that is the mean of its samples' "
-        f"losses, got {function_name(operation)}, which {what} ({shape}); {_STATE}"
+        f"losses, got {function_name(operation)}, which {what} ({shape}); {REMEDY}"
     )

@@ -62,7 +62,7 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(loaded)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidModuleError(
             f"{file}: expected a file that Python can run, got {first_line(error)}; "
             f"run it with python first"
@@ -96,7 +96,7 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     try:
         with torch.device("meta"):
             made = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidModuleError(
             f"{name}: expected a factory that runs on the meta device, where tensors "
             f"have no values, got {first_line(error)}; let it build without reading "
@@ -160,7 +160,7 @@ def with_samples(inputs: Any, samples: int) -> Any:
     return tree_map(resized, inputs)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of what an exception says, with its class."""
     first = str(error).strip().splitlines()
     return f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")

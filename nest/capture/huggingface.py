@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from nest.errors import InvalidOptionError, InvalidProblemError
 from nest.ir.documents import parse_json, refusing
 from nest.ir.io import read_text
 from nest.models.hf.config import shown
+from nest.util.text import did_you_mean
 
 #: Samples of the example inputs. More samples repeat them in turn.
 EXAMPLE_BATCH = 8
@@ -87,7 +90,19 @@ def require_transformers() -> None:
         )
 
 
-def write_factory(path: str | Path, folder: Path, length: int | None = None) -> str:
+def known_families() -> frozenset[str]:
+    """Return the families of which transformers has a causal language model."""
+    auto = import_module("transformers.models.auto.modeling_auto")
+
+    return frozenset(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def write_factory(
+    path: str | Path,
+    folder: Path,
+    length: int | None = None,
+    families: Collection[str] = (),
+) -> str:
     """Write the factory file of a ``config.json``, and return ``FILE.py:FACTORY``.
 
     The name of the file has the family and a hash of its text, so that no other
@@ -102,11 +117,14 @@ def write_factory(path: str | Path, folder: Path, length: int | None = None) -> 
     length
         Tokens of a sample. Default: 4,096, or the positions that the model is made
         for if these are fewer.
+    families
+        Families that can be built. Default: any.
 
     Raises
     ------
     InvalidProblemError
-        If the configuration is missing, is no JSON object, or names no family.
+        If the configuration is missing, is no JSON object, or names no family, or
+        one that cannot be built.
     """
     text = read_text(path, InvalidProblemError, "config.json of Hugging Face")
     with refusing(str(path), InvalidProblemError):
@@ -116,6 +134,12 @@ def write_factory(path: str | Path, folder: Path, length: int | None = None) -> 
         raise InvalidProblemError(
             f"{path}: expected a JSON object with a model_type, got {shown(config)}; "
             f"pass the model's config.json"
+        )
+    if families and family not in families:
+        hint = did_you_mean(family, families, "write a factory for it")
+        raise InvalidProblemError(
+            f"{path}: expected a causal language model that transformers has, got "
+            f"model_type {family!r}; {hint}"
         )
     digest = hashlib.sha256(f"{length} {json.dumps(config)}".encode()).hexdigest()
     stem = re.sub(r"\W", "_", family)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from nest.capture.batch import at_batch, check_loss, normalizes_batch
+from nest.capture.batch import at_batch, check_loss, normalizes_batch, random_notes
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import (
     Style,
@@ -126,6 +126,9 @@ class Captures(NamedTuple):
     #: Captures the module with the weights of one of several tensor ranks; without it
     #: nothing is checked.
     run: Callable[[Mapping[str, Style], int], CapturedModule] | None = None
+    #: Checks the loss by values, given whether it may be computed apart, and returns
+    #: what was assumed; without it nothing is checked.
+    check: Callable[[bool], tuple[str, ...]] | None = None
 
 
 def problem_of_module(
@@ -150,6 +153,8 @@ def problem_of_module(
         assumed.append("--split-loss: every micro-batch computes the loss apart")
     else:
         check_loss(small, large)
+    if captures.check is not None:
+        assumed += captures.check(job.split_loss)
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(
@@ -453,8 +458,7 @@ class _Pricing:
         yield f"data type: {self.dtype}, that of the largest product"
         if self.dtype == "fp32":
             yield "products in fp32 without TF32, as PyTorch runs them by default"
-        if any("dropout" in x.function for x in self.captures.small.operations):
-            yield "dropout: ranks draw other numbers than one process"
+        yield from random_notes(self.captures.small)
 
     def is_cut(self, tp: int) -> bool:
         """Whether tensor ranks share any layer."""

@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
+import torch.utils.checkpoint
 from torch._functorch import apis as vmaps
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -185,12 +186,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             return self.call_module(call, module, args, kwargs)
 
+        def refuse_recomputation(*_: Any, **__: Any) -> NoReturn:
+            self._refuse(
+                "a forward pass that keeps its activations, got "
+                "torch.utils.checkpoint; remove it, nest plans recomputation"
+            )
+
         def apply_function(cls: Any, *args: Any, **kwargs: Any) -> Any:
             if cls.__name__ == "CheckpointFunction":
-                self._refuse(
-                    "recomputation without reentry, got a reentrant one; give "
-                    "torch.utils.checkpoint.checkpoint use_reentrant=False"
-                )
+                refuse_recomputation()
             return self.call_other(apply.__get__(None, cls), cls, args, kwargs)
 
         def call_vmap(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,6 +206,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
             (vmaps, "vmap_impl", vmap, call_vmap),
         ]
+        name = "_checkpoint_without_reentrant_generator"
+        make = getattr(torch.utils.checkpoint, name, None)
+        if make is not None:
+            owner = torch.utils.checkpoint
+            replacements.append((owner, name, make, refuse_recomputation))
         masks = sys.modules.get("transformers.masking_utils")
         find = getattr(masks, "find_packed_sequence_indices", None)
         if find is not None:
@@ -332,7 +341,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 f"the values of a tensor ({function}); branch on shapes or settings",
                 error,
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._refuse(
                 f"a forward pass that runs on tensors without values, got "
                 f"{first_line(error)}; check the module and the "
@@ -358,7 +367,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             if now.get(name) != value:
                 self._refuse(
                     f"parameters and buffers that stay the same tensors, got another "
-                    f"one for {name} in the forward pass; change a buffer in place"
+                    f"one for {name} in the forward pass; remove the change"
                 )
         self.loss = self.named[id(loss)][0]
         return loss
@@ -382,7 +391,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 error,
             )
 
-    def _refuse(self, text: str, error: Exception | None = None) -> NoReturn:
+    def _refuse(self, text: str, error: BaseException | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)
         path = around[-1].path if around else "the module itself"
         raise InvalidModuleError(
@@ -558,7 +567,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 self._refuse(
                     f"parameters that only the optimizer changes, got "
                     f"{function_name(function)} on {parameter.names[0]} in the forward "
-                    f"pass; use a buffer"
+                    f"pass; remove the change"
                 )
         return bool(changed)
 

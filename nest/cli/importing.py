@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,8 @@ def torch_command(request: ModuleRequest, output: str) -> int:
     Files(output=output).check(reads={"FILE.py:FACTORY": file or None})
     require_torch("nest import torch")
     request = request.with_file(Path() if output == "-" else Path(output).parent)
-    problem = request.build_problem()
+    with redirect_stdout(sys.stderr):  # what the user's file prints is no result
+        problem = request.build_problem()
     write_record(output, problem)
     source = source_of(problem)
     for note in source.assumed if source else ():

@@ -128,10 +128,16 @@ class ModuleRequest(Request, command="nest import torch"):
                     f"{self.sequence_length} alone; let the factory choose its inputs"
                 )
             return self
-        from nest.capture.huggingface import require_transformers, write_factory
+        from nest.capture.huggingface import (
+            known_families,
+            require_transformers,
+            write_factory,
+        )
 
         require_transformers()
-        factory = write_factory(self.factory, folder, self.sequence_length)
+        factory = write_factory(
+            self.factory, folder, self.sequence_length, known_families()
+        )
         return replace(self, factory=factory, hf=False, sequence_length=None)
 
     def build_problem(self) -> Problem:
@@ -219,6 +225,7 @@ def _captures(text: str, granularity: str) -> Captures:
     from nest.capture.local import capture_rank
     from nest.capture.problem import Captures
     from nest.capture.trace import capture
+    from nest.capture.values import check_values
 
     factory, name = load(text)
     small, large = (capture(build(factory, name, n)) for n in SAMPLES)
@@ -228,6 +235,7 @@ def _captures(text: str, granularity: str) -> Captures:
         large,
         layers,
         lambda styles, tp: capture_rank(factory, name, small.batch, styles, tp),
+        lambda split_loss: check_values(factory, name, small, split_loss),
     )
 
 

@@ -303,3 +303,11 @@ def test_help_of_both_profiles(cli):
     assert "--granularity" in cli.out
     cli.succeeds("profile --help")
     assert "--model" in cli.out
+
+
+def test_prints_of_the_user_are_no_result(cli, model):
+    text = FILE.replace("def plain():", "def plain():\n    print('built')")
+    (model / "model.py").write_text(text)
+    cli.succeeds("import torch model.py:plain --cluster h100x2 -o -")
+    assert json.loads(cli.out)["schema"] == "nest-problem/1"
+    assert "built" in cli.err

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nest.capture.batch import at_batch, check_loss, normalizes_batch
+from nest.capture.batch import at_batch, check_loss, normalizes_batch, random_notes
 from nest.errors import InvalidProblemError
 from tests.captured import Writer, captures, mlp
 
@@ -57,7 +57,8 @@ def test_other_operations_for_another_batch_size():
         match=re.escape(
             "made: the module itself: expected the same operations for every batch "
             "size, got others for 4 samples than for 2, from torch.Tensor.mean on; let "
-            "nothing but shapes depend on the batch"
+            "nothing but shapes depend on the batch, and nothing on random numbers of "
+            "Python"
         ),
     ):
         at_batch(small, large, 1)
@@ -146,3 +147,25 @@ def test_statistics_of_the_batch(function, code, expected):
     writer = Writer(2)
     writer.run(f"torch.nn.functional.{function}", ("x",), (2, 4, 8), code)
     assert normalizes_batch(writer.operations[0]) is expected
+
+
+def test_other_axes_for_another_batch_size():
+    small = written(("torch.Tensor.squeeze", "{0}.squeeze()", (None, 8)), MEAN).small
+    large = written(("torch.Tensor.squeeze", "{0}.squeeze()", (8,)), MEAN).large
+    with pytest.raises(InvalidProblemError, match="the first axis of inputs and acti"):
+        check_loss(small, large)
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "is_random"),
+    [
+        ("torch.nn.functional.dropout", "f.dropout({0}, 0.1, True, False)", True),
+        ("torch.nn.functional.dropout", "f.dropout({0}, 0.0, True, False)", False),
+        ("torch.nn.functional.dropout", "f.dropout({0}, 0.1, False, False)", False),
+        ("torch.randn_like", "torch.randn_like({0})", True),
+        ("torch.relu", "torch.relu({0})", False),
+    ],
+)
+def test_random_numbers(function, code, is_random):
+    made = written((function, code, (None, 8)), MEAN)
+    assert bool([*random_notes(made.small)]) == is_random

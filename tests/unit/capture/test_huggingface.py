@@ -102,3 +102,12 @@ def test_the_file_needs_transformers(torch: Any, tmp_path: Path) -> None:
     path.write_text(json.dumps(LLAMA))
     with pytest.raises(InvalidModuleError, match="No module named 'transformers'"):
         load(write_factory(path, tmp_path))
+
+
+def test_families_that_cannot_be_built(tmp_path: Path) -> None:
+    """One line, and no file."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "model_type": "lama"}))
+    with pytest.raises(InvalidProblemError, match=r"'lama'; did you mean 'llama'\?"):
+        write_factory(path, tmp_path, families=("llama", "mamba"))
+    assert [*tmp_path.iterdir()] == [path]

@@ -1,0 +1,446 @@
+"""A check of a module's loss by values: whether it is a mean over its samples.
+
+The operations of a capture do not show everything: a batch may be normalized, sorted
+or shifted by functions that keep its shape, and a module may change what it keeps. A
+small module is therefore built with values on the CPU. The loss of a batch is compared
+with the mean of the losses of its parts, with its loss in another order, and with its
+own loss a second time.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from nest.capture.batch import REMEDY
+from nest.capture.factory import InvalidModuleError, batch_of, first_line, with_samples
+from nest.capture.records import CapturedModule
+
+#: Trained values of the largest module that is built with values.
+MAX_CHECKED_VALUES = 50_000_000
+
+#: FLOPs, and bytes that autograd would keep, of the largest forward pass that is run.
+MAX_CHECKED_FLOPS = 50_000_000_000
+MAX_CHECKED_BYTES = 2**32
+
+#: Rows of the inputs of the check.
+ROWS = 4
+
+#: By how much two losses that are equal may differ, as a share of the larger one, by
+#: the least precise floating-point type of the pass.
+_TOLERANCES = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 2e-2,
+}
+
+#: Functions that make random numbers, for which a pass of the check gets equal ones.
+_RANDOM_LIKE = {"rand_like", "randn_like", "rand", "randn", "normal"}
+_DROPOUTS = {
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_alpha_dropout",
+}  # fmt: skip
+
+
+#: Norms over the batch, whose statistics other rules are for.
+_NORMS = (
+    torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm, torch.nn.InstanceNorm1d, torch.nn.InstanceNorm2d,
+    torch.nn.InstanceNorm3d,
+)  # fmt: skip
+
+
+class _Losses(NamedTuple):
+    """The losses of one batch: its own and those of its parts."""
+
+    whole: float
+    again: float
+    #: With another start of the random numbers.
+    other_start: float
+    permuted: float
+    halves: tuple[float, ...]
+    #: Empty if a single sample does not run.
+    singles: tuple[float, ...]
+    tolerance: float
+    #: Names of buffers and attributes that the passes changed.
+    changed: tuple[str, ...]
+    #: Why single samples do not run.
+    obstacle: str
+
+
+def check_values(
+    factory: Callable[[], Any], name: str, captured: CapturedModule, split_loss: bool
+) -> tuple[str, ...]:
+    """Refuse a module whose loss, by its values, is no mean over samples.
+
+    Parameters
+    ----------
+    factory, name
+        What builds the module, and the name of its model.
+    captured
+        The module's capture, which shows how large it is.
+    split_loss
+        Whether micro-batches may compute the loss apart whatever it is.
+
+    Returns
+    -------
+    tuple
+        What was assumed, a line each.
+
+    Raises
+    ------
+    InvalidModuleError
+        If the loss is no mean over samples, or if passes change what the module keeps.
+    """
+    unchecked = _too_large(captured)
+    if unchecked:
+        return (f"{_UNCHECKED}: {unchecked}",)
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        try:
+            losses = _losses(factory)
+        except _NotRunError as error:
+            return (f"{_UNCHECKED}: {error}",)
+    if losses.changed:
+        raise InvalidModuleError(
+            f"{name}: {losses.changed[0]}: expected a forward pass that changes "
+            f"nothing that the module keeps, got another value after it; remove the "
+            f"change, or move it out of the forward pass"
+        )
+    if not _equal(losses, losses.whole, losses.again):
+        raise InvalidModuleError(
+            f"{name}: expected a forward pass that depends on nothing but its inputs, "
+            f"got a loss of {losses.whole:.6g}, then {losses.again:.6g} for the same "
+            f"inputs; keep no state between passes"
+        )
+    if not _equal(losses, losses.whole, losses.other_start):
+        return (f"{_UNCHECKED}: it depends on random numbers",)
+    notes = []
+    if losses.obstacle:
+        notes.append(
+            f"the loss was checked by values for 2 and {ROWS} samples, not for one: "
+            f"{losses.obstacle}"
+        )
+    difference = _difference(losses)
+    if difference and not split_loss:
+        raise InvalidModuleError(
+            f"{name}: expected a loss that is the mean of its samples' losses, got "
+            f"{difference}; {REMEDY}"
+        )
+    if difference:
+        notes.append(f"the loss is no mean over samples: {difference}")
+    return tuple(notes)
+
+
+_UNCHECKED = (
+    "the loss was not checked by values, only by its operations, as a mean over samples"
+)
+
+
+class _NotRunError(Exception):
+    """The module does not run with values; the message says why."""
+
+
+def _too_large(captured: CapturedModule) -> str:
+    """Return why a module is too large for the check, or an empty text."""
+    rows = ROWS / captured.batch
+    if captured.num_parameters > MAX_CHECKED_VALUES:
+        return (
+            f"{captured.num_parameters:,} trained values, more than "
+            f"{MAX_CHECKED_VALUES:,}"
+        )
+    if captured.forward_flops * rows > MAX_CHECKED_FLOPS:
+        return f"{ROWS} samples take more than {MAX_CHECKED_FLOPS:,} FLOPs"
+    # Values of float64 may take twice the bytes.
+    if captured.saved_bytes * rows * 2 > MAX_CHECKED_BYTES:
+        return f"{ROWS} samples take more than {MAX_CHECKED_BYTES:,} bytes"
+    return ""
+
+
+def _difference(losses: _Losses) -> str:
+    """Return which losses differ that a mean over samples has equal, if any do."""
+    whole = f"{losses.whole:.6g} for {ROWS} samples"
+    if not _equal(losses, losses.whole, losses.permuted):
+        return f"{whole} and {losses.permuted:.6g} for them in another order"
+    for what, part_losses in (
+        ("halves", losses.halves),
+        ("single samples", losses.singles),
+    ):
+        mean = sum(part_losses) / max(len(part_losses), 1)
+        if part_losses and not _equal(losses, losses.whole, mean):
+            return f"{whole} and a mean of {mean:.6g} for their {what}"
+    return ""
+
+
+def _equal(losses: _Losses, one: float, other: float) -> bool:
+    scale = max(map(abs, (one, other, *losses.halves, *losses.singles)))
+    return abs(one - other) <= losses.tolerance * scale
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep warnings away, and the random numbers of the process as they are."""
+    numpy = sys.modules.get("numpy")
+    before, dtype = random.getstate(), torch.get_default_dtype()
+    before_numpy = numpy.random.get_state() if numpy else None
+    with (
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        torch.compiler.set_stance("force_eager"),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            random.setstate(before)
+            if numpy:
+                numpy.random.set_state(before_numpy)
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed(seed)
+
+
+def _losses(factory: Callable[[], Any]) -> _Losses:
+    """Return the losses of a small batch in the most precise way that runs.
+
+    Varied inputs come first, then those of the factory as they are; float64 comes
+    before float32.
+    """
+    reason = "no finite loss"
+    for is_varied in (True, False):
+        for dtype in (torch.float64, torch.float32):
+            try:
+                losses = _losses_as(factory, dtype, is_varied)
+            except (Exception, SystemExit) as error:
+                reason = first_line(error)
+                continue
+            finally:
+                torch.set_default_dtype(torch.float32)
+            if all(abs(x) < float("inf") for x in (losses.whole, *losses.halves)):
+                return losses
+    raise _NotRunError(f"it does not run with values on the CPU ({reason})")
+
+
+def _losses_as(
+    factory: Callable[[], Any], dtype: torch.dtype, is_varied: bool
+) -> _Losses:
+    """Return the losses of a small batch with values of one type."""
+    _seed(0)
+    module, examples = factory()
+    _train_only_own(module.to(dtype))
+    has_rows = _has_rows(examples)
+    inputs = with_samples(examples, ROWS)
+    if is_varied:
+        inputs = _varied(examples, inputs)
+    inputs = tree_map(lambda x: _as_type(x, dtype), inputs)
+    torch.set_default_dtype(dtype)
+    mode = _EqualNumbers()
+
+    def loss_of(rows: Sequence[int], seed: int = 1) -> float:
+        _seed(seed)
+        with torch.no_grad(), mode:
+            return float(module(*_chosen(inputs, rows, has_rows)))
+
+    every = range(ROWS)
+    whole = loss_of(every)
+    before = _state(module)
+    again = loss_of(every)
+    half = ROWS // 2
+    losses = _Losses(
+        whole=whole,
+        again=again,
+        other_start=loss_of(every, seed=2),
+        permuted=loss_of((*every[1::2], *every[::2])),
+        halves=(loss_of(every[:half]), loss_of(every[half:])),
+        singles=(),
+        tolerance=_TOLERANCES.get(mode.least_precise, 2e-2),
+        changed=tuple(_changed(before, _state(module))),
+        obstacle="",
+    )
+    try:
+        return losses._replace(singles=tuple(loss_of((row,)) for row in every))
+    except (Exception, SystemExit) as error:
+        return losses._replace(obstacle=first_line(error))
+
+
+def _train_only_own(module: torch.nn.Module) -> None:
+    """Put the user's modules into training, and those of PyTorch out of it.
+
+    What the user does in training, such as a change of a buffer, is seen; dropout and
+    batch norm are off.
+    """
+    for each in module.modules():
+        made_by = type(each).__module__
+        each.training = not (made_by.startswith("torch.") or isinstance(each, _NORMS))
+
+
+def _as_type(value: Any, dtype: torch.dtype) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.detach().to(dtype) if is_float else value
+
+
+def _has_rows(examples: Any) -> tuple[bool, ...]:
+    """Return of every value of the example inputs whether its first axis is of rows."""
+    batch = batch_of(examples)
+    return tuple(
+        isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == batch
+        for x in tree_leaves(examples)
+    )
+
+
+def _chosen(inputs: Any, rows: Sequence[int], has_rows: Sequence[bool]) -> Any:
+    """Return some rows of inputs; values without rows are copied."""
+    flags = iter(has_rows)
+
+    def chosen(value: Any) -> Any:
+        if next(flags):
+            return value[list(rows)]
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+    return tree_map(chosen, inputs)
+
+
+def _varied(examples: Any, inputs: Any) -> Any:
+    """Return inputs like these, whose rows are drawn from the values of the examples.
+
+    A value comes from the same place of any sample; where all samples are alike, it
+    comes from any place. Fractions are mixed, so that the range stays.
+    """
+    originals = iter(zip(tree_leaves(examples), _has_rows(examples), strict=True))
+
+    def varied(value: Any) -> Any:
+        original, has_rows = next(originals)
+        if not has_rows or not original.numel():
+            return value
+        return _drawn(original.detach(), value.shape)
+
+    return tree_map(varied, inputs)
+
+
+def _drawn(original: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Return a tensor of a shape with values like those of the original."""
+    source = original.reshape(len(original), -1)
+    columns = torch.arange(source.shape[1])
+    if bool((source == source[0]).all()):
+        source = _alternatives(source)
+        columns = torch.zeros_like(columns)
+
+    def draw() -> torch.Tensor:
+        rows = torch.randint(0, len(source), (shape[0], len(columns)))
+        return source[rows, columns.expand_as(rows)].reshape(shape)
+
+    drawn = draw()
+    if not original.is_floating_point() or bool((source == source.round()).all()):
+        return drawn
+    share = torch.rand(shape, dtype=torch.float64).to(original.dtype)
+    return drawn * share + draw() * (1 - share)
+
+
+def _alternatives(source: torch.Tensor) -> torch.Tensor:
+    """Return a column of values for a tensor whose rows are all alike."""
+    values = source.unique().reshape(-1, 1)
+    if len(values) > 1 or source.dtype == torch.bool or source.is_complex():
+        return values
+    value = values[0]
+    if source.is_floating_point():
+        other = value * 0.5 if value else value + 1
+        steps = torch.linspace(0, 1, 100, dtype=torch.float64).to(source.dtype)
+        return (value + (other - value) * steps).reshape(-1, 1)
+    return torch.stack([value, value - 1 if value > 0 else value + 1])
+
+
+def _state(module: torch.nn.Module) -> dict[str, Any]:
+    """Return copies of the buffers and plain values that a module keeps.
+
+    Buffers of PyTorch's norms over the batch are left out.
+    """
+    state: dict[str, Any] = {}
+    for path, each in module.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(each, _NORMS):
+            continue
+        for name, buffer in each.named_buffers(recurse=False):
+            state[prefix + name] = buffer.detach().clone()
+        for name, value in vars(each).items():
+            if not name.startswith("_") and isinstance(value, (int, float, str)):
+                state[prefix + name] = value
+            if not name.startswith("_") and isinstance(value, torch.Tensor):
+                state[prefix + name] = value.detach().clone()
+    return state
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of values that differ."""
+    for name, value in before.items():
+        now = after.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
+            same_shape = value.shape == now.shape
+            if not same_shape or not torch.equal(value.nan_to_num(), now.nan_to_num()):
+                yield name
+        elif type(value) is not type(now) or value != now:
+            yield name
+
+
+class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
+    """Gives each sample the same random numbers, and leaves dropout and norms out.
+
+    It also notes the least precise floating-point type of the results.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.least_precise = torch.float64
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name in _DROPOUTS or (name == "batch_norm" and args):
+            return args[0] if args else kwargs["input"]
+        if name == "scaled_dot_product_attention":
+            args, kwargs = (
+                (*args[:4], *(0.0,) * (len(args) > 4), *args[5:]),
+                {
+                    key: 0.0 if key == "dropout_p" else value
+                    for key, value in kwargs.items()
+                },
+            )
+        result = function(*args, **kwargs)
+        if name in _RANDOM_LIKE and isinstance(result, torch.Tensor):
+            return torch.full_like(result, 0.5)
+        if name in ("randint", "randint_like"):
+            return torch.zeros_like(result) + _middle(name, args, kwargs)
+        if name == "randperm":
+            return result.sort(descending=True).values
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                self._note(tensor.dtype)
+        return result
+
+    def _note(self, dtype: torch.dtype) -> None:
+        if _TOLERANCES.get(dtype, 1) > _TOLERANCES[self.least_precise]:
+            self.least_precise = dtype if dtype in _TOLERANCES else torch.bfloat16
+
+
+def _middle(name: str, args: Any, kwargs: Any) -> int:
+    """Return the middle of the numbers that ``randint`` draws from."""
+    numbers = [x for x in args if type(x) is int]
+    low = kwargs.get("low", numbers[0] if len(numbers) > 1 else 0)
+    high = kwargs.get("high", numbers[-1] if numbers else low + 1)
+    return (int(low) + int(high)) // 2
