@@ -101,6 +101,7 @@ import nest-artifact artifact.json -o imported.json
 import piper piper.json -o imported.json
 import hf config.json --cluster h100x8 -o imported.json
 import megatron-args run.sh --cluster h100x16 -o imported.json
+import torch model.py:make --cluster h100x8 -o imported.json
 import torchtitan train.toml --cluster h100x8 -o imported.json
 import deepspeed ds.json --cluster h100x8 --model gpt2 -o imported.json
 import maxtext config.yml --cluster h100x8 -o imported.json

@@ -312,8 +312,11 @@ def _pairings(units: Units) -> Iterator[tuple[Ints, Ints, list[int]]]:
 
 
 def _steps(routes: Routes, batch: Batch, counts: Sequence[Floats]) -> Phase:
-    """Return pipelined steps with what each rank sends to each other one."""
-    latency_fs, flows = 0, []
+    """Return pipelined steps with what each rank sends to each other one.
+
+    A group begins a step after its own ranks only, so steps add up group by group.
+    """
+    latencies_fs, flows = np.zeros(len(batch.ranks), np.int64), []
     for count in counts:
         np.fill_diagonal(count, 0)
         sources, targets = np.nonzero(count)
@@ -321,10 +324,10 @@ def _steps(routes: Routes, batch: Batch, counts: Sequence[Floats]) -> Phase:
         latencies = routes.latencies_fs(*ends)
         sums = np.zeros((batch.size, len(batch.ranks)), latencies.dtype)
         np.add.at(sums, sources, latencies.T)
-        latency_fs += int(sums.max())
+        latencies_fs += sums.max(axis=0)
         sent = count[sources, targets] * batch.fractions[:, None]
         flows.append(Flows.of(*ends, sent))
-    return Phase(latency_fs, Flows.joined(flows))
+    return Phase(int(latencies_fs.max()), Flows.joined(flows))
 
 
 def _pxn(routes: Routes, batch: Batch, units: Units) -> Phase:

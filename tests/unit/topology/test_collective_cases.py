@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from nest.topology.graph import GraphNetwork
 from tests.collectives import KINDS, STORED, bound, cases, network_of, ns_per_byte
+from tests.graphs import make_graph
 
 ROWS = json.loads(STORED.read_text("utf-8"))
 #: On these the programs are small.
@@ -46,3 +48,20 @@ def test_bounds_are_the_least_time_of_flows(name, kind):
     row = next(row for row in ROWS if row["network"] == name)
     found = bound(network_of(name), kind, row["groups"])
     assert found == pytest.approx(row[kind][0], rel=1e-6)
+
+
+def test_groups_pass_on_step_by_step_each_alone():
+    """A group whose ranks are far from each other waits for no group that is far apart.
+
+    Ranks 1 and 2 meet through 0: 50 + 50 inside and 50 + 5 + 1 across, 156. Ranks 4 and
+    5 through 3: 10 + 10 inside and 10 + 300 + 1 across, 331, and not 100 + 311.
+    """
+    ends = zip("012345", "aabccd", (50, 50, 1, 10, 10, 1), strict=True)
+    links = [(device, node, latency, 1e9) for device, node, latency in ends]
+    links += [("a", "b", 5, 1e9), ("b", "c", 5, 1e9), ("c", "d", 300, 1e9)]
+    graph = make_graph(
+        "012345", links, units=(dict(zip("012345", "aabccd", strict=True)),)
+    )
+    offered = GraphNetwork(graph).offered([[0, 1, 2], [3, 4, 5]])
+    (line,) = offered["all-to-all"]["pxn"]
+    assert line.latency_fs == 331_000_000
