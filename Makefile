@@ -112,7 +112,8 @@ TORCH_PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check \
 # Without PyTorch these tests would be skipped: the import fails instead.
 test-torch: .torch/.installed-from-lock
 	PYTHONPATH=.torch $(BIN)/python -c 'import torch'
-	PYTHONPATH=.torch $(BIN)/python -m pytest -m torch tests/unit tests/cli
+	PYTHONPATH=.torch $(BIN)/python -m pytest $(PYTEST_ARGS) -m torch \
+	  tests/unit tests/cli
 
 # The parsers of the frameworks that plans are exported to, beside PyTorch's
 # CPU build. Their own dependencies (GPUs, data) are left out; megatron-core

@@ -421,5 +421,5 @@ def test_no_bound_is_above_the_best_of_all_orders(seed: int) -> None:
             splits = [check.Split(terms, x) for x in terms.rules.cases()]
             assert min(x.packed(best + 1) - x.replica_stride for x in splits) <= 0
             seen += 1
-        if seen == 2:
+        if seen == 1:
             return
