@@ -9,6 +9,7 @@ groups. Saved bytes are those of ``saved_tensors_hooks`` on tensors with values.
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ TINY = [
     "mixer", "dit", "dlrm", "two_towers", "reused", "unlike_widths", "heads_beside",
     "parallel", "wavenet",
 ]  # fmt: skip
-NAMES = [*TINY, *(f"{name}_big" for name in TINY)]
+#: ``HYPOTHESIS_PROFILE=full make test-torch`` takes every large model, CI every third.
+EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+NAMES = [*TINY, *(f"{name}_big" for name in TINY[:: 1 if EVERY else 3])]
 
 
 def models() -> Any:
