@@ -109,9 +109,9 @@ def torch_command(request: ModuleRequest, output: str) -> int:
     """Import a module of PyTorch: your own, from your own file.
 
     FILE.py is executed, as Python imports it. FACTORY() returns (module,
-    example_inputs), and module(*example_inputs) is the loss. It runs on tensors
-    without values: no weights and no GPU are needed. 'nest check --why' says why
-    strategies are not available.
+    example_inputs); the module, called with these inputs, returns the loss. It runs
+    on tensors without values: no weights and no GPU are needed. 'nest check --why'
+    says why strategies are not available.
     """
     from nest.capture.problem import source_of
     from nest.profiles.torch_profiler import require_torch
