@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from baselines.common import Search, chain, make_stage
 from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit
+from nest.ir.graph import enumerate_masks
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.search.stages.closed_sets import chain_sets, closed_sets, enumerate_masks
+from nest.search.stages.closed_sets import chain_sets, closed_sets
 
 #: Above this many closed sets a graph is searched in one topological order.
 MAX_CLOSED_SETS = 300
@@ -51,7 +52,8 @@ class Stages:
         self._order = chain(problem)
         self._edges = problem.graph.index_edges()
         self._known: dict[object, Floats] = {}
-        self.linear = len(enumerate_masks(problem.graph, limit)) > limit
+        num_layers = len(problem.graph.layers)
+        self.linear = len(enumerate_masks(num_layers, self._edges, limit)) > limit
         self.sets = (
             chain_sets(self._order)
             if self.linear

@@ -31,7 +31,15 @@ from nest.errors import NestError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster
-from nest.ir.graph import CollectiveCall, Edge, Graph, Layer, LayerCost, LayerKind
+from nest.ir.graph import (
+    CollectiveCall,
+    Edge,
+    Graph,
+    Layer,
+    LayerCost,
+    LayerKind,
+    enumerate_masks,
+)
 from nest.ir.job import Job, Optimizer, Schedules
 from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
@@ -371,7 +379,7 @@ def ordered_edges(
             sizes.setdefault((i - 1, i), 0)
         if i + 1 < len(nodes) and i not in children:
             sizes.setdefault((i, i + 1), 0)
-    closed_sets = count_closed_sets(len(nodes), sizes)
+    closed_sets = len(enumerate_masks(len(nodes), sizes, MAX_CLOSED_SETS))
     if closed_sets > MAX_CLOSED_SETS:
         for i in range(len(nodes) - 1):
             sizes.setdefault((i, i + 1), 0)
@@ -397,26 +405,6 @@ def _readers(
             for name in operation.inputs:
                 readers.setdefault(name, set()).add(i)
     return readers
-
-
-def count_closed_sets(num_nodes: int, edges: Mapping[tuple[int, int], int]) -> int:
-    """Count the sets of nodes that have all that their nodes need.
-
-    Stops soon after :data:`MAX_CLOSED_SETS`.
-    """
-    needed = [0] * num_nodes
-    for source, target in edges:
-        needed[target] |= 1 << source
-    level, count = {0}, 1
-    while level and count <= MAX_CLOSED_SETS:
-        level = {
-            mask | 1 << node
-            for mask in level
-            for node in range(num_nodes)
-            if not mask >> node & 1 and not needed[node] & ~mask
-        }
-        count += len(level)
-    return count
 
 
 # -------------------------------------------------------------------- the costs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -430,3 +431,29 @@ class Graph(Struct, frozen=True, kw_only=True):
             order.append(heapq.heappop(ready))
             sorter.done(order[-1])
         return order
+
+
+def enumerate_masks(
+    num_layers: int, edges: Iterable[tuple[int, ...]], limit: int
+) -> list[int]:
+    """Return the closed sets as bit masks of layer positions, by size.
+
+    A set is closed if it has all that its layers need.
+
+    ``edges`` begin with the positions of their source and their target. Stops soon
+    after ``limit`` sets.
+    """
+    needed = [0] * num_layers
+    for source, target, *_ in edges:
+        needed[target] |= 1 << source
+    level = {0}
+    masks = [0]
+    while level and len(masks) <= limit:
+        level = {
+            mask | 1 << layer
+            for mask in level
+            for layer in range(num_layers)
+            if not mask >> layer & 1 and not needed[layer] & ~mask
+        }
+        masks += sorted(level)
+    return masks

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nest.errors import UnsupportedProblemError
-from nest.ir.graph import Graph
+from nest.ir.graph import Graph, enumerate_masks
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -67,28 +67,6 @@ class ClosedSets:
         return [layer for layer in order if inside[layer]]
 
 
-def enumerate_masks(graph: Graph, limit: int) -> list[int]:
-    """Return the closed sets as bit masks of layer positions, by size.
-
-    Stops soon after ``limit`` sets.
-    """
-    num_layers = len(graph.layers)
-    needed = [0] * num_layers
-    for source, target, _ in graph.index_edges():
-        needed[target] |= 1 << source
-    level = {0}
-    masks = [0]
-    while level and len(masks) <= limit:
-        level = {
-            mask | 1 << layer
-            for mask in level
-            for layer in range(num_layers)
-            if not mask >> layer & 1 and not needed[layer] & ~mask
-        }
-        masks += sorted(level)
-    return masks
-
-
 def closed_sets(
     graph: Graph, limit: int = MAX_CLOSED_SETS, together: Sequence[int] = ()
 ) -> ClosedSets:
@@ -107,7 +85,8 @@ def closed_sets(
     UnsupportedProblemError
         If there are more than ``limit``; the text says how many.
     """
-    masks = enumerate_masks(graph, max(limit, MAX_COUNTED))
+    edges = graph.index_edges()
+    masks = enumerate_masks(len(graph.layers), edges, max(limit, MAX_COUNTED))
     if len(masks) > limit:
         complete = masks[-1] == (1 << len(graph.layers)) - 1
         raise UnsupportedProblemError(
