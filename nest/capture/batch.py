@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from nest.capture.records import CapturedModule, Operation, Tensor
-from nest.capture.strategies import axis_along, function_name, path_of
+from nest.capture.strategies import axis_along, function_name, is_random, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
@@ -37,12 +37,7 @@ _ALONG = {
 _DIVISIONS = {"div", "true_divide", "truediv"}
 _PRODUCTS = {*_DIVISIONS, "mul"}
 
-#: Functions that draw random numbers, and the code of a dropout that drops nothing.
-_RANDOM = {
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "bernoulli",
-    "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm",
-    "normal", "normal_", "uniform_", "multinomial", "bernoulli_", "exponential_",
-}  # fmt: skip
+#: The code of a dropout that drops nothing.
 _NO_DROPOUT = re.compile(
     r"dropout\w*\([^,]*, (p=)?(0(\.0)?[,)]|[\d.e-]+, False)|training=False"
 )
@@ -154,8 +149,6 @@ def batch_axes(small: Tensor, large: Tensor) -> list[int]:
 
 def normalizes_batch(operation: Operation) -> bool:
     """Whether an operation uses statistics of the batch, as batch norm in training."""
-    if function_name(operation) not in {"batch_norm", "instance_norm"}:
-        return False
     return function_name(operation) == "batch_norm" and not re.search(
         r"training=False|, False, [\d.e-]+, [\d.e-]+\)$", operation.code
     )
@@ -164,8 +157,8 @@ def normalizes_batch(operation: Operation) -> bool:
 def random_notes(captured: CapturedModule) -> Iterator[str]:
     """Yield that random numbers differ from those of one process, if there are any."""
     for operation in captured.operations:
-        name = function_name(operation)
-        if name in _RANDOM and not _NO_DROPOUT.search(operation.code):
+        if is_random(operation) and not _NO_DROPOUT.search(operation.code):
+            name = function_name(operation)
             yield f"{name}: ranks draw other numbers than one process"
             return
 

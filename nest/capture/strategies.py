@@ -3,7 +3,7 @@
 Tensor parallelism follows Shoeybi et al. 2019 (arXiv 1909.08053, §3): the columns of
 some linear layers are cut, what they yield stays cut through attention heads and
 elementwise operations, and the rows of a later linear layer are cut, which sums over
-the ranks. A cut is tables by passing on, from operation to operation, which axis of a
+the ranks. A cut is found by passing on, from operation to operation, which axis of a
 tensor is cut; where an operation has no rule, the linear layers before it stay whole.
 """
 
@@ -20,8 +20,13 @@ from nest.ir.base import Struct
 
 Style = Literal["colwise", "rowwise"]
 
-#: Parts of the names of functions that draw random numbers.
-_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "exponential")
+#: Functions that draw random numbers.
+_RANDOM = {
+    "alpha_dropout", "bernoulli", "cauchy", "dropout", "dropout1d", "dropout2d",
+    "dropout3d", "exponential", "feature_alpha_dropout", "geometric", "log_normal",
+    "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "random", "randperm", "rrelu", "uniform",
+}  # fmt: skip
 
 #: Functions that compute every value of their result from the values at its place.
 _ELEMENTWISE = {
@@ -79,6 +84,11 @@ def function_name(operation: Operation) -> str:
     return name.rstrip("_")
 
 
+def is_random(operation: Operation) -> bool:
+    """Whether a function draws random numbers."""
+    return function_name(operation) in _RANDOM
+
+
 def path_of(operation: Operation) -> str:
     """Return the path of the module that an operation runs in, for messages."""
     return operation.calls[-1].path if operation.calls else "the module itself"
@@ -122,7 +132,7 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
                 makeable.union(made).issuperset(each.inputs)
                 and trained.isdisjoint(each.inputs)
                 and not any(x.has_gradient for x in each.outputs)
-                and not any(text in each.function for text in _RANDOM)
+                and not is_random(each)
                 for each in operations
             ):
                 tables |= made

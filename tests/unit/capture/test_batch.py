@@ -163,6 +163,8 @@ def test_other_axes_for_another_batch_size():
         ("torch.nn.functional.dropout", "f.dropout({0}, 0.0, True, False)", False),
         ("torch.nn.functional.dropout", "f.dropout({0}, 0.1, False, False)", False),
         ("torch.randn_like", "torch.randn_like({0})", True),
+        ("torch.Tensor.uniform_", "{0}.uniform_()", True),
+        ("torch.nn.functional.normalize", "f.normalize({0})", False),
         ("torch.relu", "torch.relu({0})", False),
     ],
 )
