@@ -206,16 +206,16 @@ def choose(
     longest = max(model.lengths(length).values())
     batch = request.global_batch
     if batch is None:
-        batch = _powers(
+        batch = powers_of_two(
             max(GLOBAL_TOKENS // longest, num_devices // DEVICES_PER_SAMPLE)
         )[-1]
     micro_batches, samples = _micro_batches(
         request, batch, num_devices, longest, values_of_settings
     )
     usual = {
-        "tp": _powers(min(site.node.fan_out, num_devices, MAX_TP)),
+        "tp": powers_of_two(min(site.node.fan_out, num_devices, MAX_TP)),
         "cp": (1, 2) if longest >= LONG_SEQUENCE else (1,),
-        "ep": _powers(min(MAX_EP, num_devices)),
+        "ep": powers_of_two(min(MAX_EP, num_devices)),
     }
     tps, cps, eps = (
         _fitting(
@@ -368,9 +368,9 @@ def _micro_batches(
             )
         return stated, _shares(stated)
     largest = min(MAX_MICRO_BATCH, num_devices * 2, batch)
-    sizes = tuple(size for size in _powers(largest) if batch % size == 0)
+    sizes = tuple(size for size in powers_of_two(largest) if batch % size == 0)
     limit = max(TOKENS_PER_RANK // longest, 1)
-    return _with_named(batch, sizes, _powers(min(limit, max(sizes))), named)
+    return _with_named(batch, sizes, powers_of_two(min(limit, max(sizes))), named)
 
 
 def _sequence_length(model: Architecture, requested: int | None) -> int:
@@ -465,7 +465,7 @@ def _dtype(site: Machine, requested: Dtype | None) -> Dtype:
     return requested
 
 
-def _powers(limit: int) -> tuple[int, ...]:
+def powers_of_two(limit: int) -> tuple[int, ...]:
     """Return the powers of two up to ``limit``."""
     return tuple(2**i for i in range(max(limit, 1).bit_length()))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nest.errors import InvalidOptionError, UnknownNameError
 from nest.ir.job import SCHEDULES, SPLIT_BACKWARD, Schedules
@@ -142,6 +142,7 @@ class ModuleRequest(Request, command="nest import torch"):
 
     def build_problem(self) -> Problem:
         """Return the problem of training the module on the cluster."""
+        from nest.capture.factory import load
         from nest.capture.problem import ModuleSource, problem_of_module
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster, mixed_cluster
@@ -159,7 +160,7 @@ class ModuleRequest(Request, command="nest import torch"):
                 f"--cluster: expected devices of one kind for a captured module, got "
                 f"{self.cluster}; choose one of them"
             )
-        captures = _captures(self.factory, self.granularity)
+        captures = _captures(*load(self.factory), self.granularity)
         machine, count = machines[0]
         file, _, function = self.factory.rpartition(":")
         source = ModuleSource(
@@ -180,11 +181,12 @@ class ModuleRequest(Request, command="nest import torch"):
     def _job(self, example: int, fan_out: int, devices: int) -> ModuleJob:
         """Return the job on so many devices, of nodes with ``fan_out`` of them."""
         from nest.capture.problem import ModuleJob
+        from nest.models.choices import powers_of_two
 
         batch = self.batch or example * devices
         stated = cast("tuple[int, ...]", self.micro_batches or ())
         tps = cast("tuple[int, ...]", self.tp or ())
-        sizes = stated or _powers(min(MAX_MICRO_BATCH, batch))
+        sizes = stated or powers_of_two(min(MAX_MICRO_BATCH, batch))
         fitting = tuple(size for size in sizes if batch % size == 0)
         if not fitting:
             raise InvalidOptionError(
@@ -201,7 +203,7 @@ class ModuleRequest(Request, command="nest import torch"):
         return ModuleJob(
             global_batch=batch,
             micro_batches=fitting,
-            tp=tps or _powers(min(fan_out, devices, MAX_TP)),
+            tp=tps or powers_of_two(min(fan_out, devices, MAX_TP)),
             zero=cast("tuple[int, ...]", self.zero),
             recompute=("none",)
             if split
@@ -212,22 +214,21 @@ class ModuleRequest(Request, command="nest import torch"):
         )
 
 
-def _captures(text: str, granularity: str) -> Captures:
-    """Return the module of ``FILE.py:FACTORY`` as two passes without values show it.
+def _captures(factory: Callable[[], Any], name: str, granularity: str) -> Captures:
+    """Return the module of a factory as two passes without values show it.
 
     Raises
     ------
     InvalidModuleError
-        If the file, the function or the module is not one that can be captured.
+        If it cannot be captured.
     """
-    from nest.capture.factory import build, load
+    from nest.capture.factory import build
     from nest.capture.layers import layers_of
     from nest.capture.local import capture_rank
     from nest.capture.problem import Captures
     from nest.capture.trace import capture
     from nest.capture.values import check_values
 
-    factory, name = load(text)
     small, large = (capture(build(factory, name, n)) for n in SAMPLES)
     layers = layers_of(small, granularity)  # type: ignore[arg-type]
     return Captures(
@@ -275,8 +276,8 @@ def profile_module(
     from nest.capture.timing import time_layers
     from nest.profiles.format import Entry, Profile
 
-    captures = _captures(text, granularity)
-    factory, _ = load(text)
+    factory, model = load(text)
+    captures = _captures(factory, model, granularity)
     nodes = joined(captures)
     kinds = node_kinds(captures, nodes)
     entries = []
@@ -314,8 +315,3 @@ def profile_module(
         repeats=passes[1],
         entries=tuple(entries),
     )
-
-
-def _powers(limit: int) -> tuple[int, ...]:
-    """Return the powers of two up to ``limit``."""
-    return tuple(2**i for i in range(limit.bit_length()))
