@@ -56,10 +56,11 @@ class DLRM(nn.Module):
 
     def forward(self, dense, sparse, clicks):
         x = self.dense(dense).relu()
-        found = [table(sparse[:, i]) for i, table in enumerate(self.tables)]
-        all = torch.stack([x, *found], dim=1)
-        i, j = torch.tril_indices(all.shape[1], all.shape[1], -1, device=x.device)
-        scores = self.top(torch.cat([x, (all @ all.mT)[:, i, j]], dim=1))
+        rows = [table(sparse[:, i]) for i, table in enumerate(self.tables)]
+        features = torch.stack([x, *rows], dim=1)
+        count = features.shape[1]
+        i, j = torch.tril_indices(count, count, -1, device=x.device)
+        scores = self.top(torch.cat([x, (features @ features.mT)[:, i, j]], dim=1))
         return F.binary_cross_entropy_with_logits(scores[:, 0], clicks)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from nest.capture.factory import InvalidModuleError, with_samples
+from nest.capture.factory import InvalidModuleError, first_line, with_samples
 from nest.capture.records import CapturedModule, ModuleLayer, Operation
 
 #: A call of a module: its path, and 0 for the first call.
@@ -52,10 +52,9 @@ def time_layers(
         stopwatch = _Stopwatch(module, device, _paths(captured, layers))
         runs = [stopwatch.run(inputs) for _ in range(sum(passes))][passes[0] :]
     except (RuntimeError, ValueError, TypeError) as error:
-        first = str(error).strip().splitlines()[:1]
         raise InvalidModuleError(
             f"{captured.name}: expected a module that runs on {device}, got "
-            f"{type(error).__name__}: {' '.join(first)}; choose another device"
+            f"{first_line(error)}; choose another device"
         ) from error
     forward = [_shared(captured, layers, run[0]) for run in runs]
     backward = [_shared(captured, layers, run[1]) for run in runs]

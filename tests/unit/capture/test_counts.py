@@ -9,11 +9,12 @@ groups. Saved bytes are those of ``saved_tensors_hooks`` on tensors with values.
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.properties.profiles import PROFILE
 
 MODELS = Path(__file__).parents[2] / "capture_models.py"
 
@@ -24,7 +25,7 @@ TINY = [
     "parallel", "wavenet",
 ]  # fmt: skip
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` takes every large model, CI every third.
-EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+EVERY = PROFILE == "full"
 NAMES = [*TINY, *(f"{name}_big" for name in TINY[:: 1 if EVERY else 3])]
 
 

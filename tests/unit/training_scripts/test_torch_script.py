@@ -11,7 +11,6 @@ import ast
 import functools
 import hashlib
 import itertools
-import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from nest.hardware import find_cluster, mixed_cluster
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.ir.problem import Problem
 from tests.builders import SINGLE, make_plan, two_stages
+from tests.properties.profiles import PROFILE
 from tests.torch_scripts import run_scripts
 
 FILE = Path(__file__).parents[2] / "capture_models.py"
@@ -33,7 +33,7 @@ SHA256 = hashlib.sha256(FILE.read_bytes()).hexdigest()
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
-EVERY_PLAN = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+EVERY_PLAN = PROFILE == "full"
 
 
 class Case(NamedTuple):
