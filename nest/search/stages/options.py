@@ -92,8 +92,9 @@ class StageShapes:
     of_pair
         Shape of each pair ``a ⊂ b``.
     counts, passing
-        Layers of each kind in each shape; and bytes per sample of each tensor
-        that is produced before the stage and needed after it.
+        Layers of each kind in each shape; and how many tensors of each of
+        :attr:`passing_sizes`, in bytes per sample, are produced before the stage and
+        needed after it.
     source, target
         Closed sets of one pair of each shape.
     """
@@ -137,10 +138,14 @@ class StageShapes:
         self.cuts = list(cuts)
 
         source, target = sets.pair_source, sets.pair_target
+        # Only how many tensors of a size pass tells stages apart. Counts are whole
+        # numbers, which floats hold.
+        tensors = np.array(inside, dtype=np.float32).reshape(-1, sets.count).T
+        needed = np.array(beyond, dtype=np.int64).reshape(-1, sets.count)
+        self.passing_sizes: Ints = unique(needed[needed > 0])
         columns = [
-            column
-            for a, size in zip(inside, beyond, strict=True)
-            if (column := a[source] * size[target]).any()
+            (tensors @ (needed == size))[source, target].astype(np.int64)
+            for size in self.passing_sizes
         ]
         rows = np.column_stack(
             [self.kind_counts[target] - self.kind_counts[source], *columns]
@@ -149,7 +154,7 @@ class StageShapes:
             rows, axis=0, return_index=True, return_inverse=True
         )
         self.of_pair: Ints = inverse.reshape(-1)
-        self.counts: Ints = shapes[:, : len(first)]
+        self.counts: Ints = np.asfortranarray(shapes[:, : len(first)])
         self.passing: Ints = shapes[:, len(first) :]
         self.source, self.target = source[pairs], target[pairs]
         #: Pairs ordered by shape; those of shape i start at first_pair[i].
@@ -160,6 +165,12 @@ class StageShapes:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def passing_bytes(self, micro_batch: int, shards: int) -> Ints:
+        """Return the bytes of passing tensors per micro-batch, by shape."""
+        sizes = -(-self.passing_sizes * micro_batch // shards)
+        passing_bytes: Ints = self.passing @ sizes
+        return passing_bytes
 
 
 @dataclass(frozen=True)
@@ -826,8 +837,8 @@ class StageOptions:
     def passing_bytes(self, shards: int) -> Ints:
         """Return the bytes of passing tensors per microbatch, by shape."""
         if shards not in self._passing:
-            sizes = self.shapes.passing * self.split.micro_batch
-            self._passing[shards] = -(-sizes // shards).sum(axis=1)
+            micro_batch = self.split.micro_batch
+            self._passing[shards] = self.shapes.passing_bytes(micro_batch, shards)
         return self._passing[shards]
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
@@ -879,8 +890,8 @@ class StageOptions:
         strategy = chosen[row]
         if shapes.passing.shape[1]:
             kept_bytes += np.array(
-                [self.passing_bytes(shards) for shards in terms.shards]
-            )[strategy, shape]
+                [self.passing_bytes(terms.shards[x]) for x in chosen]
+            )[row, shape]
         fits = np.flatnonzero(fixed + self.need(1) * kept_bytes <= cap_bytes)
         return LooseOptions(
             span=np.full(len(fits), span),
