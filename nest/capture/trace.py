@@ -14,13 +14,14 @@ import logging
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint
+from msgspec.structs import replace
 from torch._functorch import apis as vmaps
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -157,7 +158,9 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Call a function whose parts PyTorch does not show, as one operation."""
         if self.is_busy:
             return run(*args, **kwargs)
-        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+        unwritten = functools.partial(run)  # no text names it
+        unwritten.__name__ = named.__qualname__  # type: ignore[attr-defined]
+        return self.record(unwritten, args, kwargs)
 
     def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
         """Replace parameters and buffers; return the places and what was there."""
@@ -244,9 +247,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         storage = self.storage_of(made)
         before = self.parameters.get(storage)
         if before is not None:
-            self.parameters[storage] = Parameter(
-                **{**_fields(before), "names": (*before.names, name)}
-            )
+            names = (*before.names, name)
+            self.parameters[storage] = replace(before, names=names)
             return made
         self.parameters[storage] = Parameter(
             names=(name,),
@@ -611,38 +613,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             inputs=tuple(self.inputs),
             parameters=tuple(self.parameters.values()),
             operations=tuple(
-                Operation(
-                    **fields,
-                    forward_flops=tally.flops,
-                    backward_flops=tally.backward_flops,
-                    read_bytes=tally.read,
-                    written_bytes=tally.written,
-                    backward_bytes=tally.backward_bytes,
-                    kernels=tally.kernels,
-                    backward_kernels=tally.backward_kernels,
-                    saved=tally.saved,
-                    products=tuple((*x, n) for x, n in tally.products.items()),
-                )
-                for fields, tally in self.records
+                Operation(**fields, **tally.fields()) for fields, tally in self.records
             ),
             modules=tuple(x for x in self.modules if x is not None),
             loss=self.loss,
         )
-
-
-class _Unwritten:
-    """A function that is called, but that no text names."""
-
-    def __init__(self, run: Callable[..., Any], name: str) -> None:
-        self.run = run
-        self.__name__ = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-
-def _fields(record: Parameter) -> Mapping[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:
