@@ -60,6 +60,9 @@ MAX_CLOSED_SETS = 1000
 #: What nest calls data types of PyTorch.
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
+#: Of a layer that tensor ranks do not share.
+_WHOLE = TensorCut()
+
 #: Bytes of optimizer state per byte of weights, as PyTorch's optimizers keep it.
 STATES = {"adamw": 2, "sgd": 0}
 
@@ -173,7 +176,7 @@ def problem_of_module(
     with in_range(small.name, "check the module"):
         pricing = _Pricing(captures, nodes, job, machine, reasons)
         kinds, names, reused = pricing.kinds()
-        choices = tuple(tp for tp in job.tp if tp == 1 or pricing.is_cut(tp))
+        choices = tuple(tp for tp in job.tp if tp == 1 or pricing.shared(tp))
         problem = Problem(
             name=f"{small.name}-{machine.name}x{cluster.num_devices}",
             source=(
@@ -529,10 +532,6 @@ class _Pricing:
             yield "products in fp32 without TF32, as PyTorch runs them by default"
         yield from random_notes(self.captures.small)
 
-    def is_cut(self, tp: int) -> bool:
-        """Whether tensor ranks share any layer."""
-        return bool(self.shared(tp))
-
     def shared(self, tp: int) -> tuple[str, ...]:
         """Return the names of the layers that tensor ranks share."""
         cuts = self.cuts.get(tp, {})
@@ -600,7 +599,7 @@ class _Pricing:
             memory = _Memory(captured, made.layers, made.again)
             for name, index in first.items():
                 for tp in self.job.tp:
-                    if tp == 1 or self.is_cut(tp):
+                    if tp == 1 or self.shared(tp):
                         costs[name].append(self._cost(captured, memory, index, tp))
         kinds = tuple(
             LayerKind(name=name, costs=tuple(each)) for name, each in costs.items()
@@ -615,7 +614,7 @@ class _Pricing:
         pieces = []
         styles: dict[str, str] = {}
         for layer in self.nodes[index]:
-            cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
+            cut = self.cuts.get(tp, {}).get(layer.name, _WHOLE)
             styles |= cut.styles
             pieces.append((_node(captured, memory, layer, cut, tp), 1))
         split = Split(
@@ -653,7 +652,7 @@ def node_kinds(
     for i, node in enumerate(nodes):
         key = (
             *(layer.kind for layer in node),
-            *(memory.key(layer) for memory in memories for layer in node),
+            *(memory.kept_bytes(layer) for memory in memories for layer in node),
             parameters.bytes_of(i),
             i in parameters.again,
         )
@@ -824,12 +823,8 @@ class _Memory:
             if storage not in inputs:
                 self.owned[maker.get(storage, min(names))].add(storage)
 
-    def key(self, layer: ModuleLayer) -> tuple[int, int]:
-        """Return what tells layers of a kind apart."""
-        return self.kept_bytes(layer, TensorCut(), 1)
-
     def kept_bytes(
-        self, layer: ModuleLayer, cut: TensorCut, tp: int
+        self, layer: ModuleLayer, cut: TensorCut = _WHOLE, tp: int = 1
     ) -> tuple[int, int]:
         """Return the bytes kept without and with recomputation of the layer.
 
@@ -867,7 +862,7 @@ def checkpointed(
     They are the blocks that keep less so.
     """
     memory = _Memory(captured, layers, remade(captured, layers))
-    sizes = {x.name: memory.kept_bytes(x, TensorCut(), 1) for x in layers}
+    sizes = {x.name: memory.kept_bytes(x) for x in layers}
     return frozenset(name for name, (none, full) in sizes.items() if full < none)
 
 

@@ -171,6 +171,13 @@ class CapturedModule(Struct, frozen=True, kw_only=True, dict=True):
                 readers.setdefault(name, []).append(i)
         return readers
 
+    def operations_of(self, step: Step) -> tuple[Operation, ...]:
+        """Return the operations of a part of a layer."""
+        if step.module < 0:
+            return (self.operations[step.operation],)
+        call = self.modules[step.module]
+        return self.operations[call.first : call.end]
+
     @property
     def num_parameters(self) -> int:
         """Number of trained values, tied ones once."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from nest.capture.records import CapturedModule, ModuleLayer, Operation
@@ -94,16 +94,6 @@ def path_of(operation: Operation) -> str:
     return operation.calls[-1].path if operation.calls else "the module itself"
 
 
-def step_ranges(captured: CapturedModule, layer: ModuleLayer) -> Iterator[range]:
-    """Yield the positions of the operations of each step of a layer."""
-    for step in layer.steps:
-        if step.module < 0:
-            yield range(step.operation, step.operation + 1)
-        else:
-            call = captured.modules[step.module]
-            yield range(call.first, call.end)
-
-
 def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset[str]:
     """Return the tensors that every stage can make again instead of receiving them.
 
@@ -115,8 +105,8 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
     makeable |= {name for x in captured.parameters if x.buffer for name in x.names}
     tables: set[str] = set()
     for layer in layers:
-        for positions in step_ranges(captured, layer):
-            operations = [captured.operations[i] for i in positions]
+        for step in layer.steps:
+            operations = captured.operations_of(step)
             made = {x.name for each in operations for x in each.outputs}
             if all(
                 all(name in makeable or name in made for name in each.inputs)

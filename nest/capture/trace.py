@@ -433,19 +433,16 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             raise
         finally:
             self.stack.pop()
-        outputs = []
-        accessors = []
-        for accessor, tensor in leaves(result):
-            self._replace_unknown(tensor)
-            outputs.append(self.tensors[self.named[id(tensor)][0]])
-            accessors.append(accessor)
+        returned = [*leaves(result)]
+        self._replace_unknown([tensor for _, tensor in returned])
+        outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
         self.modules[position] = ModuleCall(
             call=this,
             calls=around,
             code=code,
             inputs=names,
             outputs=tuple(outputs),
-            accessors=tuple(accessors),
+            accessors=tuple(accessor for accessor, _ in returned),
             first=first,
             end=len(self.records),
             obstacle=obstacle,
@@ -503,19 +500,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         outputs: list[Tensor] = []
         accessors: list[str] = []
         changes_state = self._refuse_changes(tally, function)
-        made: list[tuple[str, torch.Tensor]] = []
-        seen: set[int] = set()
-        for accessor, tensor in leaves(result):
-            is_named = id(tensor) in self.named
-            if id(tensor) not in seen and (
-                not is_named or self._is_changed(tensor, tally)
-            ):
-                made.append((accessor, tensor))
-            seen.add(id(tensor))
-        for tensor in read:
-            if id(tensor) not in seen and self._is_changed(tensor, tally):
-                made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
-            seen.add(id(tensor))
+        given = [(f"{{{names.index(self.named[id(x)][0])}}}", x) for x in read]
+        places: dict[int, tuple[str, torch.Tensor]] = {}
+        for accessor, tensor in (*leaves(result), *given):
+            places.setdefault(id(tensor), (accessor, tensor))
+        made = [
+            (accessor, tensor)
+            for accessor, tensor in places.values()
+            if id(tensor) not in self.named or self._is_changed(tensor, tally)
+        ]
         if not made and not changes_state:
             return result
         names = self._with_order(names)

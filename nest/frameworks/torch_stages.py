@@ -92,9 +92,7 @@ class TensorGraph:
         self.made: dict[str, Step] = {}
         self.tensors: dict[str, Tensor] = {}
         self.order: dict[Step, int] = {}
-        self.parameters = {
-            name: x for x in source.captured.parameters for name in x.names
-        }
+        self.parameters = source.captured.named_parameters
         for layer in source.layers:
             for step in layer.steps:
                 self.order[step] = len(self.order)
@@ -199,16 +197,9 @@ class StageCode:
 
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
-        captured = self.source.captured
         received = {x.storage: x.name for x in self.stage.received}
         for step in self.stage.steps:
-            record = self.graph.record_of(step)
-            operations = (
-                captured.operations[record.first : record.end]
-                if isinstance(record, ModuleCall)
-                else [record]
-            )
-            for operation in operations:
+            for operation in self.graph.captured.operations_of(step):
                 for tensor, accessor in zip(
                     operation.outputs, operation.accessors, strict=True
                 ):
