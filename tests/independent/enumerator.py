@@ -73,7 +73,11 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
             for virtual in allowed_chunks(problem, name):
                 if in_v and virtual != 2:
                     continue
-                if len(pieces) % virtual or len(pieces) // virtual > pitch:
+                blocks, odd = divmod(len(pieces), virtual)
+                if odd or blocks > pitch:
+                    continue
+                # One of the rules below; broken for many plans at a time.
+                if blocks not in (job.pipeline_parallel or (blocks,)):
                     continue
                 for stages, overlap, distributed in itertools.product(
                     with_strategies(
