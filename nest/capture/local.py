@@ -35,7 +35,7 @@ def capture_rank(
             shape = list(parameter.shape)
             if axis < len(shape):
                 shape[axis] //= tp
-            part = parameter.new_empty(shape)
-            cut = torch.nn.Parameter(part, requires_grad=parameter.requires_grad)
+            values = parameter.new_empty(shape)
+            cut = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
             setattr(linear, name, cut)
     return capture(built)

@@ -89,10 +89,10 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 def source_of(problem: Problem) -> ModuleSource | None:
     """Return where the module of a problem comes from, if it was captured."""
     try:
-        kept = msgspec.json.decode(problem.model, type=dict[str, ModuleSource])
+        model = msgspec.json.decode(problem.model, type=dict[str, ModuleSource])
     except (msgspec.MsgspecError, ValueError):
         return None
-    return kept.get("module")
+    return model.get("module")
 
 
 class ModuleJob(Struct, frozen=True, kw_only=True):
@@ -208,8 +208,8 @@ def problem_of_module(
         ),
         assumed=(*assumed, *pricing.notes(), *graph.notes(len(layers), noun)),
     )
-    kept = msgspec.json.encode({"module": source}).decode()
-    return with_quantum(replace(problem, model=kept))
+    model = msgspec.json.encode({"module": source}).decode()
+    return with_quantum(replace(problem, model=model))
 
 
 def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
@@ -414,8 +414,8 @@ def _without_free(free: Sequence[bool], across: Sequence[int]) -> list[int]:
 def _spread(starts: Sequence[int], across: Sequence[int], count: int) -> list[int]:
     """Return ``count`` places: the first, and of equal stretches the best of each."""
     best: dict[int, int] = {}
-    for number, i in enumerate(starts[1:]):
-        stretch = number * (count - 1) // (len(starts) - 1)
+    for index, i in enumerate(starts[1:]):
+        stretch = index * (count - 1) // (len(starts) - 1)
         if stretch not in best or across[i] <= across[best[stretch]]:
             best[stretch] = i
     return [0, *best.values()]

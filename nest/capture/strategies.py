@@ -455,8 +455,8 @@ def _indexed(operation: Operation, rank: int, axis: int) -> int:
     items = [*inside.elts] if isinstance(inside, ast.Tuple) else [inside]
     texts = [*map(ast.unparse, items)]
     missing = rank - sum(text not in ("None", "...") for text in texts)
-    place = texts.index("...") if "..." in texts else len(texts)
-    texts[place : place + 1] = [":"] * missing
+    ellipsis = texts.index("...") if "..." in texts else len(texts)
+    texts[ellipsis : ellipsis + 1] = [":"] * missing
     index = result = 0
     for text in texts:
         is_number = text.lstrip("-").isdecimal()

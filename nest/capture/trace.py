@@ -500,13 +500,13 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         outputs: list[Tensor] = []
         accessors: list[str] = []
         changes_state = self._refuse_changes(tally, function)
-        given = [(f"{{{names.index(self.named[id(x)][0])}}}", x) for x in read]
-        places: dict[int, tuple[str, torch.Tensor]] = {}
-        for accessor, tensor in (*leaves(result), *given):
-            places.setdefault(id(tensor), (accessor, tensor))
+        arguments = [(f"{{{names.index(self.named[id(x)][0])}}}", x) for x in read]
+        accessible: dict[int, tuple[str, torch.Tensor]] = {}
+        for accessor, tensor in (*leaves(result), *arguments):
+            accessible.setdefault(id(tensor), (accessor, tensor))
         made = [
             (accessor, tensor)
-            for accessor, tensor in places.values()
+            for accessor, tensor in accessible.values()
             if id(tensor) not in self.named or self._is_changed(tensor, tally)
         ]
         if not made and not changes_state:

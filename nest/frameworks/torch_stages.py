@@ -323,8 +323,8 @@ def _folded(lines: Sequence[str]) -> Iterator[str]:
     for start, end in _runs([x and (x.group(1, 2, 4), int(x[3])) for x in calls]):
         first = calls[start]
         if first and end - start > 1:
-            number = int(first[3])
-            yield f"for block in {first[2]}[{number}:{number + end - start}]:"
+            index = int(first[3])
+            yield f"for block in {first[2]}[{index}:{index + end - start}]:"
             yield f"{INDENT}{first[1]}block{first[4]}"
         else:
             yield from _wrapped(lines[start])
