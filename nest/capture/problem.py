@@ -295,12 +295,14 @@ class ModuleGraph(NamedTuple):
         lossy = num_layers - self.joined_free - len(self.nodes)
         if not (lossy or self.joined_free or self.in_row):
             return
-        row = ", all in the order in which they run" if self.in_row else ""
+        joined = "none with loss"
+        if lossy:
+            joined = f"{lossy:,} with loss, where few bytes cross"
+        row = ", in the order in which they run" if self.in_row else ""
         yield (
             f"{num_layers:,} {noun}: {self.joined_free:,} are joined to others without "
-            f"loss, {lossy:,} more with loss, where few bytes cross; plans are exact "
-            f"for the {len(self.nodes):,} nodes that are left, which have "
-            f"{self.closed_sets:,} closed sets{row}"
+            f"loss, {joined}; plans are exact for the {len(self.nodes):,} nodes that "
+            f"are left{row} ({self.closed_sets:,} closed sets)"
         )
 
 
