@@ -8,7 +8,7 @@ whole by the independent scorer.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -58,6 +58,8 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
     for replicas, micro_batch in itertools.product(
         range(1, problem.cluster.num_devices + 1), job.micro_batches
     ):
+        if not allowed(replicas, job.replicas):
+            continue
         if not job.uneven_batches and job.global_batch % (replicas * micro_batch):
             continue
         pitch = problem.cluster.num_devices // replicas
@@ -73,7 +75,10 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
             for virtual in allowed_chunks(problem, name):
                 if in_v and virtual != 2:
                     continue
-                if len(pieces) % virtual or len(pieces) // virtual > pitch:
+                blocks, odd = divmod(len(pieces), virtual)
+                if odd or blocks > pitch:
+                    continue
+                if not allowed(blocks, job.pipeline_parallel):
                     continue
                 for stages, overlap, distributed in itertools.product(
                     with_strategies(
@@ -98,6 +103,15 @@ def plans(problem: Problem, *, listed: bool = False) -> Iterator[Plan]:
                         yield plan
 
 
+def allowed(size: int, sizes: Sequence[int] | None) -> bool:
+    """Return whether the job allows a size.
+
+    The rules say so too, of one plan at a time: most of the time goes to plans
+    that break them.
+    """
+    return sizes is None or size in sizes
+
+
 def in_turn(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
     """Return the order that runs one micro-batch at a time."""
     chunks = range(len(plan.stages))
@@ -115,18 +129,23 @@ def in_turn(problem: Problem, plan: Plan) -> tuple[tuple[str, ...], ...]:
 
 def strategies(problem: Problem, micro_batch: int) -> list[Strategy]:
     """List the strategies for a micro-batch that some kind has a cost for."""
-    num_devices = problem.cluster.num_devices
+    job, num_devices = problem.job, problem.cluster.num_devices
+    sizes = range(1, num_devices + 1)
     found = []
-    for dp, tp, cp in itertools.product(range(1, num_devices + 1), repeat=3):
+    for dp, tp, cp in itertools.product(
+        [size for size in sizes if allowed(size, job.data_parallel)],
+        [size for size in sizes if allowed(size, job.tensor_parallel)],
+        [size for size in sizes if allowed(size, job.context_parallel)],
+    ):
         if dp * tp * cp > num_devices:
             continue
         for ep, etp in itertools.product(range(1, dp * tp * cp + 1), (0, 1)):
-            if etp and tp == 1:
+            if not allowed(ep, job.expert_parallel) or (etp and tp == 1):
                 continue
             if dp * cp * (tp if etp else 1) % ep:
                 continue
             for sequence_parallel, zero, recompute in itertools.product(
-                sequence_choices(problem, tp), problem.job.zero, problem.job.recompute
+                sequence_choices(problem, tp), job.zero, job.recompute
             ):
                 found.append(
                     Strategy(

@@ -42,9 +42,9 @@ def test_scores_agree_where_plans_split_sequences(first: int) -> None:
         assert not found, f"pair {seed}: {'; '.join(found)}"
 
 
-@pytest.mark.parametrize("first", range(0, 5 * COUNT // 3, PER_TEST))
+@pytest.mark.parametrize("first", range(0, COUNT // 2, PER_TEST))
 def test_scores_agree_where_tensor_ranks_hold_whole_experts(first: int) -> None:
-    """5,000 pairs by default, 20,000 in full; of one plan in ten some layer does."""
+    """1,500 pairs by default, 6,000 in full; of one plan in ten some layer does."""
     whole = 0
     for seed in range(first, first + PER_TEST):
         problem, plan = draw_pair(
