@@ -903,19 +903,28 @@ class StageOptions:
 
         ``T = Σ o + max w + max Y >= Σ o + max (w + Y)``, so the least ``Y`` of a
         stage may count as time that all other stages wait for it.
+
+        Sync that overlaps hides behind the backward pass ``G`` of one micro-batch at
+        most. Each of the ``M - 1`` micro-batches that the others wait for takes ``G``
+        and more, so on every device range ``w + Y`` is at least the wait for one
+        micro-batch less, plus all of the sync.
         """
-        wait = options.wait + self.least_sync(options)
+        sync = self.least_sync(options)
+        wait = options.wait + sync
+        if self.hides:
+            a_pass = options.wait // (self.split.num_micro_batches - 1)
+            wait = np.maximum(options.wait, wait - a_pass)
         return replace(options, wait=wait, sync=np.zeros_like(options.sync))
 
     @property
     def bounds_sync(self) -> bool:
         """Whether :meth:`joint` finds more than the update of the weights.
 
-        It does not where the backward pass overlaps sync, or where the groups of a
-        stage do not tell what sync takes, or take long to find.
+        It does not where a single backward pass may overlap sync, or where the groups
+        of a stage do not tell what sync takes, or take long to find.
         """
         model = self.model
-        if "gradients" in model.runtime.overlap or model.network.dear:
+        if model.network.dear or (self.hides and self.split.num_micro_batches == 1):
             return False
         return model.layers.rules.by_groups
 
