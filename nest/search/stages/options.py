@@ -495,7 +495,11 @@ class BatchTerms:
                 of_size = blocks[strategy.devices]
                 ranges = [block for block in of_size if block is not None]
                 fastest[spread] = [
-                    *(fastest_blocks(model, strategy, ranges) if ranges else of_size)
+                    *(
+                        fastest_blocks(model, strategy, ranges, passes=True)
+                        if ranges
+                        else of_size
+                    )
                 ]
             rows = [
                 [
@@ -520,16 +524,16 @@ class BatchTerms:
 
 
 def fastest_blocks(
-    model: CostModel, strategy: Strategy, blocks: Sequence[Block]
+    model: CostModel, strategy: Strategy, blocks: Sequence[Block], *, passes: bool
 ) -> list[Block]:
-    """Return blocks such that no layer is faster on any other block."""
+    """Return blocks such that no layer, or no pass, is faster on any other block."""
     of_types: dict[object, list[Block]] = {}
     for block in blocks:
         types = model.problem.cluster.types_in(block.ranges())
         of_types.setdefault(types, []).append(block)
     fastest: list[Block] = []
     for same_types in of_types.values():
-        fastest += model.groups.fastest(strategy, same_types)
+        fastest += model.groups.fastest(strategy, same_types, passes=passes)
     return fastest
 
 
@@ -910,19 +914,28 @@ class StageOptions:
 
         ``T = Σ o + max w + max Y >= Σ o + max (w + Y)``, so the least ``Y`` of a
         stage may count as time that all other stages wait for it.
+
+        Sync that overlaps hides behind the backward pass ``G`` of one micro-batch at
+        most. Each of the ``M - 1`` micro-batches that the others wait for takes ``G``
+        and more, so on every device range ``w + Y`` is at least the wait for one
+        micro-batch less, plus all of the sync.
         """
-        wait = options.wait + self.least_sync(options)
+        sync = self.least_sync(options)
+        wait = options.wait + sync
+        if self.hides:
+            a_pass = options.wait // (self.split.num_micro_batches - 1)
+            wait = np.maximum(options.wait, wait - a_pass)
         return replace(options, wait=wait, sync=np.zeros_like(options.sync))
 
     @property
     def bounds_sync(self) -> bool:
         """Whether :meth:`joint` finds more than the update of the weights.
 
-        It does not where the backward pass overlaps sync, or where the groups of a
-        stage do not tell what sync takes, or take long to find.
+        It does not where a single backward pass may overlap sync, or where the groups
+        of a stage do not tell what sync takes, or take long to find.
         """
         model = self.model
-        if "gradients" in model.runtime.overlap or model.network.dear:
+        if model.network.dear or (self.hides and self.split.num_micro_batches == 1):
             return False
         return model.layers.rules.by_groups
 
@@ -943,7 +956,8 @@ class StageOptions:
             first = self.terms.strategies[used[rows[0]]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._different_blocks(first.devices)
-            for block in fastest_blocks(self.model, first, blocks[first.devices]):
+            of_size = blocks[first.devices]
+            for block in fastest_blocks(self.model, first, of_size, passes=False):
                 sync = self._table(block, used[rows]).sync
                 min_sync[rows] = np.minimum(min_sync[rows], sync)
         of_shape: Ints = min_sync @ self.shapes.counts.T
