@@ -455,7 +455,8 @@ class _Script:
             lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
             lines += ["# What enters each stage, and the loss, without values.", _META]
             lines += ["BETWEEN = [", *map(self._entering, self.stages)]
-            lines += ["    [meta((1,), dtype=torch.float32)],", "]"]
+            loss = self.graph.tensors[self.source.captured.loss]
+            lines += [f"    [meta((1,), dtype=torch.{loss.dtype})],", "]"]
         if tied:
             lines.append("TIED = [  # Copies of a weight: their stages and names.")
             for copies in tied:
