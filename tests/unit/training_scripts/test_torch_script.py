@@ -29,7 +29,8 @@ from tests.properties.profiles import PROFILE
 from tests.torch_scripts import run_scripts
 
 FILE = Path(__file__).parents[2] / "capture_models.py"
-SHA256 = hashlib.sha256(FILE.read_bytes()).hexdigest()
+#: Modules with something unusual in each.
+UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
@@ -56,6 +57,7 @@ class Case(NamedTuple):
     cuts: tuple[int, ...] = ()
     order: Any = None
     sharded_over_replicas: bool = False
+    file: Path = FILE
 
     @property
     def world(self) -> int:
@@ -64,7 +66,7 @@ class Case(NamedTuple):
 
 
 @functools.cache
-def captures(name: str):
+def captures(name: str, file: Path = FILE):
     """Return a model at two batch sizes."""
     from nest.capture.factory import build, load
     from nest.capture.layers import layers_of
@@ -72,7 +74,7 @@ def captures(name: str):
     from nest.capture.problem import Captures
     from nest.capture.trace import capture
 
-    factory, text = load(f"{FILE}:{name}")
+    factory, text = load(f"{file}:{name}")
     small, large = (capture(build(factory, text, size)) for size in (2, 4))
     return Captures(
         small,
@@ -90,7 +92,7 @@ def planned(case: Case) -> tuple[Problem, Plan]:
     machines, network = find_cluster("a100x8")
     recompute = ("none",) if case.schedule in SPLIT_BACKWARD else ("none", "full")
     problem = problem_of_module(
-        captures(case.model),
+        captures(case.model, case.file),
         ModuleJob(
             global_batch=case.replicas * case.samples * case.count,
             micro_batches=(case.samples,),
@@ -101,7 +103,11 @@ def planned(case: Case) -> tuple[Problem, Plan]:
         ),
         machines[0][0],
         network or mixed_cluster(machines),
-        ModuleSource(file=str(FILE), factory=case.model, sha256=SHA256),
+        ModuleSource(
+            file=str(case.file),
+            factory=case.model,
+            sha256=hashlib.sha256(case.file.read_bytes()).hexdigest(),
+        ),
     )
     job = problem.job
     if case.virtual > 1 and case.schedule == "1f1b":
@@ -134,13 +140,13 @@ def planned(case: Case) -> tuple[Problem, Plan]:
 
 
 @functools.cache
-def losses(name: str, rows: int) -> list[float]:
+def losses(name: str, rows: int, file: Path = FILE) -> list[float]:
     """Return the losses of one process with so many rows."""
     import torch
 
     from nest.capture.factory import load, with_samples
 
-    factory, _ = load(f"{FILE}:{name}")
+    factory, _ = load(f"{file}:{name}")
     torch.manual_seed(0)
     model, inputs = factory()
     inputs = with_samples(inputs, rows)
@@ -171,7 +177,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         return [result["error"]]
     wrong = []
     if case.optimizer == "sgd":
-        wanted = losses(case.model, case.replicas * case.samples * case.count)
+        rows = case.replicas * case.samples * case.count
+        wanted = losses(case.model, rows, case.file)
         for ours, theirs in zip(result["losses"], wanted, strict=True):
             if abs(ours - theirs) > LOSS * abs(theirs):
                 wrong.append(f"losses {result['losses']}, not {wanted}")
@@ -260,6 +267,12 @@ ORDER = (
 )
 FOUR += [Case("vit", pp=2, dp=2, order=ORDER), Case("llama", pp=2, tp=2, order=ORDER)]
 
+#: Each trains a module that was refused, failed or trained something else once.
+UNUSUAL = [
+    Case("double_loss", pp=2, file=UNUSUAL_FILE),
+    Case("scaled", pp=2, optimizer="adamw", file=UNUSUAL_FILE),
+]
+
 
 def test_scripts_train_as_one_process(torch, tmp_path):
     run(QUICK, tmp_path)
@@ -271,6 +284,10 @@ def test_scripts_of_two_ranks_train_as_one_process(torch, tmp_path):
 
 def test_scripts_of_four_ranks_train_as_one_process(torch, tmp_path):
     run(FOUR if EVERY_PLAN else FOUR[::3], tmp_path)
+
+
+def test_scripts_of_unusual_modules_train_as_one_process(torch, tmp_path):
+    run(UNUSUAL, tmp_path)
 
 
 def test_at_least_a_hundred_plans_run():

@@ -1,0 +1,67 @@
+"""Small modules with something unusual in each, for training scripts.
+
+As in ``tests/capture_models.py``, a factory returns a module and its example inputs,
+and the file needs nothing but PyTorch and what a factory imports.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Blocks(nn.Module):
+    """Blocks between two linear layers, and the mean of squared differences."""
+
+    def __init__(self, block: type[nn.Module] = nn.Sequential) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        self.blocks = nn.ModuleList(block() for _ in range(4))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(self.run(x), target)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs and targets of four samples."""
+    return torch.randn(4, 4), torch.randn(4, 2)
+
+
+class DoubleLoss(Blocks):
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(self.run(x).double(), target.double())
+
+
+def double_loss():
+    return DoubleLoss(Block), examples()
+
+
+class Scaled(Block):
+    """A block with a weight without axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * super().forward(x)
+
+
+def scaled():
+    return Blocks(Scaled), examples()
