@@ -65,3 +65,28 @@ class Scaled(Block):
 
 def scaled():
     return Blocks(Scaled), examples()
+
+
+class EarlyRelu(nn.Module):
+    """A block that changes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu, self.linear = nn.ReLU(inplace=True), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.relu(x))
+
+
+def early_relu():
+    return Blocks(EarlyRelu), examples()
+
+
+class ChangedInput(Blocks):
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x.mul_(0.5)
+        return super().forward(x, target)
+
+
+def changed_input():
+    return ChangedInput(Block), examples()

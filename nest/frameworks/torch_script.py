@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, Operation
-from nest.capture.strategies import tensor_cut
+from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
 from nest.frameworks.schedule_csv import FILE, cells_of, csv_text
@@ -254,6 +254,8 @@ def _stages_of(
     ]
     for each in stages:
         _check_stage(each, graph, mesh)
+        if len(stages) > 1:
+            _check_inputs(each, graph, source)
     return stages
 
 
@@ -279,6 +281,25 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                     f"for ZeRO {stage.zero}",
                     shape,
                     "solve with --zero 0, or another dp",
+                )
+
+
+def _check_inputs(stage: PlanStage, graph: TensorGraph, source: Source) -> None:
+    """Refuse changes of the example inputs, of which each stage has its own."""
+    storages = {
+        tensor.storage: name or f"input {index}"
+        for index, (tensor, name) in enumerate(
+            zip(source.captured.inputs, source.inputs, strict=True)
+        )
+    }
+    for operation in graph.operations(stage.steps):
+        for tensor in operation.outputs:
+            if operation.written_bytes and tensor.storage in storages:
+                raise refused(
+                    path_of(operation),
+                    "inputs that stay as they are, since every stage reads them",
+                    f"{operation.function} on {storages[tensor.storage]}",
+                    "change a copy of it in the module, or solve with pp 1",
                 )
 
 

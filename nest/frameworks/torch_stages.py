@@ -109,6 +109,15 @@ class TensorGraph:
             return self.captured.modules[step.module]
         return self.captured.operations[step.operation]
 
+    def operations(self, steps: Iterable[Step]) -> Iterator[Operation]:
+        """Yield the operations of steps, those inside their modules."""
+        for step in steps:
+            record = self.record_of(step)
+            if isinstance(record, ModuleCall):
+                yield from self.captured.operations[record.first : record.end]
+            else:
+                yield record
+
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
         record = self.record_of(step)
@@ -199,23 +208,13 @@ class StageCode:
 
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
-        captured = self.source.captured
         received = {x.storage: x.name for x in self.stage.received}
-        for step in self.stage.steps:
-            record = self.graph.record_of(step)
-            operations = (
-                captured.operations[record.first : record.end]
-                if isinstance(record, ModuleCall)
-                else [record]
-            )
-            for operation in operations:
-                for tensor, accessor in zip(
-                    operation.outputs, operation.accessors, strict=True
-                ):
-                    changes = accessor == "{0}" or operation.function.endswith("_")
-                    if changes and tensor.storage in received:
-                        name = self.names[received.pop(tensor.storage)]
-                        self.lines.append(f"{name} = {name}.clone()")
+        for operation in self.graph.operations(self.stage.steps):
+            for tensor in operation.outputs:
+                # A view shares memory, too, but writes nothing.
+                if operation.written_bytes and tensor.storage in received:
+                    name = self.names[received.pop(tensor.storage)]
+                    self.lines.append(f"{name} = {name}.clone()")
 
     def _add(self, step: Step) -> None:
         """Add the lines of a step."""

@@ -33,6 +33,8 @@ FILE = Path(__file__).parents[2] / "capture_models.py"
 UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
+#: Models whose stages copy what they receive, which the plan does not count.
+COPIED = ("resnet", "early_relu")
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
 EVERY_PLAN = PROFILE == "full"
 
@@ -192,9 +194,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         if result[key] != expected:
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
-        # Stages of a ResNet copy what they receive, since they write into it. In split
-        # backward passes, the hooks that count keep tensors alive.
-        counted = case.model != "resnet" and case.schedule in ("1f1b", "gpipe")
+        # In split backward passes, the hooks that count keep tensors alive.
+        counted = case.model not in COPIED and case.schedule in ("1f1b", "gpipe")
         if counted and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
             wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
     return wrong
@@ -271,6 +272,7 @@ FOUR += [Case("vit", pp=2, dp=2, order=ORDER), Case("llama", pp=2, tp=2, order=O
 UNUSUAL = [
     Case("double_loss", pp=2, file=UNUSUAL_FILE),
     Case("scaled", pp=2, optimizer="adamw", file=UNUSUAL_FILE),
+    Case("early_relu", pp=2, file=UNUSUAL_FILE),
 ]
 
 
@@ -334,6 +336,21 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
         "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
         "parts of, for ZeRO 3, got (3,); solve with --zero 0, or another dp"
     )
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            Case("changed_input", pp=2),
+            "--to torch: the module itself: expected inputs that stay as they are, "
+            "since every stage reads them, got torch.Tensor.mul_ on x; change a copy "
+            "of it in the module, or solve with pp 1",
+        )
+    ],
+)
+def test_what_training_scripts_cannot_run_is_refused(torch, case, said):
+    assert refusal(case._replace(file=UNUSUAL_FILE)) == said
 
 
 def test_uneven_batches_are_refused(torch):
