@@ -6,6 +6,9 @@ and the file needs nothing but PyTorch and what a factory imports.
 
 from __future__ import annotations
 
+import random
+
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -90,3 +93,41 @@ class ChangedInput(Blocks):
 
 def changed_input():
     return ChangedInput(Block), examples()
+
+
+class Assigned(Blocks):
+    """In-place operations and assignments of items between the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__(Block)
+        self.rows = nn.Parameter(torch.randn(4, 8))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for row, block in zip(self.rows, self.blocks, strict=True):
+            x += row
+            x = block(x)
+        x[:, 0] = self.rows[0, 0]
+        x[:, 1:3] *= 2
+        return self.last(x)
+
+
+def assigned():
+    return Assigned(), examples()
+
+
+class OtherWeights(Blocks):
+    """Initial weights from the random numbers of NumPy and of Python."""
+
+    def __init__(self) -> None:
+        super().__init__(Block)
+        self.register_buffer("scale", torch.tensor([random.random() for _ in range(8)]))
+        weight = torch.tensor(numpy.random.rand(2, 8).tolist())  # noqa: NPY002
+        self.last.weight = nn.Parameter(weight)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return super().run(x) + self.scale[:2]
+
+
+def other_weights():
+    return OtherWeights(), examples()

@@ -225,24 +225,25 @@ class StageCode:
             for tensor, accessor in zip(record.outputs, record.accessors, strict=True)
             if tensor.name in self.last
         ]
+        changed = [pair for pair in made if pair[1].startswith("{")]
+        made = [pair for pair in made if pair not in changed]
         if not made:
-            if "{0}" in record.accessors or not record.outputs:
+            is_statement = any(x.startswith("{") for x in record.accessors)
+            if is_statement or not record.outputs:
                 self.lines.append(call)
-            return
-        if [accessor for _, accessor in made] == ["{0}"]:
-            self.lines.append(call)
-            self.names[made[0][0].name] = self.names[record.inputs[0]]
-            return
-        if len(made) == 1:
+        elif len(made) == 1:
             tensor, accessor = made[0]
             if accessor and not isinstance(record, ModuleCall):
                 call = f"({call})"
             self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
-            return
-        result = self._unique("result")
-        self.lines.append(f"{result} = {call}")
-        for tensor, accessor in made:
-            self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        else:
+            result = self._unique("result")
+            self.lines.append(f"{result} = {call}")
+            for tensor, accessor in made:
+                self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        for tensor, accessor in changed:  # Other names of what the call changes.
+            index = int(accessor.strip("{}"))
+            self.names[tensor.name] = self._read(record.inputs[index])
 
     def _call(self, record: ModuleCall | Operation) -> str:
         texts = [self._read(name) for name in record.inputs]

@@ -34,7 +34,7 @@ UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
 #: Models whose stages copy what they receive, which the plan does not count.
-COPIED = ("resnet", "early_relu")
+COPIED = ("resnet", "early_relu", "assigned")
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
 EVERY_PLAN = PROFILE == "full"
 
@@ -146,10 +146,10 @@ def losses(name: str, rows: int, file: Path = FILE) -> list[float]:
     """Return the losses of one process with so many rows."""
     import torch
 
-    from nest.capture.factory import load, with_samples
+    from nest.capture.factory import load, seed_all, with_samples
 
     factory, _ = load(f"{file}:{name}")
-    torch.manual_seed(0)
+    seed_all(0)
     model, inputs = factory()
     inputs = with_samples(inputs, rows)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -273,6 +273,8 @@ UNUSUAL = [
     Case("double_loss", pp=2, file=UNUSUAL_FILE),
     Case("scaled", pp=2, optimizer="adamw", file=UNUSUAL_FILE),
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
+    Case("assigned", pp=2, file=UNUSUAL_FILE),
+    Case("other_weights", dp=2, file=UNUSUAL_FILE),
 ]
 
 
