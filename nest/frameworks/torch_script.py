@@ -10,7 +10,7 @@ import hashlib
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from math import prod
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, Operation
+from nest.capture.records import ModuleCall, Operation, Parameter
 from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
@@ -284,6 +284,19 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                 )
 
 
+def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
+    """Refuse parameters that PyTorch cannot gather in one message."""
+    names = {parameter.dtype: name for name, parameter in parameters}
+    if len(names) > 1:
+        raise refused(
+            ", ".join(names.values()),
+            "one data type of all weights that ZeRO 3 gathers together, as "
+            "fully_shard has it",
+            ", ".join(names),
+            "solve with zero 0, 1 or 2, or convert them",
+        )
+
+
 def _check_inputs(stage: PlanStage, graph: TensorGraph, source: Source) -> None:
     """Refuse changes of the example inputs, of which each stage has its own."""
     storages = {
@@ -544,11 +557,16 @@ class _Script:
         """
         paths = self.graph.paths(stage.steps)
         uses = Counter(x for path in paths for x in self.graph.trained([path]))
+        rest = self.graph.trained(paths)
         blocks = []
         for path, _ in self._blocks(stage):
             storages = self.graph.trained([path])
             if storages and all(uses[x] == 1 for x in storages):
                 blocks.append(path)
+                _check_dtypes(storages.values())
+                rest = {key: x for key, x in rest.items() if key not in storages}
+        if stage.zero == 3:
+            _check_dtypes(rest.values())
         return blocks
 
     @cached_property
