@@ -131,3 +131,54 @@ class OtherWeights(Blocks):
 
 def other_weights():
     return OtherWeights(), examples()
+
+
+class Penalized(Blocks):
+    """A penalty on all weights."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = super().forward(x, target)
+        return loss + 0.01 * sum(p.square().mean() for p in self.parameters())
+
+
+def penalized():
+    return Penalized(Block), examples()
+
+
+class Unlike(Block):
+    """A block with a weight of another data type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(8, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x) * self.gain).float()
+
+
+def unlike():
+    return Blocks(Unlike), examples()
+
+
+def unseeded():
+    """Weights that no seed of NumPy's older generator reaches."""
+    module = Blocks(Block)
+    weight = numpy.random.default_rng().random((2, 8)).tolist()
+    module.last.weight = nn.Parameter(torch.tensor(weight))
+    return module, examples()
+
+
+class Reread(Blocks):
+    """A block that runs again without gradients."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        with torch.no_grad():
+            again = self.blocks[0](x)
+        return F.mse_loss(self.last(x + again), target)
+
+
+def reread():
+    return Reread(Block), examples()

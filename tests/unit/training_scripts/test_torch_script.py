@@ -275,6 +275,7 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("unet", pp=2, schedule="zb-h1"),
 ]
 
 
@@ -348,11 +349,34 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
             "--to torch: the module itself: expected inputs that stay as they are, "
             "since every stage reads them, got torch.Tensor.mul_ on x; change a copy "
             "of it in the module, or solve with pp 1",
-        )
+        ),
+        (
+            Case("unlike", dp=2, zero=3),
+            "--to torch: blocks.0.gain, blocks.0.down.bias: expected one data type of "
+            "all weights that ZeRO 3 gathers together, as fully_shard has it, got "
+            "float64, float32; solve with zero 0, 1 or 2, or convert them",
+        ),
+        (
+            Case("penalized", pp=2, schedule="zb-h1"),
+            "--to torch: stage 2: last.weight: expected a weight that meets "
+            "what the stage receives in one operation, as PyTorch's split backward "
+            "passes need, got 2; solve with --schedule 1f1b",
+        ),
     ],
 )
 def test_what_training_scripts_cannot_run_is_refused(torch, case, said):
     assert refusal(case._replace(file=UNUSUAL_FILE)) == said
+
+
+def test_blocks_that_run_again_without_gradients_stay_whole(torch):
+    from nest.capture.problem import source_of
+
+    problem, _ = planned(Case("reread", tp=2, file=UNUSUAL_FILE))
+    source = source_of(problem)
+    assert source is not None
+    assert not any(source.shared.values())
+    said = "tp 2: blocks.0.up: blocks.0.up also reads its weights apart"
+    assert any(said in reason for reason in source.reasons)
 
 
 def test_uneven_batches_are_refused(torch):
@@ -650,6 +674,14 @@ def test_a_checkpoint_replaces_the_weights_of_the_seed(torch, tmp_path):
     torch.manual_seed(1)
     _, inputs = load(f"{FILE}:gpt")[0]()
     assert result["losses"] == pytest.approx([model(*inputs).item()], rel=LOSS)
+
+
+def test_weights_that_no_seed_reaches_are_refused(torch, tmp_path):
+    export(Case("unseeded", dp=2, file=UNUSUAL_FILE), tmp_path)
+    (result,) = run_scripts(
+        tmp_path, [{"folder": str(tmp_path), "world": 2, "options": []}]
+    )
+    assert "expected the same weights on all ranks" in result["error"]
 
 
 def test_a_wrong_number_of_ranks_is_refused(torch, tmp_path):
