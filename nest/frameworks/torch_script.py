@@ -297,6 +297,42 @@ def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
         )
 
 
+def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
+    """Refuse weights whose gradients PyTorch does not compute apart from the others.
+
+    It starts the pass of a weight at every operation where the weight, or what is made
+    of weights alone, meets what the stage receives. It frees what is behind, and
+    leaves out weights that meet nothing.
+    """
+    received = {x.name for x in stage.received if x.has_gradient}
+    made_of: dict[str, set[str]] = {}
+    joins: Counter[str] = Counter()
+    weights = graph.trained(graph.paths(stage.steps)).values()
+    for name, parameter in weights:
+        made_of |= {other: {name} for other in parameter.names}
+    for operation in graph.operations(stage.steps):
+        sources = set().union(*(made_of.get(x, set()) for x in operation.inputs))
+        outputs = [x.name for x in operation.outputs if x.has_gradient]
+        if received.isdisjoint(operation.inputs):
+            made_of |= dict.fromkeys(outputs, sources)
+        elif outputs:
+            received.update(outputs)
+            # On CPUs, each step of a recurrent network is an operation.
+            is_recurrent = operation.function.startswith("torch._VF.")
+            joins.update(dict.fromkeys(sources, 1 + is_recurrent))
+    for tensor in stage.handed:
+        joins.update(made_of.get(tensor.name, ()))
+    for name, _ in weights:
+        if joins[name] != 1:
+            raise refused(
+                f"stage {stage.position + 1}: {name}",
+                "a weight that meets what the stage receives in one operation, as "
+                "PyTorch's split backward passes need",
+                f"{joins[name] or 'none'}",
+                "solve with --schedule 1f1b",
+            )
+
+
 def _check_inputs(stage: PlanStage, graph: TensorGraph, source: Source) -> None:
     """Refuse changes of the example inputs, of which each stage has its own."""
     storages = {
@@ -400,6 +436,8 @@ class _Script:
                 split,
                 "solve with --schedule 1f1b",
             )
+        for stage in self.stages[1:]:
+            _check_joins(stage, self.graph)
 
     def _optimizer(self) -> str:
         """Return the optimizer whose state the plan counts."""
