@@ -278,7 +278,8 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                 raise refused(
                     f"{name}",
                     f"a parameter that {mesh.shards} data ranks get equal parts of, "
-                    f"for ZeRO {stage.zero}",
+                    f"for ZeRO {stage.zero}, since a padded part is larger than the "
+                    f"plan has it",
                     shape,
                     "solve with --zero 0, or another dp",
                 )

@@ -337,7 +337,8 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
     said = refusal(Case("unet", dp=2, zero=3))
     assert said == (
         "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
-        "parts of, for ZeRO 3, got (3,); solve with --zero 0, or another dp"
+        "parts of, for ZeRO 3, since a padded part is larger than the plan has it, got "
+        "(3,); solve with --zero 0, or another dp"
     )
 
 
