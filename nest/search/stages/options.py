@@ -484,7 +484,11 @@ class BatchTerms:
                 of_size = blocks[strategy.devices]
                 ranges = [block for block in of_size if block is not None]
                 fastest[spread] = [
-                    *(fastest_blocks(model, strategy, ranges) if ranges else of_size)
+                    *(
+                        fastest_blocks(model, strategy, ranges, passes=True)
+                        if ranges
+                        else of_size
+                    )
                 ]
             rows = [
                 [
@@ -509,16 +513,16 @@ class BatchTerms:
 
 
 def fastest_blocks(
-    model: CostModel, strategy: Strategy, blocks: Sequence[Block]
+    model: CostModel, strategy: Strategy, blocks: Sequence[Block], *, passes: bool
 ) -> list[Block]:
-    """Return blocks such that no layer is faster on any other block."""
+    """Return blocks such that no layer, or no pass, is faster on any other block."""
     of_types: dict[object, list[Block]] = {}
     for block in blocks:
         types = model.problem.cluster.types_in(block.ranges())
         of_types.setdefault(types, []).append(block)
     fastest: list[Block] = []
     for same_types in of_types.values():
-        fastest += model.groups.fastest(strategy, same_types)
+        fastest += model.groups.fastest(strategy, same_types, passes=passes)
     return fastest
 
 
@@ -932,7 +936,8 @@ class StageOptions:
             first = self.terms.strategies[used[rows[0]]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._different_blocks(first.devices)
-            for block in fastest_blocks(self.model, first, blocks[first.devices]):
+            of_size = blocks[first.devices]
+            for block in fastest_blocks(self.model, first, of_size, passes=False):
                 sync = self._table(block, used[rows]).sync
                 min_sync[rows] = np.minimum(min_sync[rows], sync)
         of_shape: Ints = min_sync @ self.shapes.counts.T
