@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, Operation, Parameter
+from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
@@ -342,15 +342,14 @@ def _check_inputs(stage: PlanStage, graph: TensorGraph, source: Source) -> None:
             zip(source.captured.inputs, source.inputs, strict=True)
         )
     }
-    for operation in graph.operations(stage.steps):
-        for tensor in operation.outputs:
-            if operation.written_bytes and tensor.storage in storages:
-                raise refused(
-                    path_of(operation),
-                    "inputs that stay as they are, since every stage reads them",
-                    f"{operation.function} on {storages[tensor.storage]}",
-                    "change a copy of it in the module, or solve with pp 1",
-                )
+    for operation, storage in graph.written(stage.steps):
+        if storage in storages:
+            raise refused(
+                path_of(operation),
+                "inputs that stay as they are, since every stage reads them",
+                f"{operation.function} on {storages[storage]}",
+                "change a copy of it in the module, or solve with pp 1",
+            )
 
 
 # ------------------------------------------------------------------- the script
@@ -578,6 +577,8 @@ class _Script:
             if layer.is_block and isinstance(record, ModuleCall):
                 if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
+                    if full:
+                        self._check_given(layer)
                     yield record.call.path, full
                 seen.add(record.call.path)
 
@@ -588,6 +589,21 @@ class _Script:
 
     def _recomputed(self, stage: PlanStage) -> list[str]:
         return [path for path, full in self._blocks(stage) if full]
+
+    def _check_given(self, layer: ModuleLayer) -> None:
+        """Refuse a block that would run again with what it has changed."""
+        tensors = self.graph.tensors
+        record = self.graph.record_of(layer.steps[0])
+        given = {tensors[x].storage for x in record.inputs if x in tensors}
+        for operation, storage in self.graph.written(layer.steps):
+            if storage in given:
+                raise refused(
+                    layer.name,
+                    "a block that keeps what it is given, since PyTorch computes it "
+                    "again from that",
+                    f"{operation.function} in place, in {path_of(operation)}",
+                    "solve with --recompute none, or change a copy in the block",
+                )
 
     def _sharded(self, stage: PlanStage) -> list[str]:
         """Return the blocks that gather their weights apart from the rest.

@@ -118,6 +118,15 @@ class TensorGraph:
             else:
                 yield record
 
+    def written(self, steps: Iterable[Step]) -> Iterator[tuple[Operation, int]]:
+        """Yield operations with the numbers of the memory that they write.
+
+        Views share the memory of others, but write nothing.
+        """
+        for operation in self.operations(steps):
+            for tensor in operation.outputs if operation.written_bytes else ():
+                yield operation, tensor.storage
+
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
         record = self.record_of(step)
@@ -209,12 +218,10 @@ class StageCode:
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
         received = {x.storage: x.name for x in self.stage.received}
-        for operation in self.graph.operations(self.stage.steps):
-            for tensor in operation.outputs:
-                # A view shares memory, too, but writes nothing.
-                if operation.written_bytes and tensor.storage in received:
-                    name = self.names[received.pop(tensor.storage)]
-                    self.lines.append(f"{name} = {name}.clone()")
+        for _, storage in self.graph.written(self.stage.steps):
+            if storage in received:
+                name = self.names[received.pop(storage)]
+                self.lines.append(f"{name} = {name}.clone()")
 
     def _add(self, step: Step) -> None:
         """Add the lines of a step."""

@@ -352,6 +352,13 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
             "of it in the module, or solve with pp 1",
         ),
         (
+            Case("early_relu", dp=2, recompute="full"),
+            "--to torch: blocks.0: expected a block that keeps what it is given, since "
+            "PyTorch computes it again from that, got torch.nn.functional.relu in "
+            "place, in blocks.0.relu; solve with --recompute none, or change a copy in "
+            "the block",
+        ),
+        (
             Case("unlike", dp=2, zero=3),
             "--to torch: blocks.0.gain, blocks.0.down.bias: expected one data type of "
             "all weights that ZeRO 3 gathers together, as fully_shard has it, got "
