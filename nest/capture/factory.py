@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +96,7 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         input has a first axis.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), seeded():
             made = factory()
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
@@ -115,6 +117,31 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"
     )
+
+
+@contextmanager
+def seeded(seed: int = 0) -> Iterator[None]:
+    """Seed all random numbers, and leave those of the process as they were."""
+    numpy = sys.modules.get("numpy")
+    before = random.getstate()
+    before_numpy = numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=[]):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            if numpy:
+                numpy.random.set_state(before_numpy)
+
+
+def seed_all(seed: int) -> None:
+    """Seed PyTorch, Python and, where it is imported, NumPy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed(seed)
 
 
 def batch_of(inputs: Any) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -26,6 +26,7 @@ from nest.capture.strategies import (
     TensorCut,
     function_name,
     path_of,
+    read_apart,
     remade,
     tensor_cut,
     why_not_local,
@@ -548,12 +549,19 @@ class _Pricing:
         small = self.captures.small
         cuts: dict[str, TensorCut] = {}
         whole: dict[str, str] = {}
+        uncut: dict[str, str] = {}
+        places = read_apart(small, self.captures.layers)
         for layer in self.captures.layers:
             if all(step.module >= 0 for step in layer.steps):
                 cut = tensor_cut(small, layer, tp)
                 cuts[layer.name] = cut
+                for path in cut.styles:
+                    if path in places:
+                        reason = f"{path}: {places[path]} also reads its weights apart"
+                        uncut.setdefault(layer.kind, reason)
                 if layer.is_block and cut.reasons:
                     whole.setdefault(layer.kind, cut.reasons[0])
+        cuts = self._without(cuts, uncut)
         shared = {name: cut for name, cut in cuts.items() if cut.styles}
         kinds = {x.kind: x for x in self.captures.layers if x.name in shared}
         why = self._why_not_local(shared, tp) if shared else ""
@@ -561,13 +569,20 @@ class _Pricing:
             for kind, layer in kinds.items():
                 why = self._why_not_local({layer.name: shared[layer.name]}, tp)
                 if why:
-                    whole[kind] = why
-                    for each in self.captures.layers:
-                        if each.kind == kind:
-                            cuts.pop(each.name, None)
-        for kind, reason in whole.items():
+                    uncut[kind] = why
+        for kind, reason in (whole | uncut).items():
             self.reasons.setdefault(kind, f"tp {tp}: {reason}")
-        return cuts
+        return self._without(cuts, uncut)
+
+    def _without(
+        self, cuts: Mapping[str, TensorCut], kinds: Container[str]
+    ) -> dict[str, TensorCut]:
+        """Return cuts without those of layers of some kinds."""
+        return {
+            x.name: cuts[x.name]
+            for x in self.captures.layers
+            if x.name in cuts and x.kind not in kinds
+        }
 
     def _why_not_local(self, cuts: Mapping[str, TensorCut], tp: int) -> str:
         """Return why the module does not run with the weights of one rank."""

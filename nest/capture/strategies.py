@@ -133,6 +133,26 @@ def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorC
         whole.update(failed)
 
 
+def read_apart(
+    captured: CapturedModule, layers: Sequence[ModuleLayer]
+) -> dict[str, str]:
+    """Return where other operations read the weights of modules, by the modules' path.
+
+    Such an operation would get the part of a rank, or mix it with whole tensors. Loose
+    operations are others, too.
+    """
+    places: dict[str, str] = {}
+    loose = {step.operation for layer in layers for step in layer.steps}
+    for position, operation in enumerate(captured.operations):
+        is_own = _is_linear(operation) and position not in loose
+        path = operation.calls[-1].path if is_own else ""
+        for name in operation.weights:
+            owner = name.rpartition(".")[0]
+            if owner != path:
+                places.setdefault(owner, path_of(operation))
+    return places
+
+
 def why_not_local(
     captured: CapturedModule, local: CapturedModule, layer: ModuleLayer, cut: TensorCut
 ) -> str:

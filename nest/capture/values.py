@@ -9,8 +9,6 @@ own loss a second time.
 
 from __future__ import annotations
 
-import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,8 @@ from nest.capture.factory import (
     batch_of,
     first_line,
     has_rows,
+    seed_all,
+    seeded,
     with_rows,
     with_samples,
 )
@@ -195,30 +195,13 @@ def _equal(losses: _Losses, one: float, other: float) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep warnings away, and the random numbers of the process as they are."""
-    numpy = sys.modules.get("numpy")
-    before, dtype = random.getstate(), torch.get_default_dtype()
-    before_numpy = numpy.random.get_state() if numpy else None
-    with (
-        warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
-        torch.compiler.set_stance("force_eager"),
-    ):
+    dtype = torch.get_default_dtype()
+    with warnings.catch_warnings(), seeded(), torch.compiler.set_stance("force_eager"):
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
             torch.set_default_dtype(dtype)
-            random.setstate(before)
-            if numpy:
-                numpy.random.set_state(before_numpy)
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed(seed)
 
 
 def _losses(factory: Callable[[], Any]) -> _Losses:
@@ -246,7 +229,7 @@ def _losses_as(
     factory: Callable[[], Any], dtype: torch.dtype, is_varied: bool
 ) -> _Losses:
     """Return the losses of a small batch with values of one type."""
-    _seed(0)
+    seed_all(0)
     module, examples = factory()
     _train_only_own(module.to(dtype))
     inputs = with_samples(examples, ROWS)
@@ -261,7 +244,7 @@ def _losses_as(
     mode = _EqualNumbers()
 
     def loss_of(rows: Sequence[int], seed: int = 1) -> float:
-        _seed(seed)
+        seed_all(seed)
         with torch.no_grad(), mode:
             chosen = with_rows(inputs, rows, examples)
             return float(module(*tree_map_only(torch.Tensor, torch.clone, chosen)))

@@ -107,6 +107,24 @@ class TensorGraph:
             return self.captured.modules[step.module]
         return self.captured.operations[step.operation]
 
+    def operations(self, steps: Iterable[Step]) -> Iterator[Operation]:
+        """Yield the operations of steps, those inside their modules."""
+        for step in steps:
+            record = self.record_of(step)
+            if isinstance(record, ModuleCall):
+                yield from self.captured.operations[record.first : record.end]
+            else:
+                yield record
+
+    def written(self, steps: Iterable[Step]) -> Iterator[tuple[Operation, int]]:
+        """Yield operations with the numbers of the memory that they write.
+
+        Views share the memory of others, but write nothing.
+        """
+        for operation in self.operations(steps):
+            for tensor in operation.outputs if operation.written_bytes else ():
+                yield operation, tensor.storage
+
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
         record = self.record_of(step)
@@ -198,15 +216,10 @@ class StageCode:
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
         received = {x.storage: x.name for x in self.stage.received}
-        for step in self.stage.steps:
-            for operation in self.graph.captured.operations_of(step):
-                for tensor, accessor in zip(
-                    operation.outputs, operation.accessors, strict=True
-                ):
-                    changes = accessor == "{0}" or operation.function.endswith("_")
-                    if changes and tensor.storage in received:
-                        name = self.names[received.pop(tensor.storage)]
-                        self.lines.append(f"{name} = {name}.clone()")
+        for _, storage in self.graph.written(self.stage.steps):
+            if storage in received:
+                name = self.names[received.pop(storage)]
+                self.lines.append(f"{name} = {name}.clone()")
 
     def _add(self, step: Step) -> None:
         """Add the lines of a step."""
@@ -217,24 +230,25 @@ class StageCode:
             for tensor, accessor in zip(record.outputs, record.accessors, strict=True)
             if tensor.name in self.last
         ]
+        changed = [pair for pair in made if pair[1].startswith("{")]
+        made = [pair for pair in made if pair not in changed]
         if not made:
-            if "{0}" in record.accessors or not record.outputs:
+            is_statement = any(x.startswith("{") for x in record.accessors)
+            if is_statement or not record.outputs:
                 self.lines.append(call)
-            return
-        if [accessor for _, accessor in made] == ["{0}"]:
-            self.lines.append(call)
-            self.names[made[0][0].name] = self.names[record.inputs[0]]
-            return
-        if len(made) == 1:
+        elif len(made) == 1:
             tensor, accessor = made[0]
             if accessor and not isinstance(record, ModuleCall):
                 call = f"({call})"
             self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
-            return
-        result = self._unique("result")
-        self.lines.append(f"{result} = {call}")
-        for tensor, accessor in made:
-            self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        else:
+            result = self._unique("result")
+            self.lines.append(f"{result} = {call}")
+            for tensor, accessor in made:
+                self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        for tensor, accessor in changed:  # Other names of what the call changes.
+            index = int(accessor.strip("{}"))
+            self.names[tensor.name] = self._read(record.inputs[index])
 
     def _call(self, record: ModuleCall | Operation) -> str:
         texts = [self._read(name) for name in record.inputs]

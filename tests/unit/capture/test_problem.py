@@ -115,6 +115,22 @@ def test_ranks_that_share_nothing_are_no_choice():
     )
 
 
+def test_blocks_whose_weights_others_read_stay_whole():
+    def write(writer):
+        values = mlp(writer, "blocks.0", "x")
+        first = len(writer.operations)
+        writer.run("torch.Tensor.square", ("blocks.0.up.weight",), (16, 8))
+        loss = writer.loss(values)
+        writer.layer("head", "head", first)
+        return loss
+
+    source = source_of(problem(captures(write), tp=(1, 2)))
+    assert not any(source.shared.values())
+    assert source.reasons[0] == (
+        "tp 2: blocks.0.up: the module itself also reads its weights apart"
+    )
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_does_not_run_with_the_weights_of_a_rank_is_not_cut(fails):
     asked = []
