@@ -162,19 +162,22 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
         """Replace parameters and buffers; return the places and what was there."""
         originals = []
-        for path, module in self.built.module.named_modules():
+        # A module may have several paths, as a tied embedding in its head has.
+        options = {"remove_duplicate": False}
+        for path, module in self.built.module.named_modules(**options):
             prefix = f"{path}." if path else ""
-            options = {"recurse": False, "remove_duplicate": False}
             for name, value in [
-                *module.named_parameters(**options),
-                *module.named_buffers(**options),
+                *module.named_parameters(recurse=False, **options),
+                *module.named_buffers(recurse=False, **options),
             ]:
                 originals.append((module, name, value))
-                setattr(module, name, self._provided(prefix + name, value))
+                self._provided(prefix + name, value)
             for name, value in vars(module).items():
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)
+        for module, name, value in originals:
+            setattr(module, name, self.replaced[id(value)])
         return originals
 
     def _replacements(self) -> list[tuple[Any, str, Any, Any]]:

@@ -219,3 +219,13 @@ def test_samples_repeat_in_turn(torch: Any) -> None:
     rows, kept, number = with_samples((torch.arange(3), torch.ones(2), 5), samples=5)
     assert rows.tolist() == [0, 1, 2, 0, 1]
     assert (tuple(kept.shape), number) == ((2,), 5)
+
+
+def test_a_module_with_two_paths_has_tied_weights(torch: Any) -> None:
+    def more(block: Any) -> None:
+        block.twin = block.a
+
+    found = captured(blocks_of(torch, plain, more=more))
+    names = [x.names for x in found.parameters]
+    assert ("blocks.0.a.weight", "blocks.0.twin.weight") in names
+    assert found.num_parameters == 3 * 2 * (256 + 16) + 17
