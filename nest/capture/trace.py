@@ -94,6 +94,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         }
         self.is_busy = False
         self.stack: list[Call] = []
+        #: Names of the tensors that each of them is given.
+        self.given: list[tuple[str, ...]] = []
         #: The modules around the place of the first error.
         self.failed: tuple[Call, ...] | None = None
         self.numbers: dict[str, int] = defaultdict(int)
@@ -427,6 +429,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         around = tuple(self.stack)
         first = len(self.records)
         self.stack.append(this)
+        self.given.append(names)
         try:
             result = call(module, *args, **kwargs)
         except Exception:
@@ -434,6 +437,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             raise
         finally:
             self.stack.pop()
+            self.given.pop()
         outputs = []
         accessors = []
         for accessor, tensor in leaves(result):
@@ -538,6 +542,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             for x in names
             if x not in self.made and self.tensors[x].storage in self.parameters
         )
+        self._refuse_distant(weights)
         self.records.append(
             (
                 {
@@ -573,6 +578,22 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     f"pass; remove the change"
                 )
         return bool(changed)
+
+    def _refuse_distant(self, weights: tuple[str, ...]) -> None:
+        """Refuse parameters that a module neither holds nor is given."""
+        for weight in weights:
+            parameter = self.parameters[self.tensors[weight].storage]
+            for call, given in zip(self.stack[::-1], self.given[::-1], strict=True):
+                if parameter.buffer or any(
+                    x.startswith(f"{call.path}.") for x in parameter.names
+                ):
+                    break
+                if weight not in given:
+                    self._refuse(
+                        f"a module that reads its own parameters and those that it is "
+                        f"given, got {weight}, which it does not hold; give it to its "
+                        f"forward, or register it as this module's too"
+                    )
 
     def _refuse_assignment(self, function: Any, args: Any) -> None:
         name = self.named[id(args[0])][0]

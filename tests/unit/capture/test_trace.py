@@ -229,3 +229,25 @@ def test_a_module_with_two_paths_has_tied_weights(torch: Any) -> None:
     names = [x.names for x in found.parameters]
     assert ("blocks.0.a.weight", "blocks.0.twin.weight") in names
     assert found.num_parameters == 3 * 2 * (256 + 16) + 17
+
+
+def test_modules_read_their_own_parameters(torch: Any) -> None:
+    """What they are given counts, also where a parametrization makes a weight."""
+
+    def more(block: Any) -> None:
+        torch.nn.utils.parametrizations.weight_norm(block.a)
+        block.scaled = torch.nn.Bilinear(16, 16, 16)
+        block.scaled.forward = lambda x, weight: x @ weight
+
+    def given(block: Any, x: Any) -> Any:
+        return block.scaled(block.a(x), block.b.weight)
+
+    assert captured(blocks_of(torch, given, more=more)).num_parameters
+
+    def hide(block: Any) -> None:
+        block.a.other = (block.b,)
+        block.a.forward = lambda x: x @ block.a.other[0].weight
+
+    text = refusal(blocks_of(torch, lambda block, x: block.a(x), more=hide))
+    assert "model: blocks.0.a: expected a module that reads its own" in text
+    assert "got blocks.0.b.weight, which it does not hold" in text

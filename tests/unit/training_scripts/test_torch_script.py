@@ -543,6 +543,43 @@ def test_frozen_weights_and_shared_buffers(torch, tmp_path):
     assert pipeline["parameter_bytes"] == [(trained + frozen) // 2] * 2
 
 
+GIVEN = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def forward(self, x, weight):
+        return (x @ weight.T).square().mean()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), Head()
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x)), self.first.weight)
+
+
+def odd():
+    return Model(), (torch.ones(4, 8),)
+"""
+
+
+def test_stages_hold_the_weights_that_their_modules_are_given(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path, GIVEN)
+    (first, *others) = plan.stages[0].layers
+    stages = tuple(
+        Stage(layers=tuple(layers), devices=1, strategy=SINGLE)
+        for layers in ([first], others)
+    )
+    text = files_of(problem, replace(plan, stages=stages))["train.py"]
+    assert '"keep": ["second", "head", "first.weight"]' in text
+
+
 def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
