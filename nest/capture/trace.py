@@ -50,6 +50,9 @@ from nest.capture.written import (
     write_call,
 )
 
+#: Methods that let code of the module change gradients.
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
+
 #: What tells the memory of tensors apart, also where it holds no values.
 _address_of = attrgetter("_cdata")
 
@@ -232,6 +235,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
+        if any(
+            getattr(value, kind, None)
+            for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        ):
+            self._refuse(
+                f"parameters without hooks, got one on {name}; compute what it does in "
+                f"the forward pass"
+            )
         memory = (
             _address_of(value.untyped_storage()),
             value.storage_offset(),
@@ -490,8 +501,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     def record(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function of PyTorch and note what it does."""
         args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
-        if getattr(function, "__name__", "") == "__set__":
+        name = getattr(function, "__name__", "")
+        if name == "__set__":
             self._refuse_assignment(function, args)
+        if name in _HOOKS and not self.stack:
+            self._refuse(
+                f"a forward pass without hooks outside its parts, got Tensor.{name}; "
+                f"move what is hooked into a module"
+            )
         code, names, obstacle = self._write(
             functools.partial(write_call, function, args, kwargs)
         )
@@ -521,7 +538,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             if id(tensor) not in seen and self._is_changed(tensor, tally):
                 made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
             seen.add(id(tensor))
-        if not made and not changes_state:
+        # Code cannot repeat a hook, so its module must be called as a whole.
+        if not made and not changes_state and name not in _HOOKS:
             return result
         names = self._with_order(names)
         needs_detach = not torch.is_grad_enabled() and any(

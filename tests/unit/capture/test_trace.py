@@ -251,3 +251,26 @@ def test_modules_read_their_own_parameters(torch: Any) -> None:
     text = refusal(blocks_of(torch, lambda block, x: block.a(x), more=hide))
     assert "model: blocks.0.a: expected a module that reads its own" in text
     assert "got blocks.0.b.weight, which it does not hold" in text
+
+
+def test_hooks_on_gradients(torch: Any) -> None:
+    """A module that is called as a whole may have them."""
+
+    def hooked(_: Any, x: Any) -> Any:
+        x = x * 1
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 0.1)
+        return x
+
+    def more(block: Any) -> None:
+        block.b.weight.register_hook(lambda gradient: gradient * 0.1)
+
+    text = refusal(
+        blocks_of(torch, plain, outer=lambda m, x: hooked(m, m.blocks[0](x)))
+    )
+    assert "expected a forward pass without hooks outside its parts" in text
+    text = refusal(blocks_of(torch, plain, more=more))
+    assert "expected parameters without hooks, got one on blocks.0.b.weight" in text
+    found = captured(blocks_of(torch, lambda block, x: hooked(block, block.a(x))))
+    obstacles = [x.obstacle for x in found.operations if "hook" in x.function]
+    assert obstacles == ["an argument of class function"] * 3
