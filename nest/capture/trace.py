@@ -190,6 +190,12 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
         vmap = vmaps.vmap_impl
+        backward = torch.autograd.backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> None:
+            if not self.meter.is_backward:
+                self._refuse_gradients("backward()")
+            backward(*args, **kwargs)
 
         def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             return self.call_module(call, module, args, kwargs)
@@ -213,6 +219,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             (torch.nn.Module, "__call__", call, call_module),
             (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
             (vmaps, "vmap_impl", vmap, call_vmap),
+            (torch.autograd, "backward", backward, run_backward),
         ]
         name = "_checkpoint_without_reentrant_generator"
         make = getattr(torch.utils.checkpoint, name, None)
@@ -504,6 +511,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(function, "__name__", "")
         if name == "__set__":
             self._refuse_assignment(function, args)
+        if function is torch.autograd.grad:
+            self._refuse_gradients("torch.autograd.grad")
         if name in _HOOKS and not self.stack:
             self._refuse(
                 f"a forward pass without hooks outside its parts, got Tensor.{name}; "
@@ -596,6 +605,12 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     f"pass; remove the change"
                 )
         return bool(changed)
+
+    def _refuse_gradients(self, function: str) -> NoReturn:
+        self._refuse(
+            f"a forward pass that leaves gradients to the training script, got "
+            f"{function}; return the loss alone"
+        )
 
     def _refuse_distant(self, weights: tuple[str, ...]) -> None:
         """Refuse parameters that a module neither holds nor is given."""

@@ -274,3 +274,26 @@ def test_hooks_on_gradients(torch: Any) -> None:
     found = captured(blocks_of(torch, lambda block, x: hooked(block, block.a(x))))
     obstacles = [x.obstacle for x in found.operations if "hook" in x.function]
     assert obstacles == ["an argument of class function"] * 3
+
+
+def test_gradients_are_not_computed_in_the_forward_pass(torch: Any) -> None:
+    def backward(block: Any, x: Any) -> Any:
+        block.a(x).sum().backward()
+        return block.b(x)
+
+    def whole(block: Any, x: Any) -> Any:
+        torch.autograd.backward(block.a(x).sum())
+        return block.b(x)
+
+    def grad(block: Any, x: Any) -> Any:
+        y = block.a(x)
+        return torch.autograd.grad(y.sum(), block.a.weight, create_graph=True)[0] @ y.T
+
+    for forward, name in (
+        (backward, "backward()"),
+        (whole, "backward()"),
+        (grad, "torch.autograd.grad"),
+    ):
+        text = refusal(blocks_of(torch, forward))
+        assert text.startswith("model: blocks.0: expected a forward pass that leaves")
+        assert f"got {name}; return the loss alone" in text
