@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import pickle
+import random
 import sys
 import warnings
 from collections import defaultdict
@@ -352,6 +354,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def forward(self, inputs: tuple[Any, ...]) -> torch.Tensor:
         """Run the forward pass and return the loss."""
+        random_states = _random_states()
         try:
             with self, saved_tensors_hooks(self._pack, lambda tensor: tensor):
                 loss = self.built.module(*inputs)
@@ -384,6 +387,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             self._refuse(
                 "a loss that depends on the parameters, got one without a gradient; "
                 "compute it from the outputs of the modules"
+            )
+        if _random_states() != random_states:
+            self._refuse(
+                "a forward pass that draws no random numbers of Python or numpy, got "
+                "one that does, whose choices a script would repeat; draw with torch"
             )
         now = self._state()
         for name, value in self.installed_state.items():
@@ -594,7 +602,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         return storage in tally.changed and storage not in self.parameters
 
     def _refuse_changes(self, tally: Tally, function: Any) -> bool:
-        """Return whether a function changes a buffer; refuse one for a parameter."""
+        """Return whether a norm changes its statistics; refuse any other change."""
         changed = [x for x in tally.changed if x in self.parameters]
         for storage in changed:
             parameter = self.parameters[storage]
@@ -604,7 +612,23 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     f"{function_name(function)} on {parameter.names[0]} in the forward "
                     f"pass; remove the change"
                 )
+            if not self._is_norm(function):
+                self._refuse(
+                    f"a forward pass that changes nothing that the module keeps, got "
+                    f"{function_name(function)} on {parameter.names[0]}; remove the "
+                    f"change, or move it out of the forward pass"
+                )
         return bool(changed)
+
+    def _is_norm(self, function: Any) -> bool:
+        """Whether a function is, or is in, a norm that keeps statistics of batches."""
+        if getattr(function, "__name__", "") in ("batch_norm", "instance_norm"):
+            return True
+        return any(
+            x.from_torch
+            and ("BatchNorm" in x.class_name or "InstanceNorm" in x.class_name)
+            for x in self.stack[-1:]
+        )
 
     def _refuse_gradients(self, function: str) -> NoReturn:
         self._refuse(
@@ -700,6 +724,13 @@ class _Unwritten:
 
 def _fields(record: Parameter) -> Mapping[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _random_states() -> tuple[object, ...]:
+    """Return the states of the random numbers of Python and of numpy."""
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state(legacy=False) if numpy else None
+    return random.getstate(), pickle.dumps(of_numpy)
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:

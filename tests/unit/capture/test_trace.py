@@ -88,7 +88,7 @@ def test_parameters_do_not_change(torch: Any) -> None:
     assert "blocks.0.a.weight.data" in refusal(blocks_of(torch, assigned))
 
 
-def test_buffers_change_in_place_only(torch: Any) -> None:
+def test_buffers_do_not_change(torch: Any) -> None:
     def more(block: Any) -> None:
         block.register_buffer("mean", torch.zeros(16))
 
@@ -101,12 +101,20 @@ def test_buffers_change_in_place_only(torch: Any) -> None:
         block.mean = block.mean * 0.9
         return block.a(x)
 
-    found = captured(blocks_of(torch, moved, more=more))
-    assert [x.names for x in found.parameters if x.buffer] == [
-        (f"blocks.{i}.mean",) for i in range(3)
-    ]
+    def spectral(block: Any) -> None:
+        torch.nn.utils.parametrizations.spectral_norm(block.a)
+
+    def normed(block: Any) -> None:
+        block.norm = torch.nn.BatchNorm1d(16)
+
+    text = refusal(blocks_of(torch, moved, more=more))
+    assert "changes nothing that the module keeps, got torch.Tensor.mul_ on" in text
     text = refusal(blocks_of(torch, replaced, more=more))
     assert "another one for blocks.0.mean" in text
+    text = refusal(blocks_of(torch, plain, more=spectral))
+    assert "got torch.nn.functional.normalize on blocks.0.a.parametrizations" in text
+    found = captured(blocks_of(torch, lambda block, x: block.norm(x), more=normed))
+    assert sum(x.buffer for x in found.parameters) == 3 * 3
 
 
 def test_loss_is_a_scalar_with_a_gradient(torch: Any) -> None:
