@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -177,9 +178,20 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 *module.named_parameters(recurse=False, **options),
                 *module.named_buffers(recurse=False, **options),
             ]:
+                if isinstance(value, UninitializedTensorMixin):
+                    self._refuse(
+                        f"parameters and buffers with shapes, got none for "
+                        f"{prefix}{name} of a lazy module; give it its sizes"
+                    )
                 originals.append((module, name, value))
                 self._provided(prefix + name, value)
             for name, value in vars(module).items():
+                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                    self._refuse(
+                        f"weights that are parameters, got {prefix}{name}, computed "
+                        f"from others before the forward pass; compute it in there, as "
+                        f"torch.nn.utils.parametrizations do"
+                    )
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)

@@ -305,3 +305,17 @@ def test_gradients_are_not_computed_in_the_forward_pass(torch: Any) -> None:
         text = refusal(blocks_of(torch, forward))
         assert text.startswith("model: blocks.0: expected a forward pass that leaves")
         assert f"got {name}; return the loss alone" in text
+
+
+def test_weights_that_are_made_otherwise_are_refused(torch: Any) -> None:
+    def lazy(block: Any) -> None:
+        block.a = torch.nn.LazyLinear(16)
+
+    text = refusal(blocks_of(torch, plain, more=lazy))
+    assert "got none for blocks.0.a.weight of a lazy module; give it its sizes" in text
+
+    def derived(block: Any) -> None:
+        block.scaled = block.a.weight * 2
+
+    text = refusal(blocks_of(torch, plain, more=derived))
+    assert "expected weights that are parameters, got blocks.0.scaled" in text
