@@ -45,6 +45,7 @@ _TOLERANCES = {
 
 #: Functions that make random numbers, for which a pass of the check gets equal ones.
 _RANDOM_LIKE = {"rand_like", "randn_like", "rand", "randn", "normal"}
+_CASTS = {"float", "double", "half", "bfloat16"}
 _DROPOUTS = {
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
     "feature_alpha_dropout",
@@ -248,7 +249,7 @@ def _losses_as(
         inputs = _varied(examples, inputs)
     inputs = tree_map(lambda x: _as_type(x, dtype), inputs)
     torch.set_default_dtype(dtype)
-    mode = _EqualNumbers()
+    mode = _EqualNumbers(dtype)
 
     def loss_of(rows: Sequence[int], seed: int = 1) -> float:
         _seed(seed)
@@ -398,11 +399,13 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
 class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     """Gives each sample the same random numbers, and leaves dropout and norms out.
 
-    It also notes the least precise floating-point type of the results.
+    Casts to other floating-point types are left out, too. It also notes the least
+    precise of those of the results.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.dtype = dtype
         self.least_precise = torch.float64
 
     def __torch_function__(
@@ -410,6 +413,9 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
+        if name in _CASTS:
+            return args[0].to(self.dtype)
+        args, kwargs = tree_map(self._without_cast, (args, kwargs))
         if name in _DROPOUTS or (name == "batch_norm" and args):
             return args[0] if args else kwargs["input"]
         if name == "scaled_dot_product_attention":
@@ -431,6 +437,10 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 self._note(tensor.dtype)
         return result
+
+    def _without_cast(self, value: Any) -> Any:
+        is_type = isinstance(value, torch.dtype) and value.is_floating_point
+        return self.dtype if is_type else value
 
     def _note(self, dtype: torch.dtype) -> None:
         if _TOLERANCES.get(dtype, 1) > _TOLERANCES[self.least_precise]:

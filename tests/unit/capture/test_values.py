@@ -158,3 +158,16 @@ def test_user_code_that_cannot_be_captured(torch: Any, tmp_path: Path) -> None:
             f"return F.mse_loss(checkpoint(torch.sin, a, use_reentrant={reentrant}), b)"
         )
         assert "remove it, nest plans recomputation" in refusal(tmp_path, code)
+
+
+def test_half_precision_is_checked(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = "torch.nn.Linear(12, 6))"
+    text = FILE.replace(last, f"{last}.bfloat16()")
+    text = text.replace("self.net(x)", "self.net(x.to(torch.bfloat16)).float()")
+    monkeypatch.setitem(globals(), "FILE", text)
+    assert "checked by values" not in assumed(tmp_path, "return F.mse_loss(a, b)")
+    assert "mean of its samples'" in refusal(
+        tmp_path, "return F.cross_entropy(a, labels)"
+    )
