@@ -14,7 +14,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from nest.capture.batch import at_batch, check_loss, normalizes_batch, random_notes
+from nest.capture.batch import (
+    UNCHECKED,
+    at_batch,
+    check_loss,
+    normalizes_batch,
+    random_notes,
+)
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import (
     Style,
@@ -162,7 +168,10 @@ def problem_of_module(
     else:
         check_loss(small, large)
     if captures.check is not None:
-        assumed += captures.check(job.split_loss)
+        notes = captures.check(job.split_loss)
+        assumed += notes
+        if not job.split_loss and any(x.startswith(UNCHECKED) for x in notes):
+            check_loss(small, large, is_unchecked=True)
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from nest.capture.batch import REMEDY
+from nest.capture.batch import REMEDY, UNCHECKED
 from nest.capture.factory import InvalidModuleError, batch_of, first_line, with_samples
 from nest.capture.records import CapturedModule
 
@@ -104,12 +104,12 @@ def check_values(
     """
     unchecked = _too_large(captured)
     if unchecked:
-        return (f"{_UNCHECKED}: {unchecked}",)
+        return (f"{UNCHECKED}: {unchecked}",)
     try:
         with _quiet():
             losses = _losses(factory)
     except _NotRunError as error:
-        return (f"{_UNCHECKED}: {error}",)
+        return (f"{UNCHECKED}: {error}",)
     if losses.changed:
         raise InvalidModuleError(
             f"{name}: {losses.changed[0]}: expected a forward pass that changes "
@@ -123,7 +123,7 @@ def check_values(
             f"inputs; keep no state between passes"
         )
     if not _equal(losses, losses.whole, losses.other_start):
-        return (f"{_UNCHECKED}: it depends on random numbers",)
+        return (f"{UNCHECKED}: it depends on random numbers",)
     notes = []
     if losses.obstacle:
         notes.append(
@@ -139,11 +139,6 @@ def check_values(
     if difference:
         notes.append(f"the loss is no mean over samples: {difference}")
     return tuple(notes)
-
-
-_UNCHECKED = (
-    "the loss was not checked by values, only by its operations, as a mean over samples"
-)
 
 
 class _NotRunError(Exception):

@@ -136,6 +136,38 @@ def test_large_modules_are_not_checked(
     assert "162 trained values, more than 100" in note
 
 
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("return F.cross_entropy(a, labels, ignore_index=0)", "may divide by weights"),
+        ("return F.cross_entropy(a, labels, self.kept)", "may divide by weights"),
+        (
+            "mask = (a.detach() > a.detach().mean(0)).to(a.dtype); "
+            "return F.mse_loss(a * mask, b)",
+            "got mul, which uses places of samples in the batch",
+        ),
+    ],
+)
+def test_what_operations_show_of_large_modules(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, what: str
+) -> None:
+    monkeypatch.setattr("nest.capture.values.MAX_CHECKED_VALUES", 100)
+    assert what in refusal(tmp_path, code)
+    assert "--split-loss" in assumed(tmp_path, code, split_loss=True)
+
+
+def test_places_in_the_batch(torch: Any, tmp_path: Path) -> None:
+    """As experts with a capacity have them, here one that is never reached."""
+    code = (
+        "e = (a[:, 0] > 0).long(); "
+        "place = F.one_hot(e, 2).cumsum(0).gather(1, e[:, None]); "
+    )
+    text = refusal(tmp_path, f"{code} return F.mse_loss(a * (place < 9), b)")
+    assert "got mul, which uses places of samples in the batch" in text
+    code += "place = place[:, 0] - place[:, 0]; return F.mse_loss(a[place], b[place])"
+    assert "mean of its samples'" in refusal(tmp_path, code)
+
+
 def test_modules_that_do_not_run_with_values(torch: Any, tmp_path: Path) -> None:
     code = "assert type(x).__name__ != 'Tensor', 'no values'; return F.mse_loss(a, b)"
     note = assumed(tmp_path, code)
