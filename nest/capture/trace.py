@@ -69,6 +69,22 @@ def capture(built: Built) -> CapturedModule:
         If its pass reads values or fails, if it changes its parameters, or if it does
         not return a scalar that has a gradient. The text names the module's path.
     """
+    before = _plain_values(built.module)
+    captured = _captured_once(built)
+    first = _plain_values(built.module)
+    if first != before:  # It may only keep a length for the passes that follow.
+        captured = _captured_once(built)
+        for name, value in _plain_values(built.module).items():
+            if first.get(name) != value:
+                raise InvalidModuleError(
+                    f"{built.name}: {name}: expected a forward pass that changes "
+                    f"nothing that the module keeps, got another value after it; "
+                    f"remove the change, or move it out of the forward pass"
+                )
+    return captured
+
+
+def _captured_once(built: Built) -> CapturedModule:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -186,7 +202,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 originals.append((module, name, value))
                 self._provided(prefix + name, value)
             for name, value in vars(module).items():
-                if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+                is_tensor = isinstance(value, torch.Tensor)
+                if is_tensor and not isinstance(value, FakeTensor) and value.grad_fn:
                     self._refuse(
                         f"weights that are parameters, got {prefix}{name}, computed "
                         f"from others before the forward pass; compute it in there, as "
@@ -736,6 +753,16 @@ class _Unwritten:
 
 def _fields(record: Parameter) -> Mapping[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _plain_values(module: torch.nn.Module) -> dict[str, object]:
+    """Return the numbers and texts that a module and its parts keep, by path."""
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if not name.startswith("_") and isinstance(value, (int, float, str))
+    }
 
 
 def _random_states() -> tuple[object, ...]:

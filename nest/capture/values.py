@@ -72,7 +72,7 @@ class _Losses(NamedTuple):
     #: Empty if a single sample does not run.
     singles: tuple[float, ...]
     tolerance: float
-    #: Names of buffers and attributes that the passes changed.
+    #: Names of tensors of modules that the passes changed.
     changed: tuple[str, ...]
     #: Why single samples do not run.
     obstacle: str
@@ -359,35 +359,27 @@ def _alternatives(source: torch.Tensor) -> torch.Tensor:
     return torch.stack([value, value - 1 if value > 0 else value + 1])
 
 
-def _state(module: torch.nn.Module) -> dict[str, Any]:
-    """Return copies of the buffers and plain values that a module keeps.
-
-    Buffers of PyTorch's norms over the batch are left out.
-    """
-    state: dict[str, Any] = {}
-    for path, each in module.named_modules():
-        prefix = f"{path}." if path else ""
-        if isinstance(each, _NORMS):
-            continue
-        for name, buffer in each.named_buffers(recurse=False):
-            state[prefix + name] = buffer.detach().clone()
-        for name, value in vars(each).items():
-            if not name.startswith("_") and isinstance(value, (int, float, str)):
-                state[prefix + name] = value
-            if not name.startswith("_") and isinstance(value, torch.Tensor):
-                state[prefix + name] = value.detach().clone()
-    return state
+def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors that a module and its parts keep as attributes."""
+    return {
+        f"{path}.{name}" if path else name: value.detach().clone()
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if not name.startswith("_") and isinstance(value, torch.Tensor)
+    }
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of values that differ."""
+def _changed(
+    before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]
+) -> Iterator[str]:
+    """Yield the names of tensors that differ."""
     for name, value in before.items():
         now = after.get(name)
-        if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
-            same_shape = value.shape == now.shape
-            if not same_shape or not torch.equal(value.nan_to_num(), now.nan_to_num()):
-                yield name
-        elif type(value) is not type(now) or value != now:
+        if (
+            now is None
+            or value.shape != now.shape
+            or not torch.equal(value.nan_to_num(), now.nan_to_num())
+        ):
             yield name
 
 

@@ -319,3 +319,19 @@ def test_weights_that_are_made_otherwise_are_refused(torch: Any) -> None:
 
     text = refusal(blocks_of(torch, plain, more=derived))
     assert "expected weights that are parameters, got blocks.0.scaled" in text
+
+
+def test_modules_count_no_passes(torch: Any) -> None:
+    """What is the same after a second pass, such as a length, is no state."""
+
+    def counted(block: Any, x: Any) -> Any:
+        block.passes = getattr(block, "passes", 0) + 1
+        return block.a(x)
+
+    def measured(block: Any, x: Any) -> Any:
+        block.length, block.last = len(x), block.a(x)
+        return block.last
+
+    text = refusal(blocks_of(torch, counted))
+    assert "blocks.0.passes: expected a forward pass that changes nothing" in text
+    assert captured(blocks_of(torch, measured)).num_parameters

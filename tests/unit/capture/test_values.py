@@ -95,6 +95,7 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
         ("self.kept += 1", "Tensor.add_ on kept"),
         ("self.kept.copy_(b.mean(0))", "got torch.Tensor.copy_ on kept; remove"),
         ("self.steps += 1", "steps: expected a forward pass that changes nothing"),
+        ("self.last = a.mean()", "last: expected a forward pass that changes nothing"),
         ("self.seen.append(1); a = a * len(self.seen)", "for the same inputs"),
     ],
 )
