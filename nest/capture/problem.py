@@ -73,8 +73,9 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     factory: str
-    #: Of the file.
+    #: Of the file, and of those beside it that it imports, by path from its folder.
     sha256: str = ""
+    imported: dict[str, str] = {}
     granularity: str = "block"
     #: Layers of the module before they were joined, and closed sets of the graph.
     layers: int = 0

@@ -592,6 +592,22 @@ def test_only_the_file_that_was_imported_runs(torch, tmp_path):
         files_of(replace(problem, model=unknown), plan)
 
 
+def test_what_it_imports_is_as_it_was(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    (tmp_path / "beside.py").write_text("WIDTH = 8\n")
+    problem, plan = imported(tmp_path, f"import beside\n{GIVEN}")
+    assert files_of(problem, plan)
+    (tmp_path / "beside.py").write_text("raise SystemExit\n")
+    with pytest.raises(
+        InvalidPlanError, match=r"beside.py: expected the sha256 \w{12}"
+    ):
+        files_of(problem, plan)
+    (tmp_path / "beside.py").unlink()
+    with pytest.raises(InvalidPlanError, match="got none; import the module again"):
+        files_of(problem, plan)
+
+
 def test_unknown_granularities_are_refused(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
