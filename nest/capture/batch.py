@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from nest.capture.records import CapturedModule, Operation, Tensor
-from nest.capture.strategies import axis_along, function_name, is_random, path_of
+from nest.capture.strategies import argument, function_name, is_random, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
@@ -210,16 +210,13 @@ def _check_roles(
     is_unchecked: bool,
 ) -> None:
     """Refuse a loss that is no mean; ``roles`` are those of the example inputs."""
-    sizes = [
-        {x.name: x for x in (*side.inputs, *_outputs(side))} for side in (small, large)
-    ]
     last = small.operations[-1]
     for one, other in zip(small.operations, large.operations, strict=True):
         read = [roles[name] for name in one.inputs if name in roles]
         if not read:
             continue
         first = one.inputs[0]
-        meets = _meets_batch(one, sizes[0].get(first), sizes[1].get(first))
+        meets = _meets_batch(one, small.tensors.get(first), large.tensors.get(first))
         if meets and any(x.has_gradient for x in one.outputs):
             tensor = one.outputs[0]
             raise _refused(
@@ -240,10 +237,6 @@ def _check_roles(
         raise _refused(last, "sums over the samples", last.outputs[0])
 
 
-def _outputs(captured: CapturedModule) -> list[Tensor]:
-    return [x for operation in captured.operations for x in operation.outputs]
-
-
 def _meets_batch(
     operation: Operation, small: Tensor | None, large: Tensor | None
 ) -> bool:
@@ -254,8 +247,10 @@ def _meets_batch(
     along = _ALONG.get(function_name(operation))
     if along is None or small is None or large is None:
         return False
-    axis = axis_along(operation, *along)
-    return axis is not None and axis % len(small.shape) in batch_axes(small, large)
+    axis = argument(operation, "dim", *along)
+    if not isinstance(axis, int):
+        return False
+    return axis % len(small.shape) in batch_axes(small, large)
 
 
 def _role(

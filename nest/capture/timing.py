@@ -157,8 +157,7 @@ def _shared(
             if key in times:
                 spent[i] += times[key]
             else:
-                operations = captured.operations[module.first : module.end]
-                loose[i] += sum(map(_traffic, operations))
+                loose[i] += sum(map(_traffic, captured.operations_of(step)))
     rest = max(times["", 0] - sum(spent), 0.0)
     total = sum(loose)
     return [

@@ -16,13 +16,14 @@ import random
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint
+from msgspec.structs import replace
 from torch._functorch import apis as vmaps
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -181,7 +182,9 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Call a function whose parts PyTorch does not show, as one operation."""
         if self.is_busy:
             return run(*args, **kwargs)
-        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+        unwritten = functools.partial(run)  # no text names it
+        unwritten.__name__ = named.__qualname__  # type: ignore[attr-defined]
+        return self.record(unwritten, args, kwargs)
 
     def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
         """Replace parameters and buffers; return the places and what was there."""
@@ -298,9 +301,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         storage = self.storage_of(made)
         before = self.parameters.get(storage)
         if before is not None:
-            self.parameters[storage] = Parameter(
-                **{**_fields(before), "names": (*before.names, name)}
-            )
+            names = (*before.names, name)
+            self.parameters[storage] = replace(before, names=names)
             return made
         self.parameters[storage] = Parameter(
             names=(name,),
@@ -493,19 +495,16 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         finally:
             self.stack.pop()
             self.given.pop()
-        outputs = []
-        accessors = []
-        for accessor, tensor in leaves(result):
-            self._replace_unknown(tensor)
-            outputs.append(self.tensors[self.named[id(tensor)][0]])
-            accessors.append(accessor)
+        returned = [*leaves(result)]
+        self._replace_unknown([tensor for _, tensor in returned])
+        outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
         self.modules[position] = ModuleCall(
             call=this,
             calls=around,
             code=code,
             inputs=names,
             outputs=tuple(outputs),
-            accessors=tuple(accessors),
+            accessors=tuple(accessor for accessor, _ in returned),
             first=first,
             end=len(self.records),
             obstacle=obstacle,
@@ -571,19 +570,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         outputs: list[Tensor] = []
         accessors: list[str] = []
         changes_state = self._refuse_changes(tally, function)
-        made: list[tuple[str, torch.Tensor]] = []
-        seen: set[int] = set()
-        for accessor, tensor in leaves(result):
-            is_named = id(tensor) in self.named
-            if id(tensor) not in seen and (
-                not is_named or self._is_changed(tensor, tally)
-            ):
-                made.append((accessor, tensor))
-            seen.add(id(tensor))
-        for tensor in read:
-            if id(tensor) not in seen and self._is_changed(tensor, tally):
-                made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
-            seen.add(id(tensor))
+        arguments = [(f"{{{names.index(self.named[id(x)][0])}}}", x) for x in read]
+        accessible: dict[int, tuple[str, torch.Tensor]] = {}
+        for accessor, tensor in (*leaves(result), *arguments):
+            accessible.setdefault(id(tensor), (accessor, tensor))
+        made = [
+            (accessor, tensor)
+            for accessor, tensor in accessible.values()
+            if id(tensor) not in self.named or self._is_changed(tensor, tally)
+        ]
         # Code cannot repeat a hook, so its module must be called as a whole.
         if not made and not changes_state and name not in _HOOKS:
             return result
@@ -721,38 +716,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             inputs=tuple(self.inputs),
             parameters=tuple(self.parameters.values()),
             operations=tuple(
-                Operation(
-                    **fields,
-                    forward_flops=tally.flops,
-                    backward_flops=tally.backward_flops,
-                    read_bytes=tally.read,
-                    written_bytes=tally.written,
-                    backward_bytes=tally.backward_bytes,
-                    kernels=tally.kernels,
-                    backward_kernels=tally.backward_kernels,
-                    saved=tally.saved,
-                    products=tuple((*x, n) for x, n in tally.products.items()),
-                )
-                for fields, tally in self.records
+                Operation(**fields, **tally.fields()) for fields, tally in self.records
             ),
             modules=tuple(x for x in self.modules if x is not None),
             loss=self.loss,
         )
-
-
-class _Unwritten:
-    """A function that is called, but that no text names."""
-
-    def __init__(self, run: Callable[..., Any], name: str) -> None:
-        self.run = run
-        self.__name__ = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-
-def _fields(record: Parameter) -> Mapping[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
 def _plain_values(module: torch.nn.Module) -> dict[str, object]:

@@ -18,10 +18,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from nest.capture.batch import REMEDY, UNCHECKED
-from nest.capture.factory import InvalidModuleError, batch_of, first_line, with_samples
+from nest.capture.factory import (
+    InvalidModuleError,
+    batch_of,
+    first_line,
+    has_rows,
+    with_rows,
+    with_samples,
+)
 from nest.capture.records import CapturedModule
 
 #: Trained values of the largest module that is built with values.
@@ -238,18 +245,22 @@ def _losses_as(
     _seed(0)
     module, examples = factory()
     _train_only_own(module.to(dtype))
-    has_rows = _has_rows(examples)
     inputs = with_samples(examples, ROWS)
     if is_varied:
         inputs = _varied(examples, inputs)
-    inputs = tree_map(lambda x: _as_type(x, dtype), inputs)
+
+    def as_type(value: torch.Tensor) -> torch.Tensor:
+        return value.detach().to(dtype) if value.is_floating_point() else value
+
+    inputs = tree_map_only(torch.Tensor, as_type, inputs)
     torch.set_default_dtype(dtype)
     mode = _EqualNumbers(dtype)
 
     def loss_of(rows: Sequence[int], seed: int = 1) -> float:
         _seed(seed)
         with torch.no_grad(), mode:
-            return float(module(*_chosen(inputs, rows, has_rows)))
+            chosen = with_rows(inputs, rows, examples)
+            return float(module(*tree_map_only(torch.Tensor, torch.clone, chosen)))
 
     every = range(ROWS)
     whole = loss_of(every)
@@ -284,47 +295,20 @@ def _train_only_own(module: torch.nn.Module) -> None:
         each.training = not (made_by.startswith("torch.") or isinstance(each, _NORMS))
 
 
-def _as_type(value: Any, dtype: torch.dtype) -> Any:
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.detach().to(dtype) if is_float else value
-
-
-def _has_rows(examples: Any) -> tuple[bool, ...]:
-    """Return of every value of the example inputs whether its first axis is of rows."""
-    batch = batch_of(examples)
-    return tuple(
-        isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == batch
-        for x in tree_leaves(examples)
-    )
-
-
-def _chosen(inputs: Any, rows: Sequence[int], has_rows: Sequence[bool]) -> Any:
-    """Return some rows of inputs; values without rows are copied."""
-    flags = iter(has_rows)
-
-    def chosen(value: Any) -> Any:
-        if next(flags):
-            return value[list(rows)]
-        return value.clone() if isinstance(value, torch.Tensor) else value
-
-    return tree_map(chosen, inputs)
-
-
 def _varied(examples: Any, inputs: Any) -> Any:
     """Return inputs like these, whose rows are drawn from the values of the examples.
 
     A value comes from the same place of any sample; where all samples are alike, it
     comes from any place. Fractions are mixed, so that the range stays.
     """
-    originals = iter(zip(tree_leaves(examples), _has_rows(examples), strict=True))
+    batch = batch_of(examples)
 
-    def varied(value: Any) -> Any:
-        original, has_rows = next(originals)
-        if not has_rows or not original.numel():
+    def varied(value: Any, original: Any) -> Any:
+        if not has_rows(original, batch) or not original.numel():
             return value
         return _drawn(original.detach(), value.shape)
 
-    return tree_map(varied, inputs)
+    return tree_map(varied, inputs, examples)
 
 
 def _drawn(original: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -92,9 +92,7 @@ class TensorGraph:
         self.made: dict[str, Step] = {}
         self.tensors: dict[str, Tensor] = {}
         self.order: dict[Step, int] = {}
-        self.parameters = {
-            name: x for x in source.captured.parameters for name in x.names
-        }
+        self.parameters = source.captured.named_parameters
         for layer in source.layers:
             for step in layer.steps:
                 self.order[step] = len(self.order)
@@ -198,16 +196,9 @@ class StageCode:
 
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
-        captured = self.source.captured
         received = {x.storage: x.name for x in self.stage.received}
         for step in self.stage.steps:
-            record = self.graph.record_of(step)
-            operations = (
-                captured.operations[record.first : record.end]
-                if isinstance(record, ModuleCall)
-                else [record]
-            )
-            for operation in operations:
+            for operation in self.graph.captured.operations_of(step):
                 for tensor, accessor in zip(
                     operation.outputs, operation.accessors, strict=True
                 ):
@@ -314,29 +305,28 @@ class StageCode:
 _BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
 
 
+def _runs(keys: Sequence[tuple[object, int] | None]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of neighbors with one name and numbers that count up."""
+    start = 0
+    for end in range(1, len(keys) + 1):
+        before = keys[end - 1]
+        following = None if before is None else (before[0], before[1] + 1)
+        if end == len(keys) or following is None or keys[end] != following:
+            yield start, end
+            start = end
+
+
 def _folded(lines: Sequence[str]) -> Iterator[str]:
     """Write calls of neighboring blocks that differ in their number as a loop."""
-    at = 0
-    while at < len(lines):
-        first = _BLOCK.fullmatch(lines[at])
-        end = at + 1
-        while first and end < len(lines):
-            other = _BLOCK.fullmatch(lines[end])
-            if (
-                other is None
-                or other.group(1, 2, 4) != first.group(1, 2, 4)
-                or int(other[3]) != int(first[3]) + end - at
-            ):
-                break
-            end += 1
-        if first and end - at > 1:
-            start = int(first[3])
-            yield f"for block in {first[2]}[{start}:{start + end - at}]:"
+    calls = [_BLOCK.fullmatch(line) for line in lines]
+    for start, end in _runs([x and (x.group(1, 2, 4), int(x[3])) for x in calls]):
+        first = calls[start]
+        if first and end - start > 1:
+            index = int(first[3])
+            yield f"for block in {first[2]}[{index}:{index + end - start}]:"
             yield f"{INDENT}{first[1]}block{first[4]}"
         else:
-            yield from _wrapped(lines[at])
-            end = at + 1
-        at = end
+            yield from _wrapped(lines[start])
 
 
 def _wrapped(line: str) -> Iterator[str]:
@@ -361,25 +351,19 @@ def _wrapped(line: str) -> Iterator[str]:
 
 def listed(paths: Sequence[str]) -> str:
     """Return a list of paths in Python, with runs of blocks written as one item."""
+    keys: list[tuple[object, int] | None] = []
+    for path in paths:
+        owner, _, digits = path.rpartition(".")
+        is_block = digits.isdecimal() and plain(owner) == owner
+        keys.append((owner, int(digits)) if is_block else None)
     items: list[str] = []
-    at = 0
-    while at < len(paths):
-        owner, _, digits = paths[at].rpartition(".")
-        end = at + 1
-        while (
-            digits.isdecimal()
-            and plain(owner) == owner
-            and end < len(paths)
-            and paths[end] == f"{owner}.{int(digits) + end - at}"
-        ):
-            end += 1
-        if end - at > 2:
-            stop = int(digits) + end - at
-            items.append(f'*(f"{owner}.{{i}}" for i in range({int(digits)}, {stop}))')
+    for start, end in _runs(keys):
+        key = keys[start]
+        if key and end - start > 2:
+            stop = key[1] + end - start
+            items.append(f'*(f"{key[0]}.{{i}}" for i in range({key[1]}, {stop}))')
         else:
-            end = at + 1
-            items.append(quoted(paths[at]))
-        at = end
+            items += map(quoted, paths[start:end])
     text = f"[{', '.join(items)}]"
     if len(text) < WIDTH - 25:
         return text

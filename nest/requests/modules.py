@@ -276,13 +276,13 @@ def profile_module(
     import torch
 
     from nest.capture.factory import load
-    from nest.capture.problem import data_type, joined, node_kinds
+    from nest.capture.problem import data_type, graph_of, node_kinds
     from nest.capture.timing import time_layers
     from nest.profiles.format import Entry, Profile
 
     factory, model = load(text)
     captures = _captures(factory, model, granularity)
-    nodes = joined(captures)
+    nodes = graph_of(captures).nodes
     kinds = node_kinds(captures, nodes)
     entries = []
     for count in samples:

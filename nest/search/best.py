@@ -262,6 +262,9 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
         def bound(item: OpenSplit) -> None:
             bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            if len(self.model.problem.cluster.types) > 1:
+                # Few paths have device ranges there, so more of them are tried.
+                bounds = bounds.refined(goal)
             item.bound = max(item.bound, bounds.bound)
 
         def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
@@ -334,6 +337,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         if bounds.intervals and item.options.bounds_sync:
             joint = item.options.joint(bounds.useful(goal()))
             bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
+        bounds = bounds.refined(goal)
         if not bounds.intervals:
             return None
         upper = goal()

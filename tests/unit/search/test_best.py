@@ -10,11 +10,11 @@ from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import PairOptions, StageShapes, batch_terms
-from nest.search.stages.splits import merged
+from nest.search.stages.splits import PathBounds, merged
 from nest.solvers.base import OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
-from tests.builders import make_cost, make_problem
+from tests.builders import make_cost, make_problem, with_others
 from tests.clock import Ticking
 from tests.planners import chain_of
 
@@ -148,6 +148,31 @@ def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
     assert optima.search(problem).status is Status.OPTIMAL
     weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
     assert groups == [{weights | gradients, weights}, {gradients, frozenset()}]
+
+
+@pytest.mark.parametrize("num_old", [0, 2])
+def test_intervals_get_multipliers_of_their_own_before_stages_are_placed(
+    monkeypatch, num_old
+):
+    """Where types of devices differ, those of the first plans do, too."""
+    steps = []
+
+    def note(owner, name):
+        original = getattr(owner, name)
+
+        def noted(self, *arguments):
+            steps.append(name)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(best.BestSearch, "_prove")
+    note(PathBounds, "refined")
+    problem = with_others(chain_of(4), 0, num_old) if num_old else chain_of(4)
+    assert optima.search(problem).status is Status.OPTIMAL
+    proof = steps.index("_prove")
+    assert ("refined" in steps[:proof]) == (num_old > 0)
+    assert "refined" in steps[proof:]
 
 
 def test_families_of_a_split_have_bounds_of_their_own():
