@@ -724,12 +724,16 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _plain_values(module: torch.nn.Module) -> dict[str, object]:
-    """Return the numbers and texts that a module and its parts keep, by path."""
+    """Return the numbers, texts and lengths that a module and its parts keep."""
+    containers = (list, dict, set)
+    kept = (int, float, str, *containers)
     return {
-        f"{path}.{name}" if path else name: value
+        f"{path}.{name}" if path else name: (
+            len(value) if isinstance(value, containers) else value
+        )
         for path, each in module.named_modules()
         for name, value in vars(each).items()
-        if not name.startswith("_") and isinstance(value, (int, float, str))
+        if not name.startswith("_") and isinstance(value, kept)
     }
 
 

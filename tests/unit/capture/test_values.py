@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.torch
 
 FILE = """
+import itertools
 import random
 import sys
 import numpy
@@ -30,6 +31,7 @@ class Model(torch.nn.Module):
 
 def make():
     {first}
+    Model.counts = itertools.count(1)
     labels = torch.tensor([1, 2, -100, -100, 3, -100, 5, 0])
     return Model(), (torch.randn(8, 6), torch.randn(8, 6), labels)
 """
@@ -96,7 +98,8 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
         ("self.kept.copy_(b.mean(0))", "got torch.Tensor.copy_ on kept; remove"),
         ("self.steps += 1", "steps: expected a forward pass that changes nothing"),
         ("self.last = a.mean()", "last: expected a forward pass that changes nothing"),
-        ("self.seen.append(1); a = a * len(self.seen)", "for the same inputs"),
+        ("self.seen.append(1); a = a * len(self.seen)", "seen: expected a forward"),
+        ("a = a * next(self.counts)", "for the same inputs"),
     ],
 )
 @pytest.mark.parametrize("split_loss", [False, True])
