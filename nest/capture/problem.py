@@ -19,7 +19,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from nest.capture.batch import at_batch, check_loss, normalizes_batch, random_notes
+from nest.capture.batch import (
+    UNCHECKED,
+    at_batch,
+    check_loss,
+    normalizes_batch,
+    random_notes,
+)
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import (
     Style,
@@ -73,8 +79,9 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     factory: str
-    #: Of the file.
+    #: Of the file, and of those beside it that it imports, by path from its folder.
     sha256: str = ""
+    imported: dict[str, str] = {}
     granularity: str = "block"
     #: Layers of the module before they were joined, and closed sets of the graph.
     layers: int = 0
@@ -164,7 +171,10 @@ def problem_of_module(
     else:
         check_loss(small, large)
     if captures.check is not None:
-        assumed += captures.check(job.split_loss)
+        notes = captures.check(job.split_loss)
+        assumed += notes
+        if not job.split_loss and any(x.startswith(UNCHECKED) for x in notes):
+            check_loss(small, large, is_unchecked=True)
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(

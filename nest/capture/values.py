@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from nest.capture.batch import REMEDY
+from nest.capture.batch import REMEDY, UNCHECKED
 from nest.capture.factory import (
     InvalidModuleError,
     batch_of,
@@ -52,6 +52,7 @@ _TOLERANCES = {
 
 #: Functions that make random numbers, for which a pass of the check gets equal ones.
 _RANDOM_LIKE = {"rand_like", "randn_like", "rand", "randn", "normal"}
+_CASTS = {"float", "double", "half", "bfloat16"}
 _DROPOUTS = {
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
     "feature_alpha_dropout",
@@ -78,7 +79,7 @@ class _Losses(NamedTuple):
     #: Empty if a single sample does not run.
     singles: tuple[float, ...]
     tolerance: float
-    #: Names of buffers and attributes that the passes changed.
+    #: Names of tensors of modules that the passes changed.
     changed: tuple[str, ...]
     #: Why single samples do not run.
     obstacle: str
@@ -110,12 +111,12 @@ def check_values(
     """
     unchecked = _too_large(captured)
     if unchecked:
-        return (f"{_UNCHECKED}: {unchecked}",)
+        return (f"{UNCHECKED}: {unchecked}",)
     try:
         with _quiet():
             losses = _losses(factory)
     except _NotRunError as error:
-        return (f"{_UNCHECKED}: {error}",)
+        return (f"{UNCHECKED}: {error}",)
     if losses.changed:
         raise InvalidModuleError(
             f"{name}: {losses.changed[0]}: expected a forward pass that changes "
@@ -129,7 +130,7 @@ def check_values(
             f"inputs; keep no state between passes"
         )
     if not _equal(losses, losses.whole, losses.other_start):
-        return (f"{_UNCHECKED}: it depends on random numbers",)
+        return (f"{UNCHECKED}: it depends on random numbers",)
     notes = []
     if losses.obstacle:
         notes.append(
@@ -145,11 +146,6 @@ def check_values(
     if difference:
         notes.append(f"the loss is no mean over samples: {difference}")
     return tuple(notes)
-
-
-_UNCHECKED = (
-    "the loss was not checked by values, only by its operations, as a mean over samples"
-)
 
 
 class _NotRunError(Exception):
@@ -241,7 +237,7 @@ def _losses_as(
 
     inputs = tree_map_only(torch.Tensor, as_type, inputs)
     torch.set_default_dtype(dtype)
-    mode = _EqualNumbers()
+    mode = _EqualNumbers(dtype)
 
     def loss_of(rows: Sequence[int], seed: int = 1) -> float:
         seed_all(seed)
@@ -330,46 +326,40 @@ def _alternatives(source: torch.Tensor) -> torch.Tensor:
     return torch.stack([value, value - 1 if value > 0 else value + 1])
 
 
-def _state(module: torch.nn.Module) -> dict[str, Any]:
-    """Return copies of the buffers and plain values that a module keeps.
-
-    Buffers of PyTorch's norms over the batch are left out.
-    """
-    state: dict[str, Any] = {}
-    for path, each in module.named_modules():
-        prefix = f"{path}." if path else ""
-        if isinstance(each, _NORMS):
-            continue
-        for name, buffer in each.named_buffers(recurse=False):
-            state[prefix + name] = buffer.detach().clone()
-        for name, value in vars(each).items():
-            if not name.startswith("_") and isinstance(value, (int, float, str)):
-                state[prefix + name] = value
-            if not name.startswith("_") and isinstance(value, torch.Tensor):
-                state[prefix + name] = value.detach().clone()
-    return state
+def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors that a module and its parts keep as attributes."""
+    return {
+        f"{path}.{name}" if path else name: value.detach().clone()
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if not name.startswith("_") and isinstance(value, torch.Tensor)
+    }
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of values that differ."""
+def _changed(
+    before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]
+) -> Iterator[str]:
+    """Yield the names of tensors that differ."""
     for name, value in before.items():
         now = after.get(name)
-        if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
-            same_shape = value.shape == now.shape
-            if not same_shape or not torch.equal(value.nan_to_num(), now.nan_to_num()):
-                yield name
-        elif type(value) is not type(now) or value != now:
+        if (
+            now is None
+            or value.shape != now.shape
+            or not torch.equal(value.nan_to_num(), now.nan_to_num())
+        ):
             yield name
 
 
 class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     """Gives each sample the same random numbers, and leaves dropout and norms out.
 
-    It also notes the least precise floating-point type of the results.
+    Casts to other floating-point types are left out, too. It also notes the least
+    precise of those of the results.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.dtype = dtype
         self.least_precise = torch.float64
 
     def __torch_function__(
@@ -377,6 +367,9 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
+        if name in _CASTS:
+            return args[0].to(self.dtype)
+        args, kwargs = tree_map(self._without_cast, (args, kwargs))
         if name in _DROPOUTS or (name == "batch_norm" and args):
             return args[0] if args else kwargs["input"]
         if name == "scaled_dot_product_attention":
@@ -398,6 +391,10 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 self._note(tensor.dtype)
         return result
+
+    def _without_cast(self, value: Any) -> Any:
+        is_type = isinstance(value, torch.dtype) and value.is_floating_point
+        return self.dtype if is_type else value
 
     def _note(self, dtype: torch.dtype) -> None:
         if _TOLERANCES.get(dtype, 1) > _TOLERANCES[self.least_precise]:

@@ -19,6 +19,7 @@ from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from nest.capture.imports import hashes_of_imports
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter
@@ -125,12 +126,27 @@ def _file_of(module: ModuleSource, folder: Path) -> Path:
         if path.is_file():
             hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
             if hashes[path] == module.sha256:
+                _check_imports(module, path)
                 return path.resolve()
     states = "; ".join(f"{path} with {x[:12]}" for path, x in hashes.items()) or "none"
     raise refused(
         "module", f"{module.file!r} with the sha256 {module.sha256[:12] or '(none)'} "
         f"that the problem has", states, "import the module again",
     )  # fmt: skip
+
+
+def _check_imports(module: ModuleSource, path: Path) -> None:
+    """Refuse a file that imports other code than it did."""
+    now = hashes_of_imports(path)
+    for name in sorted({*now, *module.imported}):
+        stored, found = (x.get(name, "none") for x in (module.imported, now))
+        if stored != found:
+            raise refused(
+                str(path.parent / name),
+                f"the sha256 {stored[:12]} that the problem has",
+                found[:12],
+                "import the module again",
+            )
 
 
 def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:

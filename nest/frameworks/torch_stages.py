@@ -161,8 +161,7 @@ class TensorGraph:
             record = self.record_of(step)
             if isinstance(record, ModuleCall):
                 paths[record.call.path] = None
-            else:
-                paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
+            paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
         return list(paths)
 
     def trained(self, paths: Sequence[str]) -> dict[int, tuple[str, Parameter]]:

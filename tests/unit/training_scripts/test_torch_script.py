@@ -611,6 +611,43 @@ def test_frozen_weights_and_shared_buffers(torch, tmp_path):
     assert pipeline["parameter_bytes"] == [(trained + frozen) // 2] * 2
 
 
+GIVEN = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def forward(self, x, weight):
+        return (x @ weight.T).square().mean()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), Head()
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x)), self.first.weight)
+
+
+def odd():
+    return Model(), (torch.ones(4, 8),)
+"""
+
+
+def test_stages_hold_the_weights_that_their_modules_are_given(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path, GIVEN)
+    (first, *others) = plan.stages[0].layers
+    stages = tuple(
+        Stage(layers=tuple(layers), devices=1, strategy=SINGLE)
+        for layers in ([first], others)
+    )
+    text = files_of(problem, replace(plan, stages=stages))["train.py"]
+    assert '"keep": ["second", "head", "first.weight"]' in text
+
+
 def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
@@ -621,6 +658,22 @@ def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     unknown = re.sub('"sha256":"[^"]*"', '"sha256":""', problem.model)
     with pytest.raises(InvalidPlanError, match=r"sha256 \(none\)"):
         files_of(replace(problem, model=unknown), plan)
+
+
+def test_what_it_imports_is_as_it_was(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    (tmp_path / "beside.py").write_text("WIDTH = 8\n")
+    problem, plan = imported(tmp_path, f"import beside\n{GIVEN}")
+    assert files_of(problem, plan)
+    (tmp_path / "beside.py").write_text("raise SystemExit\n")
+    with pytest.raises(
+        InvalidPlanError, match=r"beside.py: expected the sha256 \w{12}"
+    ):
+        files_of(problem, plan)
+    (tmp_path / "beside.py").unlink()
+    with pytest.raises(InvalidPlanError, match="got none; import the module again"):
+        files_of(problem, plan)
 
 
 def test_unknown_granularities_are_refused(torch, tmp_path):
