@@ -11,8 +11,8 @@ from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import PairOptions, StageShapes, batch_terms
-from nest.search.stages.splits import PathBounds, merged
-from nest.solvers.base import OutOfTimeError, SolveOptions, Status
+from nest.search.stages.splits import PathBounds, merged, open_splits
+from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
 from tests.builders import make_cost, make_problem, with_others
@@ -178,19 +178,24 @@ def test_intervals_get_multipliers_of_their_own_before_stages_are_placed(
 
 
 def test_what_is_too_slow_without_communication_prices_no_groups(monkeypatch):
-    """Four layers of 30 ns on four devices of a graph: no plan takes 100 ns.
+    """Three layers on four devices of a graph: the best plan takes 360 ns.
 
-    Nor is a split searched for a plan that is only as good as the limit.
+    Layers alone do not exclude 254 ns, cuts do. Nor is the split searched for a plan
+    that is only as good as the limit.
     """
     star = make_graph("wxyz", [(x, "switch", 1.0, 1e9) for x in "wxyz"])
-    problem = chain_of(4, topology=star, global_batch=8)
-    assert optima.search(problem).claimed_quanta > 100
+    problem = chain_of(3, topology=star, global_batch=8, replicas=(1,))
+    assert optima.search(problem).claimed_quanta == 360
+    (split,) = open_splits(
+        CostModel(problem), closed_sets(problem.graph), Deadline(None)
+    )
+    assert split.bound <= 254
     monkeypatch.setattr(GroupTable, "keys", None)
     monkeypatch.setattr(best.BestSearch, "_search_split", None)
-    options = SolveOptions(extra={"within_quanta": "100"})
+    options = SolveOptions(extra={"within_quanta": "254"})
     output = get_solver("dp")().solve(problem, options)
     assert output.plan is None
-    assert output.lower_bound_quanta == 101
+    assert output.lower_bound_quanta == 255
 
 
 def test_families_of_a_split_have_bounds_of_their_own():
