@@ -398,20 +398,21 @@ class BatchTerms:
             ]
         )
 
-    def load_on(self, site: Site) -> Ints:
+    def load_on(self, site: Site, is_free: bool = False) -> Ints:
         """Return the least amounts of stages on devices of these types.
 
-        The shape is (amounts, strategies, kinds).
+        Without communication if ``is_free``. The shape is (amounts, strategies, kinds).
         """
         if site.types is None:
-            return self.least_anywhere
+            return self.free_load.min(axis=0) if is_free else self.least_anywhere
+        alone = () if is_free else site.alone
         worst: Ints = np.max(
             [
-                *(self.least_load[device_type] for device_type in site.alone),
+                *(self.least_load[device_type] for device_type in alone),
                 *(
                     self.free_load[device_type]
                     for device_type in site.types
-                    if device_type not in site.alone
+                    if device_type not in alone
                 ),
             ],
             axis=0,
@@ -847,16 +848,27 @@ class StageOptions:
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return the options that pass the filter and fit the memory."""
+        return self._all_loose(limit, cap_bytes, is_free=False)
+
+    def without_communication(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
+        """Return the same with times without communication, which are no longer."""
+        return self._all_loose(limit, cap_bytes, is_free=True)
+
+    def _all_loose(
+        self, limit: StageFilter, cap_bytes: int, is_free: bool
+    ) -> LooseOptions:
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
         tables = []
         for index, span in enumerate(zones.spans):
             first, last = zones.window(span, self.terms.devices)
             chosen = np.flatnonzero(self.usable & (first <= last))
-            tables += [
-                self._loose(chosen[start : start + width], index, limit, cap_bytes)
-                for start in range(0, len(chosen), width)
-            ]
+            if not len(chosen):
+                continue
+            load = self.terms.load_on(zones.sites[index], is_free)
+            for start in range(0, len(chosen), width):
+                part = chosen[start : start + width]
+                tables.append(self._loose(part, load[:, part], index, limit, cap_bytes))
         if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
@@ -865,10 +877,10 @@ class StageOptions:
         return self.permitted(options)
 
     def _loose(
-        self, chosen: Ints, span: int, limit: StageFilter, cap_bytes: int
+        self, chosen: Ints, load: Ints, span: int, limit: StageFilter, cap_bytes: int
     ) -> LooseOptions:
+        """Return the options of chosen strategies with these loads on a span."""
         terms, shapes = self.terms, self.shapes
-        load = terms.load_on(self.zones.sites[span])[:, chosen]
         cap_bytes = min(cap_bytes, int(self.span_bytes[span]))
         free = terms.free
         assert free is not None
