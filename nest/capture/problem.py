@@ -717,10 +717,12 @@ class _Memory:
         again: frozenset[str],
     ) -> None:
         self.captured = captured
-        self.again = again
         self.tensors = tensors_of(captured)
+        self.again = {self.tensors[name].storage for name in again}
         savers: dict[int, set[str]] = {}
-        maker: dict[int, str] = {}
+        #: The layer that makes each storage; parameters and inputs have none.
+        self.maker = dict.fromkeys((x.storage for x in captured.parameters), "")
+        self.maker |= dict.fromkeys((x.storage for x in captured.inputs), "")
         self.sizes: dict[int, int] = {}
         for tensor in self.tensors.values():
             size_bytes = max(self.sizes.get(tensor.storage, 0), tensor.size_bytes)
@@ -731,8 +733,7 @@ class _Memory:
                     savers.setdefault(storage, set()).add(layer.name)
                     self.sizes[storage] = size_bytes
                 for tensor in operation.outputs:
-                    maker.setdefault(tensor.storage, layer.name)
-        inputs = {tensor.storage for tensor in captured.inputs}
+                    self.maker.setdefault(tensor.storage, layer.name)
         self.owned: dict[str, set[int]] = {layer.name: set() for layer in layers}
         self.shared: set[int] = set()
         for storage, names in savers.items():
@@ -740,8 +741,9 @@ class _Memory:
                 self.owned[next(iter(names))].add(storage)
                 continue
             self.shared.add(storage)
-            if storage not in inputs:
-                self.owned[maker.get(storage, min(names))].add(storage)
+            owner = self.maker.get(storage, min(names))
+            if owner:
+                self.owned[owner].add(storage)
 
     def key(self, layer: ModuleLayer) -> tuple[int, int]:
         """Return what tells layers of a kind apart."""
@@ -765,15 +767,16 @@ class _Memory:
         none = total(owned, tp)
         if not layer.is_block:
             return none, none
-        made: set[int] = set()
-        read: set[int] = set()
-        for operation in self.captured.operations[layer.first : layer.end]:
-            for name in operation.inputs:
-                if name in self.tensors and name not in self.again:
-                    read.add(self.tensors[name].storage)
-            made.update(tensor.storage for tensor in operation.outputs)
-        inputs = {tensor.storage for tensor in self.captured.inputs}
-        full = (read - made - self.shared - inputs) | (owned & self.shared & made)
+        read = {
+            self.tensors[name].storage
+            for operation in self.captured.operations[layer.first : layer.end]
+            for name in operation.inputs
+            if name in self.tensors
+        }
+        # Views of what a block reads are no memory that it makes.
+        made = {x for x in owned if self.maker.get(x) == layer.name}
+        received = {x for x in read if self.maker[x] not in ("", layer.name)}
+        full = (received - self.shared - self.again) | (made & self.shared)
         helps = total(full, 1) < total(owned, 1)
         return none, min(none, total(full, tp)) if helps else none
 

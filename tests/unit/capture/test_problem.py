@@ -478,3 +478,30 @@ def test_blocks_that_recomputation_helps():
 def test_other_problems_have_no_module():
     assert source_of(tiny_problem()) is None
     assert captured.problem(blocks(16)).model.startswith('{"module":')
+
+
+def test_recomputed_blocks_keep_an_input_that_they_first_view():
+    """The input has 128 bytes a sample, what gelu reads and makes 256 bytes each."""
+
+    def write(writer):
+        values = writer.linear("embed", "x", 8)
+        writer.layer("embed", "embed", 0)
+        first = len(writer.operations)
+        rows = writer.run(
+            "torch.Tensor.flatten", (values,), (writer.batch, 32), view_of=values
+        )
+        inner = writer.linear("block.up", rows, 64)
+        inner = writer.run(
+            "torch.nn.functional.gelu", (inner,), (writer.batch, 64), saves=(inner,)
+        )
+        values = writer.linear("block.down", inner, 32)
+        writer.layer("block", "block", first, block=True)
+        first = len(writer.operations)
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", first)
+        return loss
+
+    made = captures(write)
+    assert checkpointed(made.small, made.layers) == {"block"}
+    sizes = kept(cost_of(problem(made), "block", samples=2))
+    assert sizes == {"none": 2 * (128 + 256 + 256), "full": 2 * 128}
