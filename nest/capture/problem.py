@@ -627,14 +627,18 @@ class _Parameters:
                 for source in needed.get(name, (name,))
                 if source in by_name
             }
-            for layer in node:
-                if layer.is_block:
-                    path = layer.name.partition("@")[0] + "."
-                    used |= {
-                        x.storage: x
-                        for x in small.parameters
-                        if any(name.startswith(path) for name in x.names)
-                    }
+            # Modules that are called hold parameters that nothing reads, too.
+            paths = tuple(
+                f"{small.modules[step.module].call.path}."
+                for layer in node
+                for step in layer.steps
+                if step.module >= 0
+            )
+            used |= {
+                x.storage: x
+                for x in small.parameters
+                if any(name.startswith(paths) for name in x.names)
+            }
             has_blocks = any(layer.is_block for layer in node)
             for storage, parameter in [*used.items()]:
                 if parameter.trained and not has_blocks:

@@ -278,6 +278,20 @@ def test_frozen_parameters_and_buffers_have_no_gradients():
     assert {x.static_bytes for x in cost.activations} == {40}
 
 
+@pytest.mark.parametrize("is_block", [True, False])
+def test_modules_that_are_called_hold_parameters_that_nothing_reads(is_block):
+    def write(writer):
+        writer.weight("block.unused", (10,))
+        values = mlp(writer, "block", "x")
+        writer.layers[0] = replace(writer.layers[0], is_block=is_block)
+        loss = writer.loss(values)
+        writer.layer("loss", "loss", 4)
+        return loss
+
+    cost = cost_of(problem(captures(write)), "Mlp-16")
+    assert cost.weight_bytes == (2 * 8 * 16 + 10) * 4
+
+
 def test_a_loss_of_sums_is_asked_for():
     def write(writer):
         values = mlp(writer, "block", "x")
