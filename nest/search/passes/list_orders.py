@@ -236,36 +236,50 @@ class OrderSearch:
                 continue
             if self.best is None or order.end < self.best.end:
                 self.best = order
-            if all(order.end != end for end, _, _ in self._good):
-                self._good.append((order.end, next(self._tie), delays))
-                self._good.sort()
-                del self._good[_MAX_GOOD:]
+            # Of orders that end together the last one stays: on a plateau that
+            # leads on.
+            self._good = [x for x in self._good if x[0] != order.end]
+            self._good.append((order.end, next(self._tie), delays))
+            self._good.sort()
+            del self._good[_MAX_GOOD:]
 
     def _changed(self) -> Delays:
-        """Return the delays of a good order, some of them changed."""
+        """Return the delays of a good order, some of them changed.
+
+        Of one chunk, those of a block, some next to each other or all; half of the
+        time from what they were, else drawn afresh.
+        """
         rng, scope = self._random, self.scope
         index = min(int(rng.expovariate(0.7)), len(self._good) - 1)
         _, _, delays = self._good[index]
         values = [list(x) for x in delays[1:5]]
         num_chunks = len(scope.times)
+        is_near = rng.random() < 0.5
         for _ in range(rng.choice((1, 1, 2, 3))):
             column = rng.choice((0, 1, 2, 2, 3))
-            reach = rng.random()
-            chunks: Sequence[int] = range(num_chunks)
-            if reach < 0.6:
-                chunks = [rng.randrange(num_chunks)]
-            elif reach < 0.8:
+            row, reach = values[column], rng.random()
+            first, last = sorted(rng.choices(range(num_chunks), k=2))
+            chunks: Sequence[int] = [rng.randrange(num_chunks)]
+            if reach > 0.85:
+                chunks = range(num_chunks)
+            elif reach > 0.7:
                 chunks = rng.choice(scope.members)
+            elif reach > 0.55:
+                chunks = range(first, last + 1)
+            spread = 10 ** rng.uniform(-1.5, 0) if is_near else 0.3
             for chunk in chunks:
-                weights, row = scope.weights[chunk], values[column]
+                weights = scope.weights[chunk]
                 load = scope.forward[chunk] + scope.inputs[chunk] + weights
                 if column == 2:
-                    moved = row[chunk] + int(rng.gauss(0, 0.3) * weights)
+                    moved = row[chunk] + int(rng.gauss(0, spread) * weights)
                     row[chunk] = max(0, moved)
                 elif column == 3:
-                    row[chunk] = rng.randint(1, scope.num_micro_batches)
+                    drawn = rng.randint(1, scope.num_micro_batches)
+                    near = row[chunk] + rng.choice((-2, -1, -1, 1, 1, 2))
+                    row[chunk] = max(1, near) if is_near else drawn
                 else:
-                    row[chunk] = int(rng.gauss(0, 0.15) * load)
+                    drawn = int(rng.gauss(0, spread / 2) * load)
+                    row[chunk] = row[chunk] + drawn if is_near else drawn
         forward, inputs, by_weights, in_flight = (tuple(x) for x in values)
         return delays._replace(
             forward=forward, inputs=inputs, weights=by_weights, max_in_flight=in_flight
