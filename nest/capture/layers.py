@@ -160,10 +160,15 @@ class _Calls:
         """Add the blocks among and inside the calls of one module."""
         before = len(blocks)
         groups: dict[object, list[ModuleCall]] = defaultdict(list)
+        whole: set[object] = set()
         for call in calls:
             groups[self._class(call)].append(call)
-        for call in calls:
             if self._is_candidate(call) and not self._is_tower(call):
+                whole.add(self._functions(call))
+        for call in calls:
+            # A way around may have no gradient in the first block, as behind frozen
+            # embeddings; the block is as those behind it.
+            if self._is_candidate(call) and self._functions(call) in whole:
                 if not self._is_expert(call, groups[self._class(call)]):
                     blocks.append(call)
             else:
@@ -185,6 +190,11 @@ class _Calls:
         if module.call.from_torch and module.call.class_name == "Sequential":
             return self.signatures[id(module)]
         return module.call.class_name
+
+    def _functions(self, module: ModuleCall) -> tuple[str, ...]:
+        """Return the class of a call and the functions that run in it."""
+        operations = self.operations[module.first : module.end]
+        return module.call.class_name, *(x.function for x in operations)
 
     def _is_candidate(self, module: ModuleCall) -> bool:
         is_repeated = self.repeats[self.signatures[id(module)]] > 1 or (

@@ -125,6 +125,28 @@ def test_towers_are_gone_into_and_residual_blocks_are_not(
     ]
 
 
+def test_the_first_block_behind_frozen_embeddings_is_as_the_others(
+    torch: Any, layers: Any
+) -> None:
+    """Nothing that passes its parts has a gradient, but they belong together."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Linear(16, 16).requires_grad_(False)
+            self.blocks = torch.nn.ModuleList(residual(torch)() for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            x = self.embed(x)
+            for block in self.blocks:
+                x = block(x)
+            return x.mean()
+
+    found = captured(lambda: (Model(), (torch.randn(4, 16),)))
+    blocks = [x.name for x in layers(found) if x.is_block]
+    assert blocks == [f"blocks.{i}" for i in range(3)]
+
+
 def test_experts_are_no_blocks(torch: Any, layers: Any) -> None:
     def more(block: Any) -> None:
         block.experts = torch.nn.ModuleList(residual(torch)() for _ in range(3))
