@@ -43,7 +43,9 @@ def layers_of(
     granularity
         ``block``: repeated blocks, and the parts between them. ``module``: the
         innermost modules that the user wrote, and PyTorch's modules with weights; other
-        operations belong to the one before. ``operator``: every operation.
+        operations belong to the one before. ``operator``: every operation. Where
+        there are no blocks, the repetitions of a product with one weight are one layer
+        if each depends on the one before.
 
     Returns
     -------
@@ -60,7 +62,15 @@ def layers_of(
         case "block":
             blocks = {(x.first, x.end): x for x in calls.blocks()}
             ranges = list(calls.block_ranges(sorted(blocks)))
-    joined = calls.without_split_memory(ranges)
+    forbidden = calls.cuts_of_memory()
+    if not blocks:
+        forbidden |= calls.cuts_of_repetitions()
+    joined: list[Range] = []
+    for first, end in ranges:
+        if first in forbidden and joined:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((first, end))
     return tuple(calls.layers(joined, blocks))
 
 
@@ -132,10 +142,15 @@ class _Calls:
         """Add the blocks among and inside the calls of one module."""
         before = len(blocks)
         groups: dict[object, list[ModuleCall]] = defaultdict(list)
+        whole: set[object] = set()
         for call in calls:
             groups[self._class(call)].append(call)
-        for call in calls:
             if self._is_candidate(call) and not self._is_tower(call):
+                whole.add(self._functions(call))
+        for call in calls:
+            # A way around may have no gradient in the first block, as behind frozen
+            # embeddings; the block is as those behind it.
+            if self._is_candidate(call) and self._functions(call) in whole:
                 if not self._is_expert(call, groups[self._class(call)]):
                     blocks.append(call)
             else:
@@ -157,6 +172,11 @@ class _Calls:
         if module.call.from_torch and module.call.class_name == "Sequential":
             return self.signatures[id(module)]
         return module.call.class_name
+
+    def _functions(self, module: ModuleCall) -> tuple[str, ...]:
+        """Return the class of a call and the functions that run in it."""
+        operations = self.operations[module.first : module.end]
+        return module.call.class_name, *(x.function for x in operations)
 
     def _is_candidate(self, module: ModuleCall) -> bool:
         is_repeated = self.repeats[self.signatures[id(module)]] > 1 or (
@@ -212,20 +232,20 @@ class _Calls:
         """Return calls each of which depends on the one before."""
         series = list(calls[:1])
         for call in calls[1:]:
-            if self._depends(series[-1], call):
+            if self._depends(_range(series[-1]), _range(call)):
                 series.append(call)
         return series
 
-    def _depends(self, before: ModuleCall, after: ModuleCall) -> bool:
+    def _depends(self, before: Range, after: Range) -> bool:
         reached = {
             tensor.name
-            for operation in self.operations[before.first : before.end]
+            for operation in self.operations[slice(*before)]
             for tensor in operation.outputs
         }
-        for i in range(before.end, after.end):
+        for i in range(before[1], after[1]):
             operation = self.operations[i]
             if not reached.isdisjoint(operation.inputs):
-                if i >= after.first:
+                if i >= after[0]:
                     return True
                 reached.update(x.name for x in operation.outputs)
         return False
@@ -239,7 +259,7 @@ class _Calls:
         )
         neighbors = [*before, *after]
         if not neighbors or any(
-            self._depends(*sorted((call, x), key=lambda x: x.first)) for x in neighbors
+            self._depends(*sorted((_range(call), _range(x)))) for x in neighbors
         ):
             return False
         mine = self._activations_before(call)
@@ -337,8 +357,24 @@ class _Calls:
         ]
         return _between(starts, len(self.operations))
 
-    def without_split_memory(self, ranges: Sequence[Range]) -> list[Range]:
-        """Join layers between which two names of memory pass that one then changes."""
+    def cuts_of_repetitions(self) -> set[int]:
+        """Return places between products with one weight that depend on each other."""
+        buffers = {x.names[0] for x in self.captured.parameters if x.buffer}
+        forbidden: set[int] = set()
+        last_use: dict[tuple[object, ...], int] = {}
+        for i, operation in enumerate(self.operations):
+            path = operation.calls[-1].path if operation.calls else ""
+            weights = {*operation.weights} - buffers
+            for name in weights if operation.forward_flops else ():
+                use = (name, operation.function, path)
+                before = last_use.get(use, i)
+                if before < i and self._depends((before, before + 1), (i, i + 1)):
+                    forbidden.update(range(before + 1, i + 1))
+                last_use[use] = i
+        return forbidden
+
+    def cuts_of_memory(self) -> set[int]:
+        """Return places that two names of memory pass, one of which then changes it."""
         tensors = self.captured.tensors
         changes: dict[int, int] = {}
         for i, operation in enumerate(self.operations):
@@ -355,13 +391,7 @@ class _Calls:
         for spans in uses.values():
             passing = Counter(x for first, end in spans for x in range(first, end + 1))
             forbidden.update(x for x, count in passing.items() if count > 1)
-        joined: list[Range] = []
-        for first, end in ranges:
-            if first in forbidden and joined:
-                joined[-1] = (joined[-1][0], end)
-            else:
-                joined.append((first, end))
-        return joined
+        return forbidden
 
     def steps(self, first: int, end: int) -> Iterator[Step]:
         """Yield the outermost calls in a range, and the operations outside of them."""
@@ -434,6 +464,10 @@ class _Calls:
         function = operation.function.removesuffix(".__get__").rpartition(".")[2]
         path = operation.calls[-1].path + "." if operation.calls else ""
         return path + function.strip("_"), function.strip("_")
+
+
+def _range(call: ModuleCall) -> Range:
+    return call.first, call.end
 
 
 def _outermost(calls: Sequence[ModuleCall]) -> list[ModuleCall]:

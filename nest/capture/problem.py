@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -63,6 +71,9 @@ from nest.units import ceil_div
 
 #: Closed sets that a graph may have, as many as dp takes by default.
 MAX_CLOSED_SETS = 1000
+
+#: Kept bytes that may count twice without a note, as a fraction.
+MAX_COUNTED_TWICE = 0.02
 
 #: What nest calls data types of PyTorch.
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -543,6 +554,14 @@ class _Pricing:
         yield f"data type: {self.dtype}, that of the largest product"
         if self.dtype == "fp32":
             yield "products in fp32 without TF32, as PyTorch runs them by default"
+        twice = _Memory(
+            self.captures.small, self.nodes, self.captures.again
+        ).counted_twice
+        if twice > MAX_COUNTED_TWICE:
+            yield (
+                f"memory of kept tensors: up to {twice:.0%} too much in one stage: "
+                f"what two layers keep counts in both, as where stages part them"
+            )
         yield from random_notes(self.captures.small)
 
     def shared(self, tp: int) -> tuple[str, ...]:
@@ -623,7 +642,7 @@ class _Pricing:
         made = self.captures
         for samples in self.job.samples:
             captured = at_batch(made.small, made.large, samples)
-            memory = _Memory(captured, made.layers, made.again)
+            memory = _Memory(captured, self.nodes, made.again)
             for name, index in first.items():
                 for tp in self.job.tp:
                     if tp == 1 or self.shared(tp):
@@ -671,7 +690,7 @@ def node_kinds(
     """
     parameters = parameters or _Parameters(captures, nodes)
     memories = [
-        _Memory(captured, captures.layers, captures.again)
+        _Memory(captured, nodes, captures.again)
         for captured in (captures.small, captures.large)
     ]
     names: dict[tuple[object, ...], str] = {}
@@ -725,14 +744,18 @@ class _Parameters:
                 for source in needed.get(name, (name,))
                 if source in by_name
             }
-            for layer in node:
-                if layer.is_block:
-                    path = layer.name.partition("@")[0] + "."
-                    used |= {
-                        x.storage: x
-                        for x in small.parameters
-                        if any(name.startswith(path) for name in x.names)
-                    }
+            # Modules that are called hold parameters that nothing reads, too.
+            paths = tuple(
+                f"{small.modules[step.module].call.path}."
+                for layer in node
+                for step in layer.steps
+                if step.module >= 0
+            )
+            used |= {
+                x.storage: x
+                for x in small.parameters
+                if any(name.startswith(paths) for name in x.names)
+            }
             has_blocks = any(layer.is_block for layer in node)
             for storage, parameter in [*used.items()]:
                 if parameter.trained and not has_blocks:
@@ -813,42 +836,90 @@ def _buffers_needed(captures: Captures) -> dict[str, frozenset[str]]:
 class _Memory:
     """What layers keep for the backward pass.
 
-    A storage counts once: in the layer that saves it, or, if several do, in the one
-    that makes it; example inputs that several save are held by the rank anyway.
+    A stage holds what its layers keep, and costs do not depend on where a plan cuts. So
+    a storage that layers of several nodes keep counts in the first and in the last of
+    them: no stage counts less than it holds, since one between them hands it on, which
+    the cost model counts. Inputs that several layers keep are held by the rank anyway,
+    and what stages make again counts where it is made.
     """
 
     def __init__(
         self,
         captured: CapturedModule,
-        layers: Sequence[ModuleLayer],
+        nodes: Sequence[Sequence[ModuleLayer]],
         again: frozenset[str],
     ) -> None:
         self.captured = captured
-        self.again = again
         self.tensors = captured.tensors
-        savers: dict[int, set[str]] = {}
-        maker: dict[int, str] = {}
+        self.again = {self.tensors[name].storage for name in again}
         self.sizes: dict[int, int] = {}
         for tensor in self.tensors.values():
             size_bytes = max(self.sizes.get(tensor.storage, 0), tensor.size_bytes)
             self.sizes[tensor.storage] = size_bytes
-        for layer in layers:
+        self.given = {x.storage for x in captured.inputs}
+        #: The layer that makes each storage; an empty name for parameters and inputs.
+        self.maker = dict.fromkeys((x.storage for x in captured.parameters), "")
+        self.maker |= dict.fromkeys(self.given, "")
+        self.node_of: dict[str, int] = {}
+        saved: dict[str, set[int]] = {}
+        recomputed: dict[str, set[int]] = {}
+        for i, layer in ((i, x) for i, node in enumerate(nodes) for x in node):
+            self.node_of[layer.name] = i
+            saved[layer.name] = set()
             for operation in captured.operations[layer.first : layer.end]:
-                for storage, size_bytes in operation.saved.items():
-                    savers.setdefault(storage, set()).add(layer.name)
-                    self.sizes[storage] = size_bytes
+                saved[layer.name].update(operation.saved)
+                self.sizes |= operation.saved
                 for tensor in operation.outputs:
-                    maker.setdefault(tensor.storage, layer.name)
-        inputs = {tensor.storage for tensor in captured.inputs}
-        self.owned: dict[str, set[int]] = {layer.name: set() for layer in layers}
-        self.shared: set[int] = set()
-        for storage, names in savers.items():
-            if len(names) == 1:
-                self.owned[next(iter(names))].add(storage)
-                continue
-            self.shared.add(storage)
-            if storage not in inputs:
-                self.owned[maker.get(storage, min(names))].add(storage)
+                    self.maker.setdefault(tensor.storage, layer.name)
+            received = self._received(layer)
+            before = saved[layer.name] - self.again - self.given
+            helps = self._total(received - self.given) < self._total(before)
+            if layer.is_block and helps:
+                recomputed[layer.name] = received
+        #: Blocks that keep less if they are computed again.
+        self.helped = frozenset(recomputed)
+        #: The storages that count in each layer, without and with recomputation.
+        self.none = self._counted(saved)
+        self.full = self._counted(saved | recomputed)
+        for name in saved.keys() - self.helped:
+            self.none[name] |= self.full[name]
+
+    def _received(self, layer: ModuleLayer) -> set[int]:
+        """Return the storages that a layer reads and another one made.
+
+        Views of what a layer reads are no memory that it makes.
+        """
+        read = {
+            self.tensors[name].storage
+            for operation in self.captured.operations[layer.first : layer.end]
+            for name in operation.inputs
+            if name in self.tensors
+        }
+        made = {x for x in read - self.given if self.maker[x] in ("", layer.name)}
+        return read - made - self.again
+
+    def _counted(self, kept: Mapping[str, set[int]]) -> dict[str, set[int]]:
+        """Return the storages that count in each layer, of those that layers keep."""
+        keepers: dict[int, list[str]] = {}
+        for name, storages in kept.items():
+            for storage in storages:
+                keepers.setdefault(storage, []).append(name)
+        counted: dict[str, set[int]] = {name: set() for name in kept}
+        for storage, names in keepers.items():
+            first, last = names[0], names[-1]
+            if len(names) > 1 and (storage in self.given or storage in self.again):
+                first = last = self.maker[storage]
+            if first:
+                counted[first].add(storage)
+            if first and self.node_of[first] != self.node_of[last]:
+                counted[last].add(storage)
+        return counted
+
+    def _total(
+        self, storages: Iterable[int], cut: Collection[int] = (), tp: int = 1
+    ) -> int:
+        """Return the bytes on one of ``tp`` ranks, which share those that are cut."""
+        return sum(ceil_div(self.sizes[x], tp if x in cut else 1) for x in storages)
 
     def kept_bytes(
         self, layer: ModuleLayer, cut: TensorCut = _WHOLE, tp: int = 1
@@ -858,27 +929,16 @@ class _Memory:
         They are equal where recomputation would not help.
         """
         pieces = {self.tensors[name].storage for name in cut.axes}
-
-        def total(storages: set[int], ranks: int) -> int:
-            return sum(
-                ceil_div(self.sizes[x], ranks if x in pieces else 1) for x in storages
-            )
-
-        owned = self.owned[layer.name]
-        none = total(owned, tp)
-        if not layer.is_block:
+        none = self._total(self.none[layer.name], pieces, tp)
+        if layer.name not in self.helped:
             return none, none
-        made: set[int] = set()
-        read: set[int] = set()
-        for operation in self.captured.operations[layer.first : layer.end]:
-            for name in operation.inputs:
-                if name in self.tensors and name not in self.again:
-                    read.add(self.tensors[name].storage)
-            made.update(tensor.storage for tensor in operation.outputs)
-        inputs = {tensor.storage for tensor in self.captured.inputs}
-        full = (read - made - self.shared - inputs) | (owned & self.shared & made)
-        helps = total(full, 1) < total(owned, 1)
-        return none, min(none, total(full, tp)) if helps else none
+        return none, self._total(self.full[layer.name], pieces, tp)
+
+    @property
+    def counted_twice(self) -> float:
+        """Bytes that count twice, as a fraction of what the whole module keeps."""
+        counts = Counter(x for storages in self.none.values() for x in storages)
+        return self._total(counts.elements()) / max(self._total(counts), 1) - 1
 
 
 def checkpointed(
@@ -888,9 +948,7 @@ def checkpointed(
 
     They are the blocks that keep less so.
     """
-    memory = _Memory(captured, layers, remade(captured, layers))
-    sizes = {x.name: memory.kept_bytes(x) for x in layers}
-    return frozenset(name for name, (none, full) in sizes.items() if full < none)
+    return _Memory(captured, [layers], remade(captured, layers)).helped
 
 
 def _node(
@@ -926,7 +984,7 @@ def _node(
         kept_bytes={"none": none, "selective": none, "full": full, "offload": none},
         working_bytes=working_bytes,
     )
-    return node if full < none else node.without_checkpoint()
+    return node if layer.name in memory.helped else node.without_checkpoint()
 
 
 def _sum_of(phase: str, size_bytes: int) -> CollectiveCall:

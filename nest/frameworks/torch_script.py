@@ -483,6 +483,7 @@ class _Script:
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
+            "keep": self._leaves_out,
             "named_schedule": mesh.pipeline > 1 and bool(self.schedule),
             "csv": mesh.pipeline > 1 and not self.schedule,
             "tensor": mesh.tensor > 1,
@@ -574,7 +575,7 @@ class _Script:
 
     def _plan_of(self, stage: PlanStage, zeros: set[int]) -> Iterator[tuple[str, str]]:
         """Yield what the plan says about a stage."""
-        if self.mesh.pipeline > 1:
+        if self._leaves_out:
             yield "keep", listed(self.graph.paths(stage.steps))
         if zeros != {0}:
             yield "zero", str(stage.zero)
@@ -584,6 +585,16 @@ class _Script:
             yield "recompute", listed(self._recomputed(stage))
         if self.mesh.tensor > 1:
             yield "styles", self._styles(stage)
+
+    @cached_property
+    def _leaves_out(self) -> bool:
+        """Whether a stage lacks something of the model: unused parameters, if one."""
+        paths = self.graph.paths(self.stages[0].steps)
+        return self.mesh.pipeline > 1 or not all(
+            any(f"{name}.".startswith(f"{path}.") for path in paths for name in x.names)
+            for x in self.source.captured.parameters
+            if not x.buffer
+        )
 
     def _blocks(self, stage: PlanStage) -> Iterator[tuple[str, bool]]:
         """Yield the paths of blocks, each once, with how they are recomputed."""

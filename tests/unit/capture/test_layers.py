@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from nest.capture.layers import layers_of
+from tests.captured import Writer
 from tests.unit.capture.test_trace import blocks_of, captured, plain
 
 
@@ -45,6 +47,26 @@ def test_other_granularities(torch: Any, layers: Any) -> None:
     parts = [f"blocks.{i}.{x}" for i in range(3) for x in "ab"]
     assert names(layers(found, "module")) == [*parts, "head"]
     assert len(layers(found, "operator")) == len(found.operations)
+
+
+@pytest.mark.parametrize("depends", [True, False])
+def test_repetitions_that_depend_on_each_other_are_one_layer(depends: bool) -> None:
+    writer = Writer(2)
+    first = writer.linear("first", "x", 8)
+    values = first
+    for _ in range(3):
+        made = writer.linear("cell", values if depends else first, 8)
+        values = writer.run("torch.Tensor.add", (values, made), (2, 4, 8))
+    found = writer.capture(writer.loss(values))
+    users = [
+        [x.function for x in found.operations[layer.first : layer.end]]
+        for layer in layers_of(found, "operator")
+    ]
+    linear, add = "torch.nn.functional.linear", "torch.Tensor.add"
+    cells = [[linear, add, linear, add, linear], [add]]
+    if not depends:
+        cells = [[x] for x in (linear, add) * 3]
+    assert users == [[linear], *cells, ["torch.Tensor.mean"]]
 
 
 def tower(torch: Any, block: Any, count: int) -> Any:
@@ -101,6 +123,28 @@ def test_towers_are_gone_into_and_residual_blocks_are_not(
         *(f"left.layers.{i}" for i in range(3)),
         *(f"right.layers.{i}" for i in range(2)),
     ]
+
+
+def test_the_first_block_behind_frozen_embeddings_is_as_the_others(
+    torch: Any, layers: Any
+) -> None:
+    """Nothing that passes its parts has a gradient, but they belong together."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Linear(16, 16).requires_grad_(False)
+            self.blocks = torch.nn.ModuleList(residual(torch)() for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            x = self.embed(x)
+            for block in self.blocks:
+                x = block(x)
+            return x.mean()
+
+    found = captured(lambda: (Model(), (torch.randn(4, 16),)))
+    blocks = [x.name for x in layers(found) if x.is_block]
+    assert blocks == [f"blocks.{i}" for i in range(3)]
 
 
 def test_experts_are_no_blocks(torch: Any, layers: Any) -> None:

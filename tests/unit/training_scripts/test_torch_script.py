@@ -514,6 +514,7 @@ class Dropped(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear, self.drop = nn.Linear(64, 64), nn.Dropout(0.5)
+        self.unused = nn.Linear(64, 64)
 
     def forward(self, x):
         return self.drop(self.linear(x)).square().mean()
@@ -527,7 +528,10 @@ def odd():
 def test_data_ranks_draw_other_numbers_with_the_optimizer_of_the_problem(
     torch, tmp_path
 ):
-    """Each rank adds its number to the seed, and SGD needs no state."""
+    """Each rank adds its number to the seed, and SGD needs no state.
+
+    No rank holds the linear layer that is never called.
+    """
     from nest.capture.factory import load
     from nest.frameworks.torch_script import export as files_of
 
@@ -536,6 +540,7 @@ def test_data_ranks_draw_other_numbers_with_the_optimizer_of_the_problem(
     job = {"folder": str(tmp_path), "world": 2, "options": ["--steps", "1"]}
     (result,) = run_scripts(tmp_path, [job])
     assert result["optimizer_bytes"] == [0, 0]
+    assert result["parameter_bytes"] == [4 * (64 * 64 + 64)] * 2
     torch.manual_seed(0)
     model, _ = load(f"{tmp_path}/odd.py:odd")[0]()
     expected = []
