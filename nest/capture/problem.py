@@ -579,14 +579,14 @@ class _Pricing:
         cuts: dict[str, TensorCut] = {}
         whole: dict[str, str] = {}
         uncut: dict[str, str] = {}
-        places = read_apart(small, self.captures.layers)
+        readers = read_apart(small, self.captures.layers)
         for layer in self.captures.layers:
             if all(step.module >= 0 for step in layer.steps):
                 cut = tensor_cut(small, layer, tp)
                 cuts[layer.name] = cut
                 for path in cut.styles:
-                    if path in places:
-                        reason = f"{path}: {places[path]} also reads its weights apart"
+                    if path in readers:
+                        reason = f"{path}: {readers[path]} also reads its weights apart"
                         uncut.setdefault(layer.kind, reason)
                 if layer.is_block and cut.reasons:
                     whole.setdefault(layer.kind, cut.reasons[0])

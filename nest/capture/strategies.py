@@ -141,7 +141,7 @@ def read_apart(
     Such an operation would get the part of a rank, or mix it with whole tensors. Loose
     operations are others, too.
     """
-    places: dict[str, str] = {}
+    readers: dict[str, str] = {}
     loose = {step.operation for layer in layers for step in layer.steps}
     for position, operation in enumerate(captured.operations):
         is_own = _is_linear(operation) and position not in loose
@@ -149,8 +149,8 @@ def read_apart(
         for name in operation.weights:
             owner = name.rpartition(".")[0]
             if owner != path:
-                places.setdefault(owner, path_of(operation))
-    return places
+                readers.setdefault(owner, path_of(operation))
+    return readers
 
 
 def why_not_local(

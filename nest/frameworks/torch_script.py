@@ -621,9 +621,9 @@ class _Script:
         """Refuse a block that would run again with what it has changed."""
         tensors = self.graph.tensors
         record = self.graph.record_of(layer.steps[0])
-        given = {tensors[x].storage for x in record.inputs if x in tensors}
+        storages = {tensors[x].storage for x in record.inputs if x in tensors}
         for operation, storage in self.graph.written(layer.steps):
-            if storage in given:
+            if storage in storages:
                 raise refused(
                     layer.name,
                     "a block that keeps what it is given, since PyTorch computes it "
