@@ -81,11 +81,13 @@ from baselines.common import (
 )
 from baselines.galvatron_core import Choice, Integers, Tables
 from baselines.transfers import Transfers
+from nest.cost.axes import groups_of
 from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.solvers.base import Capabilities, SolverOutput
+from nest.topology import ParallelGroups
 from nest.units import ceil_div
 
 MIB = 2**20
@@ -592,11 +594,9 @@ class Pricing:
         strategy = next(s for s in task.offered if s.tp == tp)
         block = Block(case.replicas, case.devices, 0, task.devices)
         samples = case.micro_batch // strategy.dp
-        time_ns = self.model.network.collective_ns(
-            "all-gather",
-            self.model.groups.keys(strategy, block)["tp"],
-            size_bytes * samples,
-        )
+        network = self.model.network
+        groups = network.groups(ParallelGroups(block, *groups_of(strategy)["tp"]))
+        time_ns = network.collective_ns("all-gather", groups, size_bytes * samples)
         return time_ns / NS_PER_S
 
 

@@ -57,6 +57,7 @@ ROOMS = {
 def settings(name: str) -> Iterator[None]:
     """Set the constants of a setting for a while."""
     pipelines, intervals = LabelSearch.pipelines, Paths.intervals
+    refined = Paths.refined
 
     def only_exact(self: LabelSearch, max_labels: int | None) -> Any:
         return [] if max_labels is not None else pipelines(self, None)
@@ -64,12 +65,16 @@ def settings(name: str) -> Iterator[None]:
     def without_plans(self: Paths, upper: int, offer: object) -> Any:
         return intervals(self, upper, lambda path: upper)
 
+    def refined_without(self: Paths, some: Any, upper: int, offer: object) -> Any:
+        return refined(self, some, upper, lambda path: upper)
+
     with pytest.MonkeyPatch.context() as patch:
         for constant, value in SETTINGS[name].items():
             patch.setattr(ROOMS[constant], constant, value)
         if name.startswith("proof"):
             patch.setattr(LabelSearch, "pipelines", only_exact)
             patch.setattr(Paths, "intervals", without_plans)
+            patch.setattr(Paths, "refined", refined_without)
         yield
 
 

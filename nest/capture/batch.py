@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from nest.capture.records import CapturedModule, Operation, Tensor
-from nest.capture.strategies import axis_along, function_name, is_random, path_of
+from nest.capture.strategies import argument, function_name, is_random, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
@@ -33,6 +33,13 @@ _LINEAR = {
 _ALONG = {
     "topk": (1, -1), "sort": (0, -1), "softmax": (0, None), "log_softmax": (0, None),
     "cumsum": (0, None), "cumprod": (0, None), "roll": (1, None), "flip": (0, None),
+    "cummax": (0, None), "cummin": (0, None),
+}  # fmt: skip
+#: Those that may sort rows, and functions that read or write rows by such an order.
+_SORTS = {"topk", "sort"}
+_INDEXED = {
+    "getitem", "setitem", "gather", "index_select", "take_along_dim", "scatter",
+    "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_put",
 }  # fmt: skip
 _DIVISIONS = {"div", "true_divide", "truediv"}
 _PRODUCTS = {*_DIVISIONS, "mul"}
@@ -40,6 +47,11 @@ _PRODUCTS = {*_DIVISIONS, "mul"}
 #: The code of a dropout that drops nothing.
 _NO_DROPOUT = re.compile(
     r"dropout\w*\([^,]*, (p=)?(0(\.0)?[,)]|[\d.e-]+, False)|training=False"
+)
+
+#: How a note begins that no values check a loss.
+UNCHECKED = (
+    "the loss was not checked by values, only by its operations, as a mean over samples"
 )
 
 #: What to do about a loss that is no mean over samples.
@@ -164,14 +176,18 @@ def random_notes(captured: CapturedModule) -> Iterator[str]:
 
 
 #: What a tensor is to the batch: one axis is of samples; a mean over all of them, or a
-#: sum; or a figure without gradient that depends on all.
-_Role = Literal["samples", "mean", "sum", "figure"]
+#: sum; or, without gradient, a figure that depends on all, or one for each sample that
+#: depends on others.
+_Role = Literal["samples", "mean", "sum", "figure", "place"]
 
 
-def check_loss(small: CapturedModule, large: CapturedModule) -> None:
+def check_loss(
+    small: CapturedModule, large: CapturedModule, *, is_unchecked: bool = False
+) -> None:
     """Refuse a loss that is not the mean of the losses of its samples.
 
-    Two captures show it: which axes of tensors grow with the batch.
+    Two captures show it: which axes of tensors grow with the batch. Of a loss that no
+    values check, more is refused that may be no mean.
 
     Raises
     ------
@@ -182,52 +198,59 @@ def check_loss(small: CapturedModule, large: CapturedModule) -> None:
     check_operations(small, large)
     roles: dict[str, _Role] = {tensor.name: "samples" for tensor in small.inputs}
     try:
-        _check_roles(small, large, roles)
+        _check_roles(small, large, roles, is_unchecked)
     except InvalidProblemError as error:
         raise InvalidProblemError(f"{small.name}: {error}") from None
 
 
 def _check_roles(
-    small: CapturedModule, large: CapturedModule, roles: dict[str, _Role]
+    small: CapturedModule,
+    large: CapturedModule,
+    roles: dict[str, _Role],
+    is_unchecked: bool,
 ) -> None:
     """Refuse a loss that is no mean; ``roles`` are those of the example inputs."""
-    sizes = [
-        {x.name: x for x in (*side.inputs, *_outputs(side))} for side in (small, large)
-    ]
     last = small.operations[-1]
     for one, other in zip(small.operations, large.operations, strict=True):
         read = [roles[name] for name in one.inputs if name in roles]
         if not read:
             continue
         first = one.inputs[0]
-        if _meets_batch(one, sizes[0].get(first), sizes[1].get(first)):
+        meets = _meets_batch(one, small.tensors.get(first), large.tensors.get(first))
+        if meets and any(x.has_gradient for x in one.outputs):
             tensor = one.outputs[0]
             raise _refused(
                 one, "compares the samples of a batch with one another", tensor
             )
+        if is_unchecked and _is_weighted(one):
+            raise _refused(one, "may divide by weights of the batch", one.outputs[0])
+        is_place = "place" in read or (is_unchecked and "figure" in read)
+        is_place = is_place or (meets and function_name(one) not in _SORTS)
         for tensor, there in zip(one.outputs, other.outputs, strict=True):
-            roles[tensor.name] = _role(one, other, (tensor, there), read)
+            role = _role(one, other, (tensor, there), read)
+            if is_place and role == "samples" and not tensor.has_gradient:
+                role = "place"
+            roles[tensor.name] = role
             if tensor.name == small.loss:
                 last = one
     if roles.get(small.loss) != "mean":
         raise _refused(last, "sums over the samples", last.outputs[0])
 
 
-def _outputs(captured: CapturedModule) -> list[Tensor]:
-    return [x for operation in captured.operations for x in operation.outputs]
-
-
 def _meets_batch(
     operation: Operation, small: Tensor | None, large: Tensor | None
 ) -> bool:
-    """Whether an operation lets values of several samples meet along their axis."""
+    """Whether an operation lets values of several samples meet along their axis.
+
+    Without gradients it may be an order of rows, as experts by index have it.
+    """
     along = _ALONG.get(function_name(operation))
     if along is None or small is None or large is None:
         return False
-    if not any(x.has_gradient for x in operation.outputs):
-        return False  # an order of rows, as experts by index have it
-    axis = axis_along(operation, *along)
-    return axis is not None and axis % len(small.shape) in batch_axes(small, large)
+    axis = argument(operation, "dim", *along)
+    if not isinstance(axis, int):
+        return False
+    return axis % len(small.shape) in batch_axes(small, large)
 
 
 def _role(
@@ -243,6 +266,8 @@ def _role(
         raise _refused(one, "compares the samples of a batch with one another", tensor)
     if "figure" in read:
         raise _refused(one, "uses a figure of the whole batch", tensor)
+    if "place" in read and name not in _INDEXED:
+        raise _refused(one, "uses places of samples in the batch", tensor)
     if axes:
         return "samples"
     if "samples" in read:
@@ -255,6 +280,15 @@ def _role(
     if name not in _LINEAR or (name in _PRODUCTS and len(read) > 1):
         raise _refused(one, "is no mean of its samples' values", tensor)
     return "sum" if "sum" in read else "mean"
+
+
+def _is_weighted(operation: Operation) -> bool:
+    """Whether a mean over labels weighs or leaves out some of them."""
+    return (
+        function_name(operation) in ("cross_entropy", "nll_loss")
+        and "reduction='mean'" in operation.code
+        and bool(re.search(r"weight=\{|ignore_index=(?!-100\b)", operation.code))
+    )
 
 
 def _refused(operation: Operation, what: str, tensor: Tensor) -> InvalidProblemError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +96,7 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         input has a first axis.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), seeded():
             made = factory()
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
@@ -115,6 +117,31 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"
     )
+
+
+@contextmanager
+def seeded(seed: int = 0) -> Iterator[None]:
+    """Seed all random numbers, and leave those of the process as they were."""
+    numpy = sys.modules.get("numpy")
+    before = random.getstate()
+    before_numpy = numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=[]):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before)
+            if numpy:
+                numpy.random.set_state(before_numpy)
+
+
+def seed_all(seed: int) -> None:
+    """Seed PyTorch, Python and, where it is imported, NumPy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy:
+        numpy.random.seed(seed)
 
 
 def batch_of(inputs: Any) -> int:
@@ -139,7 +166,7 @@ def batch_inputs(built: Built) -> tuple[str, ...]:
             if len(tensors) == 1 and i < len(arguments):
                 is_named = arguments[i].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
                 name = arguments[i].name if is_named else name
-            names.append(name if tensor.dim() and tensor.shape[0] == batch else "")
+            names.append(name if has_rows(tensor, batch) else "")
     return tuple(names)
 
 
@@ -149,15 +176,24 @@ def with_samples(inputs: Any, samples: int) -> Any:
     Tensors whose first axis is not the batch stay as they are.
     """
     batch = batch_of(inputs)
+    return with_rows(inputs, [i % batch for i in range(samples)], inputs)
 
-    def resized(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.dim():
-            return value
-        if value.shape[0] != batch:
-            return value
-        return value[torch.arange(samples, device=value.device) % batch]
 
-    return tree_map(resized, inputs)
+def with_rows(inputs: Any, rows: Sequence[int], examples: Any) -> Any:
+    """Return chosen rows of inputs whose first axis is the batch in the examples."""
+    batch = batch_of(examples)
+
+    def resized(value: Any, example: Any) -> Any:
+        if not has_rows(example, batch):
+            return value
+        return value[torch.tensor(rows, device=value.device)]
+
+    return tree_map(resized, inputs, examples)
+
+
+def has_rows(value: Any, batch: int) -> bool:
+    """Whether a value is a tensor whose first axis is the batch."""
+    return isinstance(value, torch.Tensor) and value.shape[:1] == (batch,)
 
 
 def first_line(error: BaseException) -> str:

@@ -50,20 +50,26 @@ Product = tuple[int, int, int, int]
 
 @dataclass(eq=False)
 class Tally:
-    """What the kernels of one operation do."""
+    """What the kernels of one operation do, as :class:`Operation` has it."""
 
-    flops: int = 0
-    read: int = 0
-    written: int = 0
-    kernels: int = 0
+    forward_flops: int = 0
     backward_flops: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
     backward_bytes: int = 0
+    kernels: int = 0
     backward_kernels: int = 0
-    products: Counter[tuple[int, int, int]] = field(default_factory=Counter)
-    #: Tensors that autograd keeps.
     saved: dict[int, int] = field(default_factory=dict)
+    #: Number of products, by their rows, depth and columns.
+    products: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     #: Storages that it writes to.
     changed: set[int] = field(default_factory=set)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of an operation."""
+        counted = {x: y for x, y in vars(self).items() if x != "changed"}
+        products = tuple((*x, count) for x, count in self.products.items())
+        return counted | {"products": products}
 
 
 class Meter(TorchDispatchMode):  # type: ignore[misc]
@@ -111,9 +117,9 @@ class Meter(TorchDispatchMode):  # type: ignore[misc]
             tally.backward_bytes += made + sum(read)
             tally.backward_kernels += 1
             return
-        tally.flops += flops
-        tally.read += sum(read)
-        tally.written += made
+        tally.forward_flops += flops
+        tally.read_bytes += sum(read)
+        tally.written_bytes += made
         tally.kernels += 1
         if flops:
             for rows, depth, columns, count in _products(packet, args, result):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from nest.capture.records import (
@@ -42,9 +43,9 @@ def layers_of(
     granularity
         ``block``: repeated blocks, and the parts between them. ``module``: the
         innermost modules that the user wrote, and PyTorch's modules with weights; other
-        operations belong to the one before. ``operator``: every operation; views belong
-        to what makes them. Where there are no blocks, the repetitions of a product with
-        one weight are one layer if each depends on the one before.
+        operations belong to the one before. ``operator``: every operation. Where there
+        are no blocks, the repetitions of a product with one weight are one layer if
+        each depends on the one before.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def layers_of(
     blocks: dict[Range, ModuleCall] = {}
     match granularity:
         case "operator":
-            ranges = list(calls.operator_ranges())
+            ranges = [(i, i + 1) for i in range(len(captured.operations))]
         case "module":
             ranges = list(calls.module_ranges())
         case "block":
@@ -90,34 +91,11 @@ class _Calls:
             parent = by_call[around[0].path, around[0].repetition] if around else 0
             self.children[parent].append(module)
             self.starting[module.first].append(module)
-        self.maker = {
-            tensor.name: i
-            for i, operation in enumerate(self.operations)
-            for tensor in operation.outputs
-        }
-        self.last_use: dict[str, int] = {captured.loss: len(self.operations)}
-        for i, operation in enumerate(self.operations):
-            for name in operation.inputs:
-                self.last_use[name] = max(i, self.last_use.get(name, -1))
-        self.has_gradient = {
-            tensor.name: tensor.has_gradient
-            for operation in self.operations
-            for tensor in operation.outputs
-        }
-        self.shapes = {
-            name: parameter.shape
-            for parameter in captured.parameters
-            for name in parameter.names
-        }
-        self.storages = {
-            tensor.name: tensor.storage
-            for operation in self.operations
-            for tensor in operation.outputs
-        }
-        self.storages |= {x.name: x.storage for x in captured.inputs}
-        self.flops = [0]
-        for operation in self.operations:
-            self.flops.append(self.flops[-1] + operation.forward_flops)
+        self.maker = captured.maker
+        self.last_use = {name: x[-1] for name, x in captured.readers.items()}
+        self.last_use[captured.loss] = len(self.operations)
+        work = (x.forward_flops for x in self.operations)
+        self.flops = [*accumulate(work, initial=0)]
         self.keys = [self._key(x) for x in self.operations]
         self.signatures = {id(x): self.signature(x.first, x.end) for x in self.modules}
         # A call that only calls another one is no repetition of that.
@@ -133,10 +111,14 @@ class _Calls:
             operation.function,
             _FRACTION.sub("", operation.code),
             tuple((x.shape, x.dtype) for x in operation.outputs),
-            tuple(self.shapes.get(x) for x in operation.weights),
+            tuple(self.captured.named_parameters[x].shape for x in operation.weights),
             operation.forward_flops,
             operation.backward_flops,
         )
+
+    def _has_gradient(self, name: str) -> bool:
+        tensor = self.captured.tensors.get(name)
+        return tensor is not None and tensor.has_gradient
 
     def signature(self, first: int, end: int) -> Signature:
         """Return what is equal for operations that cost the same."""
@@ -239,7 +221,7 @@ class _Calls:
             for operation in self.operations[call.end : module.end]:
                 for name in operation.inputs:
                     if (
-                        self.has_gradient.get(name, False)
+                        self._has_gradient(name)
                         and self.maker[name] < call.first
                         and name not in inside
                     ):
@@ -296,7 +278,7 @@ class _Calls:
         ]
         while pending:
             name = pending.pop()
-            if name not in activations and self.has_gradient.get(name, False):
+            if name not in activations and self._has_gradient(name):
                 activations.add(name)
                 pending += self.operations[self.maker[name]].inputs
         return activations
@@ -349,7 +331,7 @@ class _Calls:
         """Split a part before modules where one activation crosses."""
         crossing: Counter[int] = Counter()
         for name, maker in self.maker.items():
-            if self.has_gradient[name]:
+            if self._has_gradient(name):
                 crossing[maker + 1] += 1
                 crossing[self.last_use.get(name, maker) + 1] -= 1
         starts = {x for x, _ in self.module_ranges() if first < x < end}
@@ -375,16 +357,6 @@ class _Calls:
         ]
         return _between(starts, len(self.operations))
 
-    def operator_ranges(self) -> Iterator[Range]:
-        """Yield the operations, with the views of what they make behind them."""
-        starts: list[int] = []
-        for i, operation in enumerate(self.operations):
-            made = {self.maker.get(name, -1) for name in operation.inputs}
-            is_view = operation.kernels == 0 and operation.inputs
-            if not (is_view and starts and all(x >= starts[-1] for x in made)):
-                starts.append(i)
-        return _between(starts, len(self.operations))
-
     def cuts_of_repetitions(self) -> set[int]:
         """Return places between products with one weight that depend on each other."""
         buffers = {x.names[0] for x in self.captured.parameters if x.buffer}
@@ -403,17 +375,18 @@ class _Calls:
 
     def cuts_of_memory(self) -> set[int]:
         """Return places that two names of memory pass, one of which then changes it."""
+        tensors = self.captured.tensors
         changes: dict[int, int] = {}
         for i, operation in enumerate(self.operations):
-            read = {self.storages.get(x) for x in operation.inputs}
+            read = {tensors[x].storage for x in operation.inputs if x in tensors}
             for tensor in operation.outputs:
                 if tensor.storage in read and operation.kernels:
                     changes[tensor.storage] = i
         uses: dict[int, list[Range]] = defaultdict(list)
-        for name, storage in self.storages.items():
-            if storage in changes:
-                last = min(self.last_use.get(name, -1), changes[storage])
-                uses[storage].append((self.maker.get(name, -1) + 1, last))
+        for name, tensor in tensors.items():
+            if tensor.storage in changes:
+                last = min(self.last_use.get(name, -1), changes[tensor.storage])
+                uses[tensor.storage].append((self.maker.get(name, -1) + 1, last))
         forbidden: set[int] = set()
         for spans in uses.values():
             passing = Counter(x for first, end in spans for x in range(first, end + 1))

@@ -30,22 +30,12 @@ def capture_rank(
     built = build(factory, name, samples)
     for path, style in styles.items():
         linear = built.module.get_submodule(path)
-        weight = linear.get_parameter("weight")
-        rows, columns = weight.shape
-        if style == "colwise":
-            linear.weight = _local_parameter(weight, (rows // tp, columns))
-            if linear.bias is not None:
-                linear.bias = _local_parameter(
-                    linear.get_parameter("bias"), (rows // tp,)
-                )
-        else:
-            linear.weight = _local_parameter(weight, (rows, columns // tp))
+        axis = 0 if style == "colwise" else 1
+        for name, parameter in [*linear.named_parameters()]:
+            shape = list(parameter.shape)
+            if axis < len(shape):
+                shape[axis] //= tp
+            values = parameter.new_empty(shape)
+            cut = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
+            setattr(linear, name, cut)
     return capture(built)
-
-
-def _local_parameter(
-    parameter: torch.nn.Parameter, shape: tuple[int, ...]
-) -> torch.nn.Parameter:
-    return torch.nn.Parameter(
-        parameter.new_empty(shape), requires_grad=parameter.requires_grad
-    )

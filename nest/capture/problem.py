@@ -2,29 +2,47 @@
 
 Every layer of :mod:`nest.capture.layers` is a node of the graph, priced as the layers
 of the zoo are (:func:`nest.models.operators.timing.layer_cost`). The graph of a module
-with many layers has fewer nodes: neighbors in the order in which they run are joined,
-where few bytes cross. A plan is exact with respect to the graph.
+with many layers has fewer nodes, see :func:`graph_of`. A plan is exact with respect to
+the graph.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from nest.capture.batch import at_batch, check_loss, normalizes_batch, random_notes
+from nest.capture.batch import (
+    UNCHECKED,
+    at_batch,
+    check_loss,
+    normalizes_batch,
+    random_notes,
+)
 from nest.capture.records import CapturedModule, ModuleLayer, Operation, Parameter
 from nest.capture.strategies import (
     Style,
     TensorCut,
     function_name,
     path_of,
+    read_apart,
     remade,
     tensor_cut,
-    tensors_of,
     why_not_local,
 )
 from nest.cost.magnitude import with_quantum
@@ -44,7 +62,6 @@ from nest.ir.graph import (
 from nest.ir.job import Job, Optimizer, Schedules
 from nest.ir.plan import Recompute
 from nest.ir.problem import Problem
-from nest.models.choices import MAX_NODES
 from nest.models.graphs import in_range
 from nest.models.operators.attention import ATTENTION_BACKWARD, QUERY_BLOCK
 from nest.models.operators.base import Execution, Node, Operator, Product, Split
@@ -52,15 +69,17 @@ from nest.models.operators.collectives import merged
 from nest.models.operators.timing import layer_cost
 from nest.units import ceil_div
 
-#: Closed sets that a graph may have. With more of them, branches that run side by side
-#: are put in a row, in the order in which they run.
-MAX_CLOSED_SETS = 300
+#: Closed sets that a graph may have, as many as dp takes by default.
+MAX_CLOSED_SETS = 1000
 
 #: Kept bytes that may count twice without a note, as a fraction.
 MAX_COUNTED_TWICE = 0.02
 
 #: What nest calls data types of PyTorch.
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+#: Of a layer that tensor ranks do not share.
+_WHOLE = TensorCut()
 
 #: Bytes of optimizer state per byte of weights, as PyTorch's optimizers keep it.
 STATES = {"adamw": 2, "sgd": 0}
@@ -71,8 +90,9 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     factory: str
-    #: Of the file.
+    #: Of the file, and of those beside it that it imports, by path from its folder.
     sha256: str = ""
+    imported: dict[str, str] = {}
     granularity: str = "block"
     #: Layers of the module before they were joined, and closed sets of the graph.
     layers: int = 0
@@ -85,23 +105,13 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...] = ()
 
 
-class _Kept(Struct, frozen=True, kw_only=True):
-    """What ``Problem.model`` of a captured module says."""
-
-    module: ModuleSource
-
-
-def text_of_source(source: ModuleSource) -> str:
-    """Return what a problem keeps of its module."""
-    return msgspec.json.encode(_Kept(module=source)).decode()
-
-
 def source_of(problem: Problem) -> ModuleSource | None:
     """Return where the module of a problem comes from, if it was captured."""
     try:
-        return msgspec.json.decode(problem.model, type=_Kept).module
+        model = msgspec.json.decode(problem.model, type=dict[str, ModuleSource])
     except (msgspec.MsgspecError, ValueError):
         return None
+    return model.get("module")
 
 
 class ModuleJob(Struct, frozen=True, kw_only=True):
@@ -129,7 +139,8 @@ class ModuleJob(Struct, frozen=True, kw_only=True):
         return tuple(sorted(shares))
 
 
-class Captures(NamedTuple):
+@dataclass(frozen=True)
+class Captures:
     """One module at two batch sizes, and its layers."""
 
     small: CapturedModule
@@ -141,6 +152,11 @@ class Captures(NamedTuple):
     #: Checks the loss by values, given whether it may be computed apart, and returns
     #: what was assumed; without it nothing is checked.
     check: Callable[[bool], tuple[str, ...]] | None = None
+
+    @cached_property
+    def again(self) -> frozenset[str]:
+        """Tensors that stages make again instead of receiving them."""
+        return remade(self.small, self.layers)
 
 
 def problem_of_module(
@@ -158,7 +174,7 @@ def problem_of_module(
         If the loss is no mean over samples, a figure is out of range, or the device
         has no peak rate for the data type of the module.
     """
-    small, large, layers = captures[:3]
+    small, large, layers = captures.small, captures.large, captures.layers
     normed = next(filter(normalizes_batch, small.operations), None)
     assumed = list(source.assumed)
     if job.split_loss:
@@ -166,20 +182,23 @@ def problem_of_module(
     else:
         check_loss(small, large)
     if captures.check is not None:
-        assumed += captures.check(job.split_loss)
+        notes = captures.check(job.split_loss)
+        assumed += notes
+        if not job.split_loss and any(x.startswith(UNCHECKED) for x in notes):
+            check_loss(small, large, is_unchecked=True)
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(
             f"{path_of(normed)}: batch norm needs the whole batch in one micro-batch "
             f"on one data rank; use another norm for data parallelism"
         )
-    nodes = joined(captures)
+    graph = graph_of(captures)
+    nodes = graph.nodes
     reasons: dict[str, str] = {}
     with in_range(small.name, "check the module"):
         pricing = _Pricing(captures, nodes, job, machine, reasons)
         kinds, names, reused = pricing.kinds()
-        edges, closed_sets = ordered_edges(captures, nodes)
-        choices = tuple(tp for tp in job.tp if tp == 1 or pricing.is_cut(tp))
+        choices = tuple(tp for tp in job.tp if tp == 1 or pricing.shared(tp))
         problem = Problem(
             name=f"{small.name}-{machine.name}x{cluster.num_devices}",
             source=(
@@ -193,24 +212,26 @@ def problem_of_module(
                     Layer(id=node[0].name, kind=kind)
                     for node, kind in zip(nodes, names, strict=True)
                 ),
-                edges=edges,
+                edges=graph.edges,
             ),
             cluster=cluster,
             job=_job(job, small, pricing, choices, reused, normed is not None),
         )
+    noun = "operators" if source.granularity == "operator" else "layers"
     source = replace(
         source,
         layers=len(layers),
-        closed_sets=closed_sets,
+        closed_sets=graph.closed_sets,
         shared={str(tp): pricing.shared(tp) for tp in choices if tp > 1},
         reasons=(
             *reasons.values(),
             *pricing.parameters.reasons(nodes),
             *_general_reasons(source, any(x.is_block for x in layers)),
         ),
-        assumed=(*assumed, *pricing.notes()),
+        assumed=(*assumed, *pricing.notes(), *graph.notes(len(layers), noun)),
     )
-    return with_quantum(replace(problem, model=text_of_source(source)))
+    model = msgspec.json.encode({"module": source}).decode()
+    return with_quantum(replace(problem, model=model))
 
 
 def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
@@ -279,115 +300,211 @@ def covered(layers: Sequence[ModuleLayer], ids: Sequence[str]) -> list[list[int]
     return [[*range(*pair)] for pair in zip(starts, ends, strict=True)]
 
 
-def _bytes_across(captures: Captures) -> list[int]:
-    """Return the bytes that cross the place before each layer, with those of views."""
-    changes = [0] * (len(captures.layers) + 1)
-    for _, first, last, size_bytes in _handed(captures):
-        changes[first + 1] += size_bytes
-        changes[last + 1] -= size_bytes
-    total = 0
-    return [total := total + change for change in changes]
+class ModuleGraph(NamedTuple):
+    """Layers as the nodes of a graph."""
 
+    #: Each has neighboring layers.
+    nodes: tuple[tuple[ModuleLayer, ...], ...]
+    edges: tuple[Edge, ...]
+    closed_sets: int
+    #: Layers that were joined to others without loss.
+    joined_free: int = 0
+    #: Whether branches that run side by side are put in a row.
+    in_row: bool = False
 
-def joined(
-    captures: Captures, max_nodes: int = MAX_NODES
-) -> tuple[tuple[ModuleLayer, ...], ...]:
-    """Join neighboring layers until at most about ``max_nodes`` nodes are left.
-
-    Places to cut are those that the fewest bytes cross, one in every stretch of the
-    work, so that pipelines can be balanced.
-    """
-    layers, operations = captures.layers, captures.small.operations
-    if len(layers) <= max_nodes:
-        return tuple((layer,) for layer in layers)
-    work = [
-        sum(
-            1 + x.forward_flops + x.backward_flops + 100 * _traffic(x)
-            for x in operations[layer.first : layer.end]
+    def notes(self, num_layers: int, noun: str) -> Iterator[str]:
+        """Yield what of the layers plans do not tell apart, if they do not tell all."""
+        lossy = num_layers - self.joined_free - len(self.nodes)
+        if not (lossy or self.joined_free or self.in_row):
+            return
+        joined = "none with loss"
+        if lossy:
+            joined = f"{lossy:,} with loss, where few bytes cross"
+        row = ", in the order in which they run" if self.in_row else ""
+        yield (
+            f"{num_layers:,} {noun}: {self.joined_free:,} are joined to others without "
+            f"loss, {joined}; plans are exact for the {len(self.nodes):,} nodes that "
+            f"are left{row} ({self.closed_sets:,} closed sets)"
         )
-        for layer in layers
-    ]
-    across = _bytes_across(captures)
-    step = sum(work) / max_nodes
-    starts, best, done = [0], 0, 0
-    for i, amount in enumerate(work):
-        if i and (not best or across[i] <= across[best]):
-            best = i
-        done += amount
-        if done >= step and best:
-            starts.append(best)
-            done = sum(work[best : i + 1]) if best <= i else 0
-            best = 0
-            if done >= step and i > starts[-1]:
-                best = i
+
+
+def graph_of(captures: Captures, max_sets: int = MAX_CLOSED_SETS) -> ModuleGraph:
+    """Return layers as a graph of at most ``max_sets`` closed sets.
+
+    Layers that take no time are joined to their neighbors, see :func:`_is_free`. If
+    there are still too many closed sets, branches that run side by side are put in a
+    row, in the order in which they run. Then nodes are joined until few enough are
+    left: of the places in every stretch of the row one is kept, that the fewest bytes
+    cross.
+    """
+    layers = captures.layers
+    handed = [*_handed(captures)]
+    free = [_is_free(captures, layer) for layer in layers]
+    starts = _without_views(captures, handed, free)
+    edges, closed_sets = _edges(captures, handed, starts, max_sets)
+    if closed_sets <= max_sets:
+        nodes = _split(layers, starts)
+        return ModuleGraph(nodes, edges, closed_sets, len(layers) - len(nodes))
+    across = _bytes_across(len(layers), handed)
+    starts = _without_free(free, across)
+    joined_free = len(layers) - len(starts)
+    if len(starts) >= max_sets:
+        starts = _spread(starts, across, max_sets - 1)
+    edges, closed_sets = _edges(captures, handed, starts, max_sets, in_row=True)
+    return ModuleGraph(_split(layers, starts), edges, closed_sets, joined_free, True)
+
+
+class _Handed(NamedTuple):
+    """A tensor that a layer hands on to others, all by their positions."""
+
+    maker: int
+    readers: list[int]
+    #: Of one sample, rounded up; 0 if stages make the tensor again.
+    size_bytes: int
+
+
+def _handed(captures: Captures) -> Iterator[_Handed]:
+    small = captures.small
+    layer_of: list[int] = []
+    for i, layer in enumerate(captures.layers):
+        layer_of += [i] * (layer.end - layer.first)
+    for name, positions in small.readers.items():
+        if name in small.maker:
+            maker = layer_of[small.maker[name]]
+            readers = sorted({layer_of[x] for x in positions} - {maker})
+            size_bytes = ceil_div(small.tensors[name].size_bytes, small.batch)
+            if readers:
+                yield _Handed(
+                    maker, readers, 0 if name in captures.again else size_bytes
+                )
+
+
+def _is_free(captures: Captures, layer: ModuleLayer) -> bool:
+    """Whether a layer takes no time and holds nothing, as views do.
+
+    It may be in either of two stages. So of the places before and behind it a plan
+    needs only the one that fewer bytes cross: what cuts at the other one may cut there
+    instead, and where it cuts at both, there is a stage that does nothing.
+    """
+    return not any(
+        x.kernels
+        or x.forward_flops
+        or _traffic(x)
+        or x.saved
+        or x.weights
+        or not captures.again.isdisjoint(x.inputs)
+        for x in captures.small.operations[layer.first : layer.end]
+    )
+
+
+def _without_views(
+    captures: Captures, handed: Sequence[_Handed], free: Sequence[bool]
+) -> list[int]:
+    """Return where nodes begin if free layers belong to what makes what they read.
+
+    Those that are the only readers of it, and hand on no more bytes: so no closed set
+    is lost that ends a better stage.
+    """
+    made: Counter[int] = Counter()
+    read: Counter[int] = Counter()
+    first_maker = [*range(len(captures.layers))]
+    shared = set()
+    for maker, readers, size_bytes in handed:
+        made[maker] += size_bytes
+        read[readers[0]] += size_bytes
+        for reader in readers:
+            first_maker[reader] = min(maker, first_maker[reader])
+            if len(readers) > 1:
+                shared.add(reader)
+    starts = [0]
+    for i in range(1, len(captures.layers)):
+        is_view = starts[-1] <= first_maker[i] < i and i not in shared
+        if not (free[i] and is_view and made[i] <= read[i]):
+            starts.append(i)
+    return starts
+
+
+def _without_free(free: Sequence[bool], across: Sequence[int]) -> list[int]:
+    """Return where nodes in a row begin: of places with free layers between, one."""
+    starts = [0]
+    for i in range(1, len(free)):
+        if not free[i - 1]:
+            starts.append(i)
+        elif len(starts) > 1 and across[i] <= across[starts[-1]]:
+            starts[-1] = i
+    return starts
+
+
+def _spread(starts: Sequence[int], across: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` places: the first, and of equal stretches the best of each."""
+    best: dict[int, int] = {}
+    for index, i in enumerate(starts[1:]):
+        stretch = index * (count - 1) // (len(starts) - 1)
+        if stretch not in best or across[i] <= across[best[stretch]]:
+            best[stretch] = i
+    return [0, *best.values()]
+
+
+def _split(
+    layers: Sequence[ModuleLayer], starts: Sequence[int]
+) -> tuple[tuple[ModuleLayer, ...], ...]:
     ends = [*starts[1:], len(layers)]
-    return tuple(layers[a:b] for a, b in zip(starts, ends, strict=True))
+    return tuple(tuple(layers[a:b]) for a, b in zip(starts, ends, strict=True))
+
+
+def _bytes_across(num_layers: int, handed: Sequence[_Handed]) -> list[int]:
+    """Return the bytes that cross the place before each layer."""
+    changes = [0] * (num_layers + 1)
+    for maker, readers, size_bytes in handed:
+        changes[maker + 1] += size_bytes
+        changes[readers[-1] + 1] -= size_bytes
+    return [*accumulate(changes)]
 
 
 def _traffic(operation: Operation) -> int:
     return operation.read_bytes + operation.written_bytes + operation.backward_bytes
 
 
-def _handed(captures: Captures) -> Iterator[tuple[str, int, int, int]]:
-    """Yield tensors that layers hand on: name, maker, last reader, bytes.
-
-    The bytes are those of one sample, rounded up; of a tensor that stages make again
-    they are 0.
-    """
-    small, layers = captures.small, captures.layers
-    again = remade(small, layers)
-    tensors = tensors_of(small)
-    maker: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for i, layer in enumerate(layers):
-        for operation in small.operations[layer.first : layer.end]:
-            last.update((x, i) for x in operation.inputs if maker.get(x, i) != i)
-            maker.update((x.name, i) for x in operation.outputs)
-    for name, reader in last.items():
-        size_bytes = ceil_div(tensors[name].size_bytes, small.batch)
-        yield name, maker[name], reader, 0 if name in again else size_bytes
-
-
-def ordered_edges(
-    captures: Captures, nodes: Sequence[Sequence[ModuleLayer]]
+def _edges(
+    captures: Captures,
+    handed: Sequence[_Handed],
+    starts: Sequence[int],
+    max_sets: int,
+    in_row: bool = False,
 ) -> tuple[tuple[Edge, ...], int]:
     """Return the edges between nodes, and how many closed sets the graph has.
 
     A node hands one tensor on: all that readers from there on need of it. Layers
-    without tensors from or for others follow the one before them.
+    without tensors from or for others follow the one before them. Closed sets are not
+    counted far above ``max_sets``.
     """
-    small = captures.small
-    node_of = {x.name: i for i, node in enumerate(nodes) for x in node}
-    owner = [node_of[layer.name] for layer in captures.layers]
+    layers, count = captures.layers, len(starts)
+    owner = [bisect(starts, i) - 1 for i in range(len(layers))]
     sizes: dict[tuple[int, int], int] = {}
-    handed: dict[int, list[tuple[int, int]]] = {}
-    readers = _readers(small, captures.layers)
-    for name, first, last, size_bytes in _handed(captures):
-        source = owner[first]
-        if source != owner[last]:
-            handed.setdefault(source, []).append((owner[last], size_bytes))
-        for reader in readers[name]:
-            if owner[reader] != source:
-                sizes[source, owner[reader]] = 0
+    ends: dict[int, list[tuple[int, int]]] = {}
+    for maker, readers, size_bytes in handed:
+        source = owner[maker]
+        targets = {owner[reader] for reader in readers} - {source}
+        if targets:
+            ends.setdefault(source, []).append((max(targets), size_bytes))
+            sizes |= dict.fromkeys(((source, target) for target in targets), 0)
     for source, target in sizes:
         sizes[source, target] = sum(
-            size_bytes for last, size_bytes in handed[source] if last >= target
+            size_bytes for last, size_bytes in ends[source] if last >= target
         )
     parents = {target for _, target in sizes}
     children = {source for source, _ in sizes}
-    for i, node in enumerate(nodes):
-        weights = any(
-            x.weights for n in node for x in small.operations[n.first : n.end]
-        )
-        if i and i not in parents and not weights:
+    nodes = _split(layers, starts)
+    for i in range(1, count):
+        follows = in_row or i - 1 not in children
+        if not follows and i not in parents:
+            operations = captures.small.operations[nodes[i][0].first : nodes[i][-1].end]
+            follows = not any(x.weights for x in operations)
+        if follows:
             sizes.setdefault((i - 1, i), 0)
-        if i + 1 < len(nodes) and i not in children:
-            sizes.setdefault((i, i + 1), 0)
-    closed_sets = len(enumerate_masks(len(nodes), sizes, MAX_CLOSED_SETS))
-    if closed_sets > MAX_CLOSED_SETS:
-        for i in range(len(nodes) - 1):
-            sizes.setdefault((i, i + 1), 0)
-        closed_sets = len(nodes) + 1
+    closed_sets = count + 1
+    if not in_row and count < max_sets:
+        closed_sets = len(enumerate_masks(count, sizes, max_sets))
     edges = tuple(
         Edge(
             source=nodes[source][0].name,
@@ -397,18 +514,6 @@ def ordered_edges(
         for (source, target), size_bytes in sorted(sizes.items())
     )
     return edges, closed_sets
-
-
-def _readers(
-    captured: CapturedModule, layers: Sequence[ModuleLayer]
-) -> dict[str, set[int]]:
-    """Return the layers that read each tensor."""
-    readers: dict[str, set[int]] = {}
-    for i, layer in enumerate(layers):
-        for operation in captured.operations[layer.first : layer.end]:
-            for name in operation.inputs:
-                readers.setdefault(name, set()).add(i)
-    return readers
 
 
 # -------------------------------------------------------------------- the costs
@@ -441,7 +546,6 @@ class _Pricing:
         self.dtype = data_type(small)
         self.value_bytes = 4 if self.dtype == "fp32" else 2
         self.execution = Execution(dtype=self.dtype)  # type: ignore[arg-type]
-        self.remade = remade(small, captures.layers)
         self.cuts = {tp: self._cuts(tp) for tp in job.tp if tp > 1}
         self.parameters = _Parameters(captures, nodes)
 
@@ -450,17 +554,14 @@ class _Pricing:
         yield f"data type: {self.dtype}, that of the largest product"
         if self.dtype == "fp32":
             yield "products in fp32 without TF32, as PyTorch runs them by default"
-        twice = _Memory(self.captures.small, self.nodes, self.remade).counted_twice
+        made = self.captures
+        twice = _Memory(made.small, self.nodes, made.again).counted_twice
         if twice > MAX_COUNTED_TWICE:
             yield (
                 f"memory of kept tensors: up to {twice:.0%} too much in one stage: "
                 f"what two layers keep counts in both, as where stages part them"
             )
         yield from random_notes(self.captures.small)
-
-    def is_cut(self, tp: int) -> bool:
-        """Whether tensor ranks share any layer."""
-        return bool(self.shared(tp))
 
     def shared(self, tp: int) -> tuple[str, ...]:
         """Return the names of the layers that tensor ranks share."""
@@ -476,13 +577,19 @@ class _Pricing:
         small = self.captures.small
         cuts: dict[str, TensorCut] = {}
         whole: dict[str, str] = {}
-        tensors = tensors_of(small)
+        uncut: dict[str, str] = {}
+        places = read_apart(small, self.captures.layers)
         for layer in self.captures.layers:
             if all(step.module >= 0 for step in layer.steps):
-                cut = tensor_cut(small, layer, tp, tensors)
+                cut = tensor_cut(small, layer, tp)
                 cuts[layer.name] = cut
+                for path in cut.styles:
+                    if path in places:
+                        reason = f"{path}: {places[path]} also reads its weights apart"
+                        uncut.setdefault(layer.kind, reason)
                 if layer.is_block and cut.reasons:
                     whole.setdefault(layer.kind, cut.reasons[0])
+        cuts = self._without(cuts, uncut)
         shared = {name: cut for name, cut in cuts.items() if cut.styles}
         kinds = {x.kind: x for x in self.captures.layers if x.name in shared}
         why = self._why_not_local(shared, tp) if shared else ""
@@ -490,13 +597,20 @@ class _Pricing:
             for kind, layer in kinds.items():
                 why = self._why_not_local({layer.name: shared[layer.name]}, tp)
                 if why:
-                    whole[kind] = why
-                    for each in self.captures.layers:
-                        if each.kind == kind:
-                            cuts.pop(each.name, None)
-        for kind, reason in whole.items():
+                    uncut[kind] = why
+        for kind, reason in (whole | uncut).items():
             self.reasons.setdefault(kind, f"tp {tp}: {reason}")
-        return cuts
+        return self._without(cuts, uncut)
+
+    def _without(
+        self, cuts: Mapping[str, TensorCut], kinds: Container[str]
+    ) -> dict[str, TensorCut]:
+        """Return cuts without those of layers of some kinds."""
+        return {
+            x.name: cuts[x.name]
+            for x in self.captures.layers
+            if x.name in cuts and x.kind not in kinds
+        }
 
     def _why_not_local(self, cuts: Mapping[str, TensorCut], tp: int) -> str:
         """Return why the module does not run with the weights of one rank."""
@@ -524,13 +638,13 @@ class _Pricing:
         for i, name in enumerate(of_nodes):
             first.setdefault(name, i)
         costs: dict[str, list[LayerCost]] = {name: [] for name in first}
-        small, large = self.captures[:2]
+        made = self.captures
         for samples in self.job.samples:
-            captured = at_batch(small, large, samples)
-            memory = _Memory(captured, self.nodes, self.remade)
+            captured = at_batch(made.small, made.large, samples)
+            memory = _Memory(captured, self.nodes, made.again)
             for name, index in first.items():
                 for tp in self.job.tp:
-                    if tp == 1 or self.is_cut(tp):
+                    if tp == 1 or self.shared(tp):
                         costs[name].append(self._cost(captured, memory, index, tp))
         kinds = tuple(
             LayerKind(name=name, costs=tuple(each)) for name, each in costs.items()
@@ -545,7 +659,7 @@ class _Pricing:
         pieces = []
         styles: dict[str, str] = {}
         for layer in self.nodes[index]:
-            cut = self.cuts.get(tp, {}).get(layer.name, TensorCut())
+            cut = self.cuts.get(tp, {}).get(layer.name, _WHOLE)
             styles |= cut.styles
             pieces.append((_node(captured, memory, layer, cut, tp), 1))
         split = Split(
@@ -574,14 +688,16 @@ def node_kinds(
     ``parameters`` are those that the nodes hold, where they are known.
     """
     parameters = parameters or _Parameters(captures, nodes)
-    again = remade(captures.small, captures.layers)
-    memories = [_Memory(captured, nodes, again) for captured in captures[:2]]
+    memories = [
+        _Memory(captured, nodes, captures.again)
+        for captured in (captures.small, captures.large)
+    ]
     names: dict[tuple[object, ...], str] = {}
     keys = []
     for i, node in enumerate(nodes):
         key = (
             *(layer.kind for layer in node),
-            *(memory.key(layer) for memory in memories for layer in node),
+            *(memory.kept_bytes(layer) for memory in memories for layer in node),
             parameters.bytes_of(i),
             i in parameters.again,
         )
@@ -609,7 +725,7 @@ class _Parameters:
         self, captures: Captures, nodes: Sequence[Sequence[ModuleLayer]]
     ) -> None:
         small = captures.small
-        by_name = {name: x for x in small.parameters for name in x.names}
+        by_name = small.named_parameters
         self.held: list[dict[int, Parameter]] = []
         #: Nodes that use what an earlier one holds, and those that hold it.
         self.again: set[int] = set()
@@ -706,13 +822,12 @@ def _written_buffers(captured: CapturedModule) -> frozenset[str]:
 def _buffers_needed(captures: Captures) -> dict[str, frozenset[str]]:
     """Return the buffers from which stages make each tensor again."""
     small = captures.small
-    again = remade(small, captures.layers)
     buffers = {name for x in small.parameters if x.buffer for name in x.names}
     needed: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in buffers}
     for operation in small.operations:
         sources = [needed[name] for name in operation.inputs if name in needed]
         for output in operation.outputs:
-            if output.name in again:
+            if output.name in captures.again:
                 needed[output.name] = frozenset[str]().union(*sources)
     return needed
 
@@ -734,7 +849,7 @@ class _Memory:
         again: frozenset[str],
     ) -> None:
         self.captured = captured
-        self.tensors = tensors_of(captured)
+        self.tensors = captured.tensors
         self.again = {self.tensors[name].storage for name in again}
         self.sizes: dict[int, int] = {}
         for tensor in self.tensors.values():
@@ -805,12 +920,8 @@ class _Memory:
         """Return the bytes on one of ``tp`` ranks, which share those that are cut."""
         return sum(ceil_div(self.sizes[x], tp if x in cut else 1) for x in storages)
 
-    def key(self, layer: ModuleLayer) -> tuple[int, int]:
-        """Return what tells layers of a kind apart."""
-        return self.kept_bytes(layer, TensorCut(), 1)
-
     def kept_bytes(
-        self, layer: ModuleLayer, cut: TensorCut, tp: int
+        self, layer: ModuleLayer, cut: TensorCut = _WHOLE, tp: int = 1
     ) -> tuple[int, int]:
         """Return the bytes kept without and with recomputation of the layer.
 

@@ -8,6 +8,9 @@ records say what a layer costs and how its code calls it.
 
 from __future__ import annotations
 
+from functools import cached_property
+from math import prod
+
 from nest.ir.base import Struct
 
 
@@ -121,7 +124,7 @@ class ModuleCall(Struct, frozen=True, kw_only=True):
     obstacle: str = ""
 
 
-class CapturedModule(Struct, frozen=True, kw_only=True):
+class CapturedModule(Struct, frozen=True, kw_only=True, dict=True):
     """A module as one forward and backward pass shows it."""
 
     #: For people.
@@ -139,17 +142,46 @@ class CapturedModule(Struct, frozen=True, kw_only=True):
     #: Name of the loss.
     loss: str
 
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The example inputs, and what operations make, by name."""
+        made = [x for operation in self.operations for x in operation.outputs]
+        return {tensor.name: tensor for tensor in (*self.inputs, *made)}
+
+    @cached_property
+    def named_parameters(self) -> dict[str, Parameter]:
+        """The parameters and buffers, by each of their names."""
+        return {name: x for x in self.parameters for name in x.names}
+
+    @cached_property
+    def maker(self) -> dict[str, int]:
+        """Position of the operation that makes each tensor."""
+        return {
+            tensor.name: i
+            for i, operation in enumerate(self.operations)
+            for tensor in operation.outputs
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """Positions of the operations that read each tensor or parameter, in order."""
+        readers: dict[str, list[int]] = {}
+        for i, operation in enumerate(self.operations):
+            for name in operation.inputs:
+                readers.setdefault(name, []).append(i)
+        return readers
+
+    def operations_of(self, step: Step) -> tuple[Operation, ...]:
+        """Return the operations of a part of a layer."""
+        if step.module < 0:
+            return (self.operations[step.operation],)
+        call = self.modules[step.module]
+        return self.operations[call.first : call.end]
+
     @property
     def num_parameters(self) -> int:
         """Number of trained values, tied ones once."""
-        total = 0
-        for parameter in self.parameters:
-            if parameter.trained:
-                count = 1
-                for size in parameter.shape:
-                    count *= size
-                total += count
-        return total
+        return sum(prod(x.shape) for x in self.parameters if x.trained)
 
     @property
     def forward_flops(self) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from nest.capture.records import CapturedModule, ModuleLayer, Operation, Tensor
+from nest.capture.records import CapturedModule, ModuleLayer, Operation
 from nest.ir.base import Struct
 
 Style = Literal["colwise", "rowwise"]
@@ -94,24 +94,6 @@ def path_of(operation: Operation) -> str:
     return operation.calls[-1].path if operation.calls else "the module itself"
 
 
-def tensors_of(captured: CapturedModule) -> dict[str, Tensor]:
-    """Return all tensors that are made or given, by name."""
-    tensors = {tensor.name: tensor for tensor in captured.inputs}
-    for operation in captured.operations:
-        tensors.update((tensor.name, tensor) for tensor in operation.outputs)
-    return tensors
-
-
-def step_ranges(captured: CapturedModule, layer: ModuleLayer) -> Iterator[range]:
-    """Yield the positions of the operations of each step of a layer."""
-    for step in layer.steps:
-        if step.module < 0:
-            yield range(step.operation, step.operation + 1)
-        else:
-            call = captured.modules[step.module]
-            yield range(call.first, call.end)
-
-
 def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset[str]:
     """Return the tensors that every stage can make again instead of receiving them.
 
@@ -120,17 +102,14 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
     random numbers.
     """
     makeable = {tensor.name for tensor in captured.inputs}
-    trained: set[str] = set()
-    for parameter in captured.parameters:
-        (makeable if parameter.buffer else trained).update(parameter.names)
+    makeable |= {name for x in captured.parameters if x.buffer for name in x.names}
     tables: set[str] = set()
     for layer in layers:
-        for positions in step_ranges(captured, layer):
-            operations = [captured.operations[i] for i in positions]
+        for step in layer.steps:
+            operations = captured.operations_of(step)
             made = {x.name for each in operations for x in each.outputs}
             if all(
-                makeable.union(made).issuperset(each.inputs)
-                and trained.isdisjoint(each.inputs)
+                all(name in makeable or name in made for name in each.inputs)
                 and not any(x.has_gradient for x in each.outputs)
                 and not is_random(each)
                 for each in operations
@@ -140,25 +119,38 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
     return frozenset(tables)
 
 
-def tensor_cut(
-    captured: CapturedModule,
-    layer: ModuleLayer,
-    tp: int,
-    tensors: Mapping[str, Tensor] | None = None,
-) -> TensorCut:
+def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
     """Return how ``tp`` tensor ranks share a layer.
 
     Without styles the layer cannot be shared, and every rank computes all of it.
-    ``tensors`` are those of the module, where they are known.
     """
     whole: dict[str, str] = {}
-    tensors = tensors or tensors_of(captured)
     while True:
-        search = _Search(captured, layer, tp, tensors, whole)
+        search = _Search(captured, layer, tp, whole)
         failed = search.run()
         if failed is None:
             return search.cut()
         whole.update(failed)
+
+
+def read_apart(
+    captured: CapturedModule, layers: Sequence[ModuleLayer]
+) -> dict[str, str]:
+    """Return where other operations read the weights of modules, by the modules' path.
+
+    Such an operation would get the part of a rank, or mix it with whole tensors. Loose
+    operations are others, too.
+    """
+    places: dict[str, str] = {}
+    loose = {step.operation for layer in layers for step in layer.steps}
+    for position, operation in enumerate(captured.operations):
+        is_own = _is_linear(operation) and position not in loose
+        path = operation.calls[-1].path if is_own else ""
+        for name in operation.weights:
+            owner = name.rpartition(".")[0]
+            if owner != path:
+                places.setdefault(owner, path_of(operation))
+    return places
 
 
 def why_not_local(
@@ -206,22 +198,16 @@ class _Search:
         captured: CapturedModule,
         layer: ModuleLayer,
         tp: int,
-        tensors: Mapping[str, Tensor],
         whole: dict[str, str],
     ) -> None:
         self.captured = captured
         self.layer = layer
         self.tp = tp
-        self.tensors = tensors
+        self.tensors = captured.tensors
         self.whole = whole
         self.cut_tensors: dict[str, _CutTensor] = {}
         self.styles: dict[str, Style] = {}
-        self.tied = {
-            name for x in captured.parameters if len(x.names) > 1 for name in x.names
-        }
-        self.trained = {
-            name for x in captured.parameters if x.trained for name in x.names
-        }
+        self.parameters = captured.named_parameters
 
     def run(self) -> dict[str, str] | None:
         """Cut what can be cut; return linear layers that must stay whole, with why."""
@@ -243,15 +229,13 @@ class _Search:
                 sources = frozenset((operation.calls[-1].path,))
             for output, axis in axes.items():
                 self.cut_tensors[output] = _CutTensor(axis, sources)
-        after = self.captured.operations[self.layer.end :] if self.cut_tensors else ()
-        for operation in after:
-            for name in operation.inputs:
-                if name in self.cut_tensors:
-                    return dict.fromkeys(
-                        self.cut_tensors[name].sources,
-                        f"{self.layer.name}: no linear layer in it takes the columns "
-                        f"of another one and sums over them",
-                    )
+        for name, piece in self.cut_tensors.items():
+            if self.captured.readers.get(name, (-1,))[-1] >= self.layer.end:
+                return dict.fromkeys(
+                    piece.sources,
+                    f"{self.layer.name}: no linear layer in it takes the columns "
+                    f"of another one and sums over them",
+                )
         columns = {x for piece in self.cut_tensors.values() for x in piece.sources}
         paired = "rowwise" in self.styles.values()
         if columns and not paired:
@@ -273,8 +257,9 @@ class _Search:
         if not cut:
             return {}
         name = function_name(operation)
-        shape = self._shape(operation)
-        axis = self._first(operation).axis
+        first = next(x for x in operation.inputs if x in self.cut_tensors)
+        shape = self.tensors[first].shape
+        axis = self.cut_tensors[first].axis
         if name in _ELEMENTWISE:
             axis = self._aligned(operation)
         elif name in _RESHAPES:
@@ -312,7 +297,9 @@ class _Search:
         output = operation.outputs[0]
         source = self.cut_tensors.get(name)
         why = ""
-        if path in self.whole or self.tied.intersection(operation.weights):
+        if path in self.whole or any(
+            len(self.parameters[x].names) > 1 for x in operation.weights
+        ):
             why = "shares its weight with another layer, or must stay whole"
         elif source is not None and source.axis != len(self.tensors[name].shape) - 1:
             why = "its input is not cut along the last axis"
@@ -330,15 +317,6 @@ class _Search:
         self.styles[path] = "colwise"
         return {output.name: len(output.shape) - 1}
 
-    def _first(self, operation: Operation) -> _CutTensor:
-        return next(
-            self.cut_tensors[x] for x in operation.inputs if x in self.cut_tensors
-        )
-
-    def _shape(self, operation: Operation) -> tuple[int, ...]:
-        name = next(x for x in operation.inputs if x in self.cut_tensors)
-        return self.tensors[name].shape
-
     def _aligned(self, operation: Operation) -> int:
         """Return the axis of an elementwise result, whose inputs are broadcast."""
         rank = len(operation.outputs[0].shape)
@@ -353,14 +331,14 @@ class _Search:
         for name in operation.inputs:
             if name in self.cut_tensors:
                 continue
-            if name in self.trained or (
+            if self._is_trained(name) or (
                 name in self.tensors and self.tensors[name].has_gradient
             ):
                 raise _NotCutError(
                     f"{self._named(name)} is whole, but each rank would have a part of "
                     f"its gradient"
                 )
-            shape = self._whole_shape(name)
+            shape = (self.tensors.get(name) or self.parameters[name]).shape
             there = axis - (rank - len(shape))
             if there >= 0 and shape[there] != 1:
                 raise _NotCutError(
@@ -370,12 +348,10 @@ class _Search:
 
     def _named(self, name: str) -> str:
         """Return what a message calls a tensor; users know the names of weights."""
-        return name if name in self.trained else "an operand of a cut tensor"
+        return name if self._is_trained(name) else "an operand of a cut tensor"
 
-    def _whole_shape(self, name: str) -> tuple[int, ...]:
-        if name in self.tensors:
-            return self.tensors[name].shape
-        return next(x.shape for x in self.captured.parameters if name in x.names)
+    def _is_trained(self, name: str) -> bool:
+        return name in self.parameters and self.parameters[name].trained
 
     def _joined(self, operation: Operation, name: str) -> int:
         """Return the axis of tensors that are joined, all cut alike."""
@@ -386,7 +362,7 @@ class _Search:
             raise _NotCutError(f"{name} joins cut and whole tensors")
         (axis,) = axes
         rank = len(operation.outputs[0].shape)
-        along = int(_argument(operation, "dim", 0, 0)) % rank
+        along = int(argument(operation, "dim", 0, 0)) % rank
         if name == "stack":
             return axis + (along <= axis)
         if along == axis:
@@ -459,27 +435,16 @@ def _values(operation: Operation) -> tuple[list[Any], dict[str, Any]]:
         except ValueError:
             return None
 
-    def has_tensor(node: ast.expr) -> bool:
-        return any(isinstance(x, ast.Name) for x in ast.walk(node))
-
-    return (
-        [value(x) for x in call.args if not has_tensor(x)],
-        {x.arg or "": value(x.value) for x in call.keywords},
-    )
+    plain = [
+        x for x in call.args if not any(isinstance(y, ast.Name) for y in ast.walk(x))
+    ]
+    return [*map(value, plain)], {x.arg or "": value(x.value) for x in call.keywords}
 
 
-def _argument(operation: Operation, name: str, index: int, default: Any) -> Any:
+def argument(operation: Operation, name: str, index: int, default: Any) -> Any:
     """Return an argument, by its name or its place among those without tensors."""
     positional, named = _values(operation)
-    if name in named:
-        return named[name]
-    return positional[index] if len(positional) > index else default
-
-
-def axis_along(operation: Operation, index: int, default: int | None) -> int | None:
-    """Return the argument ``dim``; ``index`` is its position among arguments."""
-    axis = _argument(operation, "dim", index, default)
-    return axis if isinstance(axis, int) else None
+    return named.get(name, (*positional, *[default] * (index + 1))[index])
 
 
 def _permuted(operation: Operation, rank: int, axis: int) -> int:
@@ -508,37 +473,30 @@ def _indexed(operation: Operation, rank: int, axis: int) -> int:
         raise _NotCutError("an index has no plain text")
     inside = syntax.slice
     items = [*inside.elts] if isinstance(inside, ast.Tuple) else [inside]
-
-    def is_value(item: ast.expr, value: Any) -> bool:
-        return isinstance(item, ast.Constant) and item.value is value
-
-    new = sum(is_value(item, None) for item in items)
-    missing = rank - (len(items) - new - sum(is_value(x, ...) for x in items))
+    texts = [*map(ast.unparse, items)]
+    missing = rank - sum(text not in ("None", "...") for text in texts)
+    ellipsis = texts.index("...") if "..." in texts else len(texts)
+    texts[ellipsis : ellipsis + 1] = [":"] * missing
     index = result = 0
-    for item in [*items, ast.Constant(...)]:
-        if is_value(item, None):
+    for text in texts:
+        is_number = text.lstrip("-").isdecimal()
+        if text == "None":
             result += 1
-        elif is_value(item, ...):
-            if index <= axis < index + missing:
-                return result + axis - index
-            index, result, missing = index + missing, result + missing, 0
-        elif isinstance(item, ast.Slice):
-            if index == axis:
-                if item.lower or item.upper or item.step:
-                    raise _NotCutError("an index takes a part of the axis that is cut")
-                return result
-            index, result = index + 1, result + 1
-        elif isinstance(item, (ast.Constant, ast.UnaryOp)) and index != axis:
-            index += 1
+        elif index == axis and text == ":":
+            return result
+        elif index == axis and ":" in text:
+            raise _NotCutError("an index takes a part of the axis that is cut")
+        elif index < axis and (is_number or ":" in text):
+            index, result = index + 1, result + (not is_number)
         else:
-            raise _NotCutError("an index picks from the axis that is cut")
+            break
     raise _NotCutError("an index picks from the axis that is cut")
 
 
 def _divided(operation: Operation, name: str, rank: int, axis: int) -> int:
     """Return where an axis is in the pieces of a tensor cut along another axis."""
     index = 0 if name == "unbind" else 1
-    along = int(_argument(operation, "dim", index, 0)) % rank
+    along = int(argument(operation, "dim", index, 0)) % rank
     if along == axis:
         raise _NotCutError(
             f"{name} takes several projections from one linear layer (a fused q, k, v "
@@ -551,7 +509,7 @@ def _divided(operation: Operation, name: str, rank: int, axis: int) -> int:
 def _reduced(operation: Operation, rank: int, axis: int) -> int:
     """Return where an axis is after a sum or softmax along others."""
     name = function_name(operation)
-    along = _argument(operation, "dim", 0, None)
+    along = argument(operation, "dim", 0, None)
     if along is None:
         raise _NotCutError(f"{name} needs all of the axis that is cut")
     indices: set[int] = {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from nest.capture.factory import InvalidModuleError, first_line, with_samples
+from nest.capture.factory import InvalidModuleError, first_line, seeded, with_samples
 from nest.capture.records import CapturedModule, ModuleLayer, Operation
 
 #: A call of a module: its path, and 0 for the first call.
@@ -45,7 +45,8 @@ def time_layers(
         If the module does not run on the device.
     """
     try:
-        module, inputs = factory()
+        with seeded():
+            module, inputs = factory()
         module = module.to(device)
         inputs = with_samples(tuple(inputs), samples)
         inputs = tree_map_only(torch.Tensor, lambda x: x.to(device), inputs)
@@ -157,8 +158,7 @@ def _shared(
             if key in times:
                 spent[i] += times[key]
             else:
-                operations = captured.operations[module.first : module.end]
-                loose[i] += sum(map(_traffic, operations))
+                loose[i] += sum(map(_traffic, captured.operations_of(step)))
     rest = max(times["", 0] - sum(spent), 0.0)
     total = sum(loose)
     return [

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import pickle
+import random
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
 import torch.utils.checkpoint
+from msgspec.structs import replace
 from torch._functorch import apis as vmaps
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -29,6 +32,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -50,6 +54,9 @@ from nest.capture.written import (
     write_call,
 )
 
+#: Methods that let code of the module change gradients.
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
+
 #: What tells the memory of tensors apart, also where it holds no values.
 _address_of = attrgetter("_cdata")
 
@@ -63,6 +70,22 @@ def capture(built: Built) -> CapturedModule:
         If its pass reads values or fails, if it changes its parameters, or if it does
         not return a scalar that has a gradient. The text names the module's path.
     """
+    before = _plain_values(built.module)
+    captured = _captured_once(built)
+    first = _plain_values(built.module)
+    if first != before:  # It may only keep a length for the passes that follow.
+        captured = _captured_once(built)
+        for name, value in _plain_values(built.module).items():
+            if first.get(name) != value:
+                raise InvalidModuleError(
+                    f"{built.name}: {name}: expected a forward pass that changes "
+                    f"nothing that the module keeps, got another value after it; "
+                    f"remove the change, or move it out of the forward pass"
+                )
+    return captured
+
+
+def _captured_once(built: Built) -> CapturedModule:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -94,6 +117,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         }
         self.is_busy = False
         self.stack: list[Call] = []
+        #: Names of the tensors that each of them is given.
+        self.given: list[tuple[str, ...]] = []
         #: The modules around the place of the first error.
         self.failed: tuple[Call, ...] | None = None
         self.numbers: dict[str, int] = defaultdict(int)
@@ -157,24 +182,41 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Call a function whose parts PyTorch does not show, as one operation."""
         if self.is_busy:
             return run(*args, **kwargs)
-        return self.record(_Unwritten(run, named.__qualname__), args, kwargs)
+        unwritten = functools.partial(run)  # no text names it
+        unwritten.__name__ = named.__qualname__  # type: ignore[attr-defined]
+        return self.record(unwritten, args, kwargs)
 
     def _take_values(self) -> list[tuple[torch.nn.Module, str, Any]]:
         """Replace parameters and buffers; return the places and what was there."""
         originals = []
-        for path, module in self.built.module.named_modules():
+        # A module may have several paths, as a tied embedding in its head has.
+        options = {"remove_duplicate": False}
+        for path, module in self.built.module.named_modules(**options):
             prefix = f"{path}." if path else ""
-            options = {"recurse": False, "remove_duplicate": False}
             for name, value in [
-                *module.named_parameters(**options),
-                *module.named_buffers(**options),
+                *module.named_parameters(recurse=False, **options),
+                *module.named_buffers(recurse=False, **options),
             ]:
+                if isinstance(value, UninitializedTensorMixin):
+                    self._refuse(
+                        f"parameters and buffers with shapes, got none for "
+                        f"{prefix}{name} of a lazy module; give it its sizes"
+                    )
                 originals.append((module, name, value))
-                setattr(module, name, self._provided(prefix + name, value))
+                self._provided(prefix + name, value)
             for name, value in vars(module).items():
+                is_tensor = isinstance(value, torch.Tensor)
+                if is_tensor and not isinstance(value, FakeTensor) and value.grad_fn:
+                    self._refuse(
+                        f"weights that are parameters, got {prefix}{name}, computed "
+                        f"from others before the forward pass; compute it in there, as "
+                        f"torch.nn.utils.parametrizations do"
+                    )
                 if not name.startswith("_"):
                     for accessor, tensor in leaves(value, prefix + name):
                         self.constants.setdefault(id(tensor), accessor)
+        for module, name, value in originals:
+            setattr(module, name, self.replaced[id(value)])
         return originals
 
     def _replacements(self) -> list[tuple[Any, str, Any, Any]]:
@@ -182,6 +224,12 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         call = torch.nn.Module.__call__
         apply = torch.autograd.Function.__dict__["apply"]
         vmap = vmaps.vmap_impl
+        backward = torch.autograd.backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> None:
+            if not self.meter.is_backward:
+                self._refuse_gradients("backward()")
+            backward(*args, **kwargs)
 
         def call_module(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             return self.call_module(call, module, args, kwargs)
@@ -205,6 +253,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             (torch.nn.Module, "__call__", call, call_module),
             (torch.autograd.Function, "apply", apply, classmethod(apply_function)),
             (vmaps, "vmap_impl", vmap, call_vmap),
+            (torch.autograd, "backward", backward, run_backward),
         ]
         name = "_checkpoint_without_reentrant_generator"
         make = getattr(torch.utils.checkpoint, name, None)
@@ -227,6 +276,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
+        if any(
+            getattr(value, kind, None)
+            for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        ):
+            self._refuse(
+                f"parameters without hooks, got one on {name}; compute what it does in "
+                f"the forward pass"
+            )
         memory = (
             _address_of(value.untyped_storage()),
             value.storage_offset(),
@@ -244,9 +301,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         storage = self.storage_of(made)
         before = self.parameters.get(storage)
         if before is not None:
-            self.parameters[storage] = Parameter(
-                **{**_fields(before), "names": (*before.names, name)}
-            )
+            names = (*before.names, name)
+            self.parameters[storage] = replace(before, names=names)
             return made
         self.parameters[storage] = Parameter(
             names=(name,),
@@ -329,6 +385,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 
     def forward(self, inputs: tuple[Any, ...]) -> torch.Tensor:
         """Run the forward pass and return the loss."""
+        random_states = _random_states()
         try:
             with self, saved_tensors_hooks(self._pack, lambda tensor: tensor):
                 loss = self.built.module(*inputs)
@@ -361,6 +418,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             self._refuse(
                 "a loss that depends on the parameters, got one without a gradient; "
                 "compute it from the outputs of the modules"
+            )
+        if _random_states() != random_states:
+            self._refuse(
+                "a forward pass that draws no random numbers of Python or numpy, got "
+                "one that does, whose choices a script would repeat; draw with torch"
             )
         now = self._state()
         for name, value in self.installed_state.items():
@@ -424,6 +486,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         around = tuple(self.stack)
         first = len(self.records)
         self.stack.append(this)
+        self.given.append(names)
         try:
             result = call(module, *args, **kwargs)
         except Exception:
@@ -431,19 +494,17 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             raise
         finally:
             self.stack.pop()
-        outputs = []
-        accessors = []
-        for accessor, tensor in leaves(result):
-            self._replace_unknown(tensor)
-            outputs.append(self.tensors[self.named[id(tensor)][0]])
-            accessors.append(accessor)
+            self.given.pop()
+        returned = [*leaves(result)]
+        self._replace_unknown([tensor for _, tensor in returned])
+        outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
         self.modules[position] = ModuleCall(
             call=this,
             calls=around,
             code=code,
             inputs=names,
             outputs=tuple(outputs),
-            accessors=tuple(accessors),
+            accessors=tuple(accessor for accessor, _ in returned),
             first=first,
             end=len(self.records),
             obstacle=obstacle,
@@ -483,8 +544,16 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     def record(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run a function of PyTorch and note what it does."""
         args, kwargs = self._replace_unknown(args), self._replace_unknown(kwargs)
-        if getattr(function, "__name__", "") == "__set__":
+        name = getattr(function, "__name__", "")
+        if name == "__set__":
             self._refuse_assignment(function, args)
+        if function is torch.autograd.grad:
+            self._refuse_gradients("torch.autograd.grad")
+        if name in _HOOKS and not self.stack:
+            self._refuse(
+                f"a forward pass without hooks outside its parts, got Tensor.{name}; "
+                f"move what is hooked into a module"
+            )
         code, names, obstacle = self._write(
             functools.partial(write_call, function, args, kwargs)
         )
@@ -501,20 +570,17 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         outputs: list[Tensor] = []
         accessors: list[str] = []
         changes_state = self._refuse_changes(tally, function)
-        made: list[tuple[str, torch.Tensor]] = []
-        seen: set[int] = set()
-        for accessor, tensor in leaves(result):
-            is_named = id(tensor) in self.named
-            if id(tensor) not in seen and (
-                not is_named or self._is_changed(tensor, tally)
-            ):
-                made.append((accessor, tensor))
-            seen.add(id(tensor))
-        for tensor in read:
-            if id(tensor) not in seen and self._is_changed(tensor, tally):
-                made.append((f"{{{names.index(self.named[id(tensor)][0])}}}", tensor))
-            seen.add(id(tensor))
-        if not made and not changes_state:
+        arguments = [(f"{{{names.index(self.named[id(x)][0])}}}", x) for x in read]
+        accessible: dict[int, tuple[str, torch.Tensor]] = {}
+        for accessor, tensor in (*leaves(result), *arguments):
+            accessible.setdefault(id(tensor), (accessor, tensor))
+        made = [
+            (accessor, tensor)
+            for accessor, tensor in accessible.values()
+            if id(tensor) not in self.named or self._is_changed(tensor, tally)
+        ]
+        # Code cannot repeat a hook, so its module must be called as a whole.
+        if not made and not changes_state and name not in _HOOKS:
             return result
         names = self._with_order(names)
         needs_detach = not torch.is_grad_enabled() and any(
@@ -535,6 +601,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             for x in names
             if x not in self.made and self.tensors[x].storage in self.parameters
         )
+        self._refuse_distant(weights)
         self.records.append(
             (
                 {
@@ -559,7 +626,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         return storage in tally.changed and storage not in self.parameters
 
     def _refuse_changes(self, tally: Tally, function: Any) -> bool:
-        """Return whether a function changes a buffer; refuse one for a parameter."""
+        """Return whether a norm changes its statistics; refuse any other change."""
         changed = [x for x in tally.changed if x in self.parameters]
         for storage in changed:
             parameter = self.parameters[storage]
@@ -569,7 +636,45 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     f"{function_name(function)} on {parameter.names[0]} in the forward "
                     f"pass; remove the change"
                 )
+            if not self._is_norm(function):
+                self._refuse(
+                    f"a forward pass that changes nothing that the module keeps, got "
+                    f"{function_name(function)} on {parameter.names[0]}; remove the "
+                    f"change, or move it out of the forward pass"
+                )
         return bool(changed)
+
+    def _is_norm(self, function: Any) -> bool:
+        """Whether a function is, or is in, a norm that keeps statistics of batches."""
+        if getattr(function, "__name__", "") in ("batch_norm", "instance_norm"):
+            return True
+        return any(
+            x.from_torch
+            and ("BatchNorm" in x.class_name or "InstanceNorm" in x.class_name)
+            for x in self.stack[-1:]
+        )
+
+    def _refuse_gradients(self, function: str) -> NoReturn:
+        self._refuse(
+            f"a forward pass that leaves gradients to the training script, got "
+            f"{function}; return the loss alone"
+        )
+
+    def _refuse_distant(self, weights: tuple[str, ...]) -> None:
+        """Refuse parameters that a module neither holds nor is given."""
+        for weight in weights:
+            parameter = self.parameters[self.tensors[weight].storage]
+            for call, given in zip(self.stack[::-1], self.given[::-1], strict=True):
+                if parameter.buffer or any(
+                    x.startswith(f"{call.path}.") for x in parameter.names
+                ):
+                    break
+                if weight not in given:
+                    self._refuse(
+                        f"a module that reads its own parameters and those that it is "
+                        f"given, got {weight}, which it does not hold; give it to its "
+                        f"forward, or register it as this module's too"
+                    )
 
     def _refuse_assignment(self, function: Any, args: Any) -> None:
         name = self.named[id(args[0])][0]
@@ -611,38 +716,32 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             inputs=tuple(self.inputs),
             parameters=tuple(self.parameters.values()),
             operations=tuple(
-                Operation(
-                    **fields,
-                    forward_flops=tally.flops,
-                    backward_flops=tally.backward_flops,
-                    read_bytes=tally.read,
-                    written_bytes=tally.written,
-                    backward_bytes=tally.backward_bytes,
-                    kernels=tally.kernels,
-                    backward_kernels=tally.backward_kernels,
-                    saved=tally.saved,
-                    products=tuple((*x, n) for x, n in tally.products.items()),
-                )
-                for fields, tally in self.records
+                Operation(**fields, **tally.fields()) for fields, tally in self.records
             ),
             modules=tuple(x for x in self.modules if x is not None),
             loss=self.loss,
         )
 
 
-class _Unwritten:
-    """A function that is called, but that no text names."""
+def _plain_values(module: torch.nn.Module) -> dict[str, object]:
+    """Return the numbers, texts and lengths that a module and its parts keep."""
+    containers = (list, dict, set)
+    kept = (int, float, str, *containers)
+    return {
+        f"{path}.{name}" if path else name: (
+            len(value) if isinstance(value, containers) else value
+        )
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if not name.startswith("_") and isinstance(value, kept)
+    }
 
-    def __init__(self, run: Callable[..., Any], name: str) -> None:
-        self.run = run
-        self.__name__ = name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-
-def _fields(record: Parameter) -> Mapping[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
+def _random_states() -> tuple[object, ...]:
+    """Return the states of the random numbers of Python and of numpy."""
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state(legacy=False) if numpy else None
+    return random.getstate(), pickle.dumps(of_numpy)
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:

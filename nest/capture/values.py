@@ -9,8 +9,6 @@ own loss a second time.
 
 from __future__ import annotations
 
-import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,10 +16,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from nest.capture.batch import REMEDY
-from nest.capture.factory import InvalidModuleError, batch_of, first_line, with_samples
+from nest.capture.batch import REMEDY, UNCHECKED
+from nest.capture.factory import (
+    InvalidModuleError,
+    batch_of,
+    first_line,
+    has_rows,
+    seed_all,
+    seeded,
+    with_rows,
+    with_samples,
+)
 from nest.capture.records import CapturedModule
 
 #: Trained values of the largest module that is built with values.
@@ -45,6 +52,7 @@ _TOLERANCES = {
 
 #: Functions that make random numbers, for which a pass of the check gets equal ones.
 _RANDOM_LIKE = {"rand_like", "randn_like", "rand", "randn", "normal"}
+_CASTS = {"float", "double", "half", "bfloat16"}
 _DROPOUTS = {
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
     "feature_alpha_dropout",
@@ -71,7 +79,7 @@ class _Losses(NamedTuple):
     #: Empty if a single sample does not run.
     singles: tuple[float, ...]
     tolerance: float
-    #: Names of buffers and attributes that the passes changed.
+    #: Names of tensors of modules that the passes changed.
     changed: tuple[str, ...]
     #: Why single samples do not run.
     obstacle: str
@@ -103,12 +111,12 @@ def check_values(
     """
     unchecked = _too_large(captured)
     if unchecked:
-        return (f"{_UNCHECKED}: {unchecked}",)
+        return (f"{UNCHECKED}: {unchecked}",)
     try:
         with _quiet():
             losses = _losses(factory)
     except _NotRunError as error:
-        return (f"{_UNCHECKED}: {error}",)
+        return (f"{UNCHECKED}: {error}",)
     if losses.changed:
         raise InvalidModuleError(
             f"{name}: {losses.changed[0]}: expected a forward pass that changes "
@@ -122,7 +130,7 @@ def check_values(
             f"inputs; keep no state between passes"
         )
     if not _equal(losses, losses.whole, losses.other_start):
-        return (f"{_UNCHECKED}: it depends on random numbers",)
+        return (f"{UNCHECKED}: it depends on random numbers",)
     notes = []
     if losses.obstacle:
         notes.append(
@@ -138,11 +146,6 @@ def check_values(
     if difference:
         notes.append(f"the loss is no mean over samples: {difference}")
     return tuple(notes)
-
-
-_UNCHECKED = (
-    "the loss was not checked by values, only by its operations, as a mean over samples"
-)
 
 
 class _NotRunError(Exception):
@@ -188,30 +191,13 @@ def _equal(losses: _Losses, one: float, other: float) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep warnings away, and the random numbers of the process as they are."""
-    numpy = sys.modules.get("numpy")
-    before, dtype = random.getstate(), torch.get_default_dtype()
-    before_numpy = numpy.random.get_state() if numpy else None
-    with (
-        warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
-        torch.compiler.set_stance("force_eager"),
-    ):
+    dtype = torch.get_default_dtype()
+    with warnings.catch_warnings(), seeded(), torch.compiler.set_stance("force_eager"):
         warnings.simplefilter("ignore")
         try:
             yield
         finally:
             torch.set_default_dtype(dtype)
-            random.setstate(before)
-            if numpy:
-                numpy.random.set_state(before_numpy)
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy:
-        numpy.random.seed(seed)
 
 
 def _losses(factory: Callable[[], Any]) -> _Losses:
@@ -239,21 +225,25 @@ def _losses_as(
     factory: Callable[[], Any], dtype: torch.dtype, is_varied: bool
 ) -> _Losses:
     """Return the losses of a small batch with values of one type."""
-    _seed(0)
+    seed_all(0)
     module, examples = factory()
     _train_only_own(module.to(dtype))
-    has_rows = _has_rows(examples)
     inputs = with_samples(examples, ROWS)
     if is_varied:
         inputs = _varied(examples, inputs)
-    inputs = tree_map(lambda x: _as_type(x, dtype), inputs)
+
+    def as_type(value: torch.Tensor) -> torch.Tensor:
+        return value.detach().to(dtype) if value.is_floating_point() else value
+
+    inputs = tree_map_only(torch.Tensor, as_type, inputs)
     torch.set_default_dtype(dtype)
-    mode = _EqualNumbers()
+    mode = _EqualNumbers(dtype)
 
     def loss_of(rows: Sequence[int], seed: int = 1) -> float:
-        _seed(seed)
+        seed_all(seed)
         with torch.no_grad(), mode:
-            return float(module(*_chosen(inputs, rows, has_rows)))
+            chosen = with_rows(inputs, rows, examples)
+            return float(module(*tree_map_only(torch.Tensor, torch.clone, chosen)))
 
     every = range(ROWS)
     whole = loss_of(every)
@@ -288,47 +278,20 @@ def _train_only_own(module: torch.nn.Module) -> None:
         each.training = not (made_by.startswith("torch.") or isinstance(each, _NORMS))
 
 
-def _as_type(value: Any, dtype: torch.dtype) -> Any:
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.detach().to(dtype) if is_float else value
-
-
-def _has_rows(examples: Any) -> tuple[bool, ...]:
-    """Return of every value of the example inputs whether its first axis is of rows."""
-    batch = batch_of(examples)
-    return tuple(
-        isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == batch
-        for x in tree_leaves(examples)
-    )
-
-
-def _chosen(inputs: Any, rows: Sequence[int], has_rows: Sequence[bool]) -> Any:
-    """Return some rows of inputs; values without rows are copied."""
-    flags = iter(has_rows)
-
-    def chosen(value: Any) -> Any:
-        if next(flags):
-            return value[list(rows)]
-        return value.clone() if isinstance(value, torch.Tensor) else value
-
-    return tree_map(chosen, inputs)
-
-
 def _varied(examples: Any, inputs: Any) -> Any:
     """Return inputs like these, whose rows are drawn from the values of the examples.
 
     A value comes from the same place of any sample; where all samples are alike, it
     comes from any place. Fractions are mixed, so that the range stays.
     """
-    originals = iter(zip(tree_leaves(examples), _has_rows(examples), strict=True))
+    batch = batch_of(examples)
 
-    def varied(value: Any) -> Any:
-        original, has_rows = next(originals)
-        if not has_rows or not original.numel():
+    def varied(value: Any, original: Any) -> Any:
+        if not has_rows(original, batch) or not original.numel():
             return value
         return _drawn(original.detach(), value.shape)
 
-    return tree_map(varied, inputs)
+    return tree_map(varied, inputs, examples)
 
 
 def _drawn(original: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -363,46 +326,40 @@ def _alternatives(source: torch.Tensor) -> torch.Tensor:
     return torch.stack([value, value - 1 if value > 0 else value + 1])
 
 
-def _state(module: torch.nn.Module) -> dict[str, Any]:
-    """Return copies of the buffers and plain values that a module keeps.
-
-    Buffers of PyTorch's norms over the batch are left out.
-    """
-    state: dict[str, Any] = {}
-    for path, each in module.named_modules():
-        prefix = f"{path}." if path else ""
-        if isinstance(each, _NORMS):
-            continue
-        for name, buffer in each.named_buffers(recurse=False):
-            state[prefix + name] = buffer.detach().clone()
-        for name, value in vars(each).items():
-            if not name.startswith("_") and isinstance(value, (int, float, str)):
-                state[prefix + name] = value
-            if not name.startswith("_") and isinstance(value, torch.Tensor):
-                state[prefix + name] = value.detach().clone()
-    return state
+def _state(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors that a module and its parts keep as attributes."""
+    return {
+        f"{path}.{name}" if path else name: value.detach().clone()
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if not name.startswith("_") and isinstance(value, torch.Tensor)
+    }
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of values that differ."""
+def _changed(
+    before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]
+) -> Iterator[str]:
+    """Yield the names of tensors that differ."""
     for name, value in before.items():
         now = after.get(name)
-        if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor):
-            same_shape = value.shape == now.shape
-            if not same_shape or not torch.equal(value.nan_to_num(), now.nan_to_num()):
-                yield name
-        elif type(value) is not type(now) or value != now:
+        if (
+            now is None
+            or value.shape != now.shape
+            or not torch.equal(value.nan_to_num(), now.nan_to_num())
+        ):
             yield name
 
 
 class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     """Gives each sample the same random numbers, and leaves dropout and norms out.
 
-    It also notes the least precise floating-point type of the results.
+    Casts to other floating-point types are left out, too. It also notes the least
+    precise of those of the results.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
+        self.dtype = dtype
         self.least_precise = torch.float64
 
     def __torch_function__(
@@ -410,6 +367,9 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
+        if name in _CASTS:
+            return args[0].to(self.dtype)
+        args, kwargs = tree_map(self._without_cast, (args, kwargs))
         if name in _DROPOUTS or (name == "batch_norm" and args):
             return args[0] if args else kwargs["input"]
         if name == "scaled_dot_product_attention":
@@ -431,6 +391,10 @@ class _EqualNumbers(TorchFunctionMode):  # type: ignore[misc]
             if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
                 self._note(tensor.dtype)
         return result
+
+    def _without_cast(self, value: Any) -> Any:
+        is_type = isinstance(value, torch.dtype) and value.is_floating_point
+        return self.dtype if is_type else value
 
     def _note(self, dtype: torch.dtype) -> None:
         if _TOLERANCES.get(dtype, 1) > _TOLERANCES[self.least_precise]:

@@ -67,7 +67,7 @@ class CostModel:
         check_magnitude(problem, self.network)
         self.quanta = Quanta(problem.quantum_ps)
         self.transfers = Transfers(problem, self.quanta)
-        self.groups = GroupTable(self.network)
+        self.groups = GroupTable(self.network, problem)
         self.layers = LayerPrices(
             problem, self.rules, self.network, self.groups, self.quanta
         )

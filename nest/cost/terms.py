@@ -6,7 +6,13 @@ import math
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from nest.cost.groups import GroupKeys, GroupTable
+from nest.cost.groups import (
+    DATA_GROUPS,
+    STEP_GROUPS,
+    SYNC_GROUPS,
+    GroupKeys,
+    GroupTable,
+)
 from nest.cost.quanta import Quanta
 from nest.cost.schedules import schedule_of
 from nest.cost.space import PLAIN, Runtime, why_not_strategy
@@ -20,13 +26,6 @@ from nest.units import ceil_div
 
 if TYPE_CHECKING:
     from nest.cost.rules import CostRules
-
-#: Ranks that share dense weights, and those that share experts.
-DATA_GROUPS = ("data", "expert-data")
-#: The same at the end of the step.
-STEP_GROUPS = ("step-data", "step-expert-data")
-#: The same over all replicas.
-SYNC_GROUPS = ("sync", "expert-sync")
 
 
 class Passes(NamedTuple):

@@ -10,7 +10,7 @@ import hashlib
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from math import prod
@@ -19,10 +19,11 @@ from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
+from nest.capture.imports import hashes_of_imports
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, Operation
-from nest.capture.strategies import tensor_cut
+from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter
+from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
 from nest.frameworks.schedule_csv import FILE, cells_of, csv_text
@@ -125,12 +126,27 @@ def _file_of(module: ModuleSource, folder: Path) -> Path:
         if path.is_file():
             hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
             if hashes[path] == module.sha256:
+                _check_imports(module, path)
                 return path.resolve()
     states = "; ".join(f"{path} with {x[:12]}" for path, x in hashes.items()) or "none"
     raise refused(
         "module", f"{module.file!r} with the sha256 {module.sha256[:12] or '(none)'} "
         f"that the problem has", states, "import the module again",
     )  # fmt: skip
+
+
+def _check_imports(module: ModuleSource, path: Path) -> None:
+    """Refuse a file that imports other code than it did."""
+    now = hashes_of_imports(path)
+    for name in sorted({*now, *module.imported}):
+        stored, found = (x.get(name, "none") for x in (module.imported, now))
+        if stored != found:
+            raise refused(
+                str(path.parent / name),
+                f"the sha256 {stored[:12]} that the problem has",
+                found[:12],
+                "import the module again",
+            )
 
 
 def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
@@ -254,6 +270,8 @@ def _stages_of(
     ]
     for each in stages:
         _check_stage(each, graph, mesh)
+        if len(stages) > 1:
+            _check_inputs(each, graph, source)
     return stages
 
 
@@ -276,10 +294,78 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                 raise refused(
                     f"{name}",
                     f"a parameter that {mesh.shards} data ranks get equal parts of, "
-                    f"for ZeRO {stage.zero}",
+                    f"for ZeRO {stage.zero}, since a padded part is larger than the "
+                    f"plan has it",
                     shape,
                     "solve with --zero 0, or another dp",
                 )
+
+
+def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
+    """Refuse parameters that PyTorch cannot gather in one message."""
+    names = {parameter.dtype: name for name, parameter in parameters}
+    if len(names) > 1:
+        raise refused(
+            ", ".join(names.values()),
+            "one data type of all weights that ZeRO 3 gathers together, as "
+            "fully_shard has it",
+            ", ".join(names),
+            "solve with zero 0, 1 or 2, or convert them",
+        )
+
+
+def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
+    """Refuse weights whose gradients PyTorch does not compute apart from the others.
+
+    It starts the pass of a weight at every operation where the weight, or what is made
+    of weights alone, meets what the stage receives. It frees what is behind, and
+    leaves out weights that meet nothing.
+    """
+    received = {x.name for x in stage.received if x.has_gradient}
+    made_of: dict[str, set[str]] = {}
+    joins: Counter[str] = Counter()
+    weights = graph.trained(graph.paths(stage.steps)).values()
+    for name, parameter in weights:
+        made_of |= {other: {name} for other in parameter.names}
+    for operation in graph.operations(stage.steps):
+        sources = set().union(*(made_of.get(x, set()) for x in operation.inputs))
+        outputs = [x.name for x in operation.outputs if x.has_gradient]
+        if received.isdisjoint(operation.inputs):
+            made_of |= dict.fromkeys(outputs, sources)
+        elif outputs:
+            received.update(outputs)
+            # On CPUs, each step of a recurrent network is an operation.
+            is_recurrent = operation.function.startswith("torch._VF.")
+            joins.update(dict.fromkeys(sources, 1 + is_recurrent))
+    for tensor in stage.handed:
+        joins.update(made_of.get(tensor.name, ()))
+    for name, _ in weights:
+        if joins[name] != 1:
+            raise refused(
+                f"stage {stage.position + 1}: {name}",
+                "a weight that meets what the stage receives in one operation, as "
+                "PyTorch's split backward passes need",
+                f"{joins[name] or 'none'}",
+                "solve with --schedule 1f1b",
+            )
+
+
+def _check_inputs(stage: PlanStage, graph: TensorGraph, source: Source) -> None:
+    """Refuse changes of the example inputs, of which each stage has its own."""
+    storages = {
+        tensor.storage: name or f"input {index}"
+        for index, (tensor, name) in enumerate(
+            zip(source.captured.inputs, source.inputs, strict=True)
+        )
+    }
+    for operation, storage in graph.written(stage.steps):
+        if storage in storages:
+            raise refused(
+                path_of(operation),
+                "inputs that stay as they are, since every stage reads them",
+                f"{operation.function} on {storages[storage]}",
+                "change a copy of it in the module, or solve with pp 1",
+            )
 
 
 # ------------------------------------------------------------------- the script
@@ -366,6 +452,8 @@ class _Script:
                 split,
                 "solve with --schedule 1f1b",
             )
+        for stage in self.stages[1:]:
+            _check_joins(stage, self.graph)
 
     def _optimizer(self) -> str:
         """Return the optimizer whose state the plan counts."""
@@ -456,7 +544,8 @@ class _Script:
             lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
             lines += ["# What enters each stage, and the loss, without values.", _META]
             lines += ["BETWEEN = [", *map(self._entering, self.stages)]
-            lines += ["    [meta((1,), dtype=torch.float32)],", "]"]
+            loss = self.graph.tensors[self.source.captured.loss]
+            lines += [f"    [meta((1,), dtype=torch.{loss.dtype})],", "]"]
         if tied:
             lines.append("TIED = [  # Copies of a weight: their stages and names.")
             for copies in tied:
@@ -515,6 +604,8 @@ class _Script:
             if layer.is_block and isinstance(record, ModuleCall):
                 if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
+                    if full:
+                        self._check_given(layer)
                     yield record.call.path, full
                 seen.add(record.call.path)
 
@@ -526,6 +617,21 @@ class _Script:
     def _recomputed(self, stage: PlanStage) -> list[str]:
         return [path for path, full in self._blocks(stage) if full]
 
+    def _check_given(self, layer: ModuleLayer) -> None:
+        """Refuse a block that would run again with what it has changed."""
+        tensors = self.graph.tensors
+        record = self.graph.record_of(layer.steps[0])
+        given = {tensors[x].storage for x in record.inputs if x in tensors}
+        for operation, storage in self.graph.written(layer.steps):
+            if storage in given:
+                raise refused(
+                    layer.name,
+                    "a block that keeps what it is given, since PyTorch computes it "
+                    "again from that",
+                    f"{operation.function} in place, in {path_of(operation)}",
+                    "solve with --recompute none, or change a copy in the block",
+                )
+
     def _sharded(self, stage: PlanStage) -> list[str]:
         """Return the blocks that gather their weights apart from the rest.
 
@@ -533,11 +639,16 @@ class _Script:
         """
         paths = self.graph.paths(stage.steps)
         uses = Counter(x for path in paths for x in self.graph.trained([path]))
+        rest = self.graph.trained(paths)
         blocks = []
         for path, _ in self._blocks(stage):
             storages = self.graph.trained([path])
             if storages and all(uses[x] == 1 for x in storages):
                 blocks.append(path)
+                _check_dtypes(storages.values())
+                rest = {key: x for key, x in rest.items() if key not in storages}
+        if stage.zero == 3:
+            _check_dtypes(rest.values())
         return blocks
 
     @cached_property

@@ -92,9 +92,7 @@ class TensorGraph:
         self.made: dict[str, Step] = {}
         self.tensors: dict[str, Tensor] = {}
         self.order: dict[Step, int] = {}
-        self.parameters = {
-            name: x for x in source.captured.parameters for name in x.names
-        }
+        self.parameters = source.captured.named_parameters
         for layer in source.layers:
             for step in layer.steps:
                 self.order[step] = len(self.order)
@@ -108,6 +106,24 @@ class TensorGraph:
         if step.module >= 0:
             return self.captured.modules[step.module]
         return self.captured.operations[step.operation]
+
+    def operations(self, steps: Iterable[Step]) -> Iterator[Operation]:
+        """Yield the operations of steps, those inside their modules."""
+        for step in steps:
+            record = self.record_of(step)
+            if isinstance(record, ModuleCall):
+                yield from self.captured.operations[record.first : record.end]
+            else:
+                yield record
+
+    def written(self, steps: Iterable[Step]) -> Iterator[tuple[Operation, int]]:
+        """Yield operations with the numbers of the memory that they write.
+
+        Views share the memory of others, but write nothing.
+        """
+        for operation in self.operations(steps):
+            for tensor in operation.outputs if operation.written_bytes else ():
+                yield operation, tensor.storage
 
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
@@ -145,8 +161,7 @@ class TensorGraph:
             record = self.record_of(step)
             if isinstance(record, ModuleCall):
                 paths[record.call.path] = None
-            else:
-                paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
+            paths |= dict.fromkeys(x for x in record.inputs if x in self.parameters)
         return list(paths)
 
     def trained(self, paths: Sequence[str]) -> dict[int, tuple[str, Parameter]]:
@@ -199,23 +214,11 @@ class StageCode:
 
     def _copy_changed(self) -> None:
         """Copy what the stage receives and then changes in place."""
-        captured = self.source.captured
         received = {x.storage: x.name for x in self.stage.received}
-        for step in self.stage.steps:
-            record = self.graph.record_of(step)
-            operations = (
-                captured.operations[record.first : record.end]
-                if isinstance(record, ModuleCall)
-                else [record]
-            )
-            for operation in operations:
-                for tensor, accessor in zip(
-                    operation.outputs, operation.accessors, strict=True
-                ):
-                    changes = accessor == "{0}" or operation.function.endswith("_")
-                    if changes and tensor.storage in received:
-                        name = self.names[received.pop(tensor.storage)]
-                        self.lines.append(f"{name} = {name}.clone()")
+        for _, storage in self.graph.written(self.stage.steps):
+            if storage in received:
+                name = self.names[received.pop(storage)]
+                self.lines.append(f"{name} = {name}.clone()")
 
     def _add(self, step: Step) -> None:
         """Add the lines of a step."""
@@ -226,24 +229,25 @@ class StageCode:
             for tensor, accessor in zip(record.outputs, record.accessors, strict=True)
             if tensor.name in self.last
         ]
+        changed = [pair for pair in made if pair[1].startswith("{")]
+        made = [pair for pair in made if pair not in changed]
         if not made:
-            if "{0}" in record.accessors or not record.outputs:
+            is_statement = any(x.startswith("{") for x in record.accessors)
+            if is_statement or not record.outputs:
                 self.lines.append(call)
-            return
-        if [accessor for _, accessor in made] == ["{0}"]:
-            self.lines.append(call)
-            self.names[made[0][0].name] = self.names[record.inputs[0]]
-            return
-        if len(made) == 1:
+        elif len(made) == 1:
             tensor, accessor = made[0]
             if accessor and not isinstance(record, ModuleCall):
                 call = f"({call})"
             self.lines.append(f"{self._name(tensor, step)} = {call}{accessor}")
-            return
-        result = self._unique("result")
-        self.lines.append(f"{result} = {call}")
-        for tensor, accessor in made:
-            self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        else:
+            result = self._unique("result")
+            self.lines.append(f"{result} = {call}")
+            for tensor, accessor in made:
+                self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        for tensor, accessor in changed:  # Other names of what the call changes.
+            index = int(accessor.strip("{}"))
+            self.names[tensor.name] = self._read(record.inputs[index])
 
     def _call(self, record: ModuleCall | Operation) -> str:
         texts = [self._read(name) for name in record.inputs]
@@ -315,29 +319,28 @@ class StageCode:
 _BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
 
 
+def _runs(keys: Sequence[tuple[object, int] | None]) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of neighbors with one name and numbers that count up."""
+    start = 0
+    for end in range(1, len(keys) + 1):
+        before = keys[end - 1]
+        following = None if before is None else (before[0], before[1] + 1)
+        if end == len(keys) or following is None or keys[end] != following:
+            yield start, end
+            start = end
+
+
 def _folded(lines: Sequence[str]) -> Iterator[str]:
     """Write calls of neighboring blocks that differ in their number as a loop."""
-    at = 0
-    while at < len(lines):
-        first = _BLOCK.fullmatch(lines[at])
-        end = at + 1
-        while first and end < len(lines):
-            other = _BLOCK.fullmatch(lines[end])
-            if (
-                other is None
-                or other.group(1, 2, 4) != first.group(1, 2, 4)
-                or int(other[3]) != int(first[3]) + end - at
-            ):
-                break
-            end += 1
-        if first and end - at > 1:
-            start = int(first[3])
-            yield f"for block in {first[2]}[{start}:{start + end - at}]:"
+    calls = [_BLOCK.fullmatch(line) for line in lines]
+    for start, end in _runs([x and (x.group(1, 2, 4), int(x[3])) for x in calls]):
+        first = calls[start]
+        if first and end - start > 1:
+            index = int(first[3])
+            yield f"for block in {first[2]}[{index}:{index + end - start}]:"
             yield f"{INDENT}{first[1]}block{first[4]}"
         else:
-            yield from _wrapped(lines[at])
-            end = at + 1
-        at = end
+            yield from _wrapped(lines[start])
 
 
 def _wrapped(line: str) -> Iterator[str]:
@@ -362,25 +365,19 @@ def _wrapped(line: str) -> Iterator[str]:
 
 def listed(paths: Sequence[str]) -> str:
     """Return a list of paths in Python, with runs of blocks written as one item."""
+    keys: list[tuple[object, int] | None] = []
+    for path in paths:
+        owner, _, digits = path.rpartition(".")
+        is_block = digits.isdecimal() and plain(owner) == owner
+        keys.append((owner, int(digits)) if is_block else None)
     items: list[str] = []
-    at = 0
-    while at < len(paths):
-        owner, _, digits = paths[at].rpartition(".")
-        end = at + 1
-        while (
-            digits.isdecimal()
-            and plain(owner) == owner
-            and end < len(paths)
-            and paths[end] == f"{owner}.{int(digits) + end - at}"
-        ):
-            end += 1
-        if end - at > 2:
-            stop = int(digits) + end - at
-            items.append(f'*(f"{owner}.{{i}}" for i in range({int(digits)}, {stop}))')
+    for start, end in _runs(keys):
+        key = keys[start]
+        if key and end - start > 2:
+            stop = key[1] + end - start
+            items.append(f'*(f"{key[0]}.{{i}}" for i in range({key[1]}, {stop}))')
         else:
-            end = at + 1
-            items.append(quoted(paths[at]))
-        at = end
+            items += map(quoted, paths[start:end])
     text = f"[{', '.join(items)}]"
     if len(text) < WIDTH - 25:
         return text

@@ -24,7 +24,7 @@ from nest.ir.plan import Recompute, check_expert_tensor, check_sequence_parallel
 CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Axis = Literal["dp", "tp", "cp", "ep"]
 Phase = Literal["forward", "backward"]
-COLLECTIVES: tuple[str, ...] = get_args(CollectiveKind)
+COLLECTIVES: tuple[CollectiveKind, ...] = get_args(CollectiveKind)
 AXES: tuple[str, ...] = get_args(Axis)
 PHASES: tuple[str, ...] = get_args(Phase)
 

@@ -143,6 +143,7 @@ class ModuleRequest(Request, command="nest import torch"):
     def build_problem(self) -> Problem:
         """Return the problem of training the module on the cluster."""
         from nest.capture.factory import load
+        from nest.capture.imports import hashes_of_imports
         from nest.capture.problem import ModuleSource, problem_of_module
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster, mixed_cluster
@@ -160,13 +161,16 @@ class ModuleRequest(Request, command="nest import torch"):
                 f"--cluster: expected devices of one kind for a captured module, got "
                 f"{self.cluster}; choose one of them"
             )
-        captures = _captures(*load(self.factory), self.granularity)
-        machine, count = machines[0]
+        factory, name = load(self.factory)
         file, _, function = self.factory.rpartition(":")
+        imported = hashes_of_imports(Path(file))
+        captures = _captures(factory, name, self.granularity)
+        machine, count = machines[0]
         source = ModuleSource(
             file=file,
             factory=function,
             sha256=hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+            imported=imported,
             granularity=self.granularity,
         )
         cluster = network or mixed_cluster(machines)
@@ -272,13 +276,13 @@ def profile_module(
     import torch
 
     from nest.capture.factory import load
-    from nest.capture.problem import data_type, joined, node_kinds
+    from nest.capture.problem import data_type, graph_of, node_kinds
     from nest.capture.timing import time_layers
     from nest.profiles.format import Entry, Profile
 
     factory, model = load(text)
     captures = _captures(factory, model, granularity)
-    nodes = joined(captures)
+    nodes = graph_of(captures).nodes
     kinds = node_kinds(captures, nodes)
     entries = []
     for count in samples:

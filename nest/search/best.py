@@ -151,12 +151,12 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         """Return the step time that plans of a split must be below.
 
         Plans as good as the incumbent count, unless the runtime of the
-        incumbent comes before that of the split. ``best_quanta`` is the step
-        time of the best plan that this search of the split found.
+        incumbent comes before that of the split; as good as a mere limit is none.
+        ``best_quanta`` is the step time of the best plan that this search of the split
+        found.
         """
-        enough = self._enough()
-        runtime = None if self.plan is None else runtime_of(self.plan)
-        ties = runtime not in self.runtimes[:rank]
+        enough, plan = self._enough(), self.plan
+        ties = plan is not None and runtime_of(plan) not in self.runtimes[:rank]
         goal = self.best + ties if enough == self.best else enough
         return min(best_quanta, goal)
 
@@ -261,8 +261,24 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return upper()
 
         def bound(item: OpenSplit) -> None:
+            if self.model.network.dear and self.stage_options is StageOptions:
+                # Most splits are above the guess without communication, too. Then no
+                # groups are priced for them, which takes long on such networks.
+                free = item.options.without_communication(
+                    item.limit(goal()), self.capacity
+                )
+                bounds = bound_paths(item, self.capacity, goal, offer_none, free)
+                if not bounds.intervals:
+                    item.bound = max(item.bound, bounds.bound)
+                    return
             bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            if len(self.model.problem.cluster.types) > 1:
+                # Few paths have device ranges there, so more of them are tried.
+                bounds = bounds.refined(goal)
             item.bound = max(item.bound, bounds.bound)
+
+        def offer_none(*_: object) -> None:
+            """Offer no path without communication: its plan has some."""
 
         def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
             self._bound_each(group, upper, bound)
@@ -334,6 +350,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         if bounds.intervals and item.options.bounds_sync:
             joint = item.options.joint(bounds.useful(goal()))
             bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
+        bounds = bounds.refined(goal)
         if not bounds.intervals:
             return None
         upper = goal()

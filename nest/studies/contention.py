@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from nest.ir import GraphTopology
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import COLLECTIVES, CollectiveKind
 from nest.topology import Block, ParallelGroups, Route
 from nest.topology.graph.network import GraphNetwork, Prices
+from nest.topology.protocol import Kinds
 
 
 class Alone(GraphNetwork):
@@ -21,8 +22,8 @@ class Alone(GraphNetwork):
         super().__init__(topology)
         self._alone: dict[object, Any] = {}
 
-    def groups(self, groups: ParallelGroups) -> Any:
-        """Return the prices of each group by itself."""
+    def groups(self, groups: ParallelGroups, kinds: Kinds = COLLECTIVES) -> Any:
+        """Return the prices of each group by itself, of all kinds."""
         groups = groups._replace(tiled=False)
         key = ("alone", groups)
         if key not in self._alone:

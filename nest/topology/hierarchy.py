@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from nest.ir.cluster import Hierarchy
-from nest.ir.graph import CollectiveKind, check_collective
+from nest.ir.graph import COLLECTIVES, CollectiveKind, check_collective
 from nest.topology.alphabeta import NS_PER_S, Line, femtoseconds, sums
-from nest.topology.protocol import Block, Link, ParallelGroups, Route
+from nest.topology.protocol import Block, Kinds, Link, ParallelGroups, Route
 from nest.topology.shares import Share, Spread, Step, offered
 
 
@@ -149,8 +149,8 @@ class HierarchyNetwork:
         """
         return block._replace(offset=block.offset % self.period)
 
-    def groups(self, groups: ParallelGroups) -> Shapes:
-        """Return the shapes of the groups.
+    def groups(self, groups: ParallelGroups, kinds: Kinds = COLLECTIVES) -> Shapes:
+        """Return the shapes of the groups, whatever kinds of collectives they run.
 
         Bandwidths are those when all devices talk: what other stages do
         meanwhile changes nothing.

@@ -7,10 +7,13 @@ inside: routes and groups are opaque, hashable keys, and equal keys cost the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from nest.ir.graph import CollectiveKind
+from nest.ir.graph import COLLECTIVES, CollectiveKind
+
+#: Kinds of collectives that groups run.
+Kinds = Collection[CollectiveKind]
 
 
 class Block(NamedTuple):
@@ -139,10 +142,12 @@ class Network(Protocol):
     def inside(self, block: Block) -> Route:
         """Return how a block hands on to itself, in each replica."""
 
-    def groups(self, groups: ParallelGroups) -> Any:
+    def groups(self, groups: ParallelGroups, kinds: Kinds = COLLECTIVES) -> Any:
         """Return a hashable key for groups; equal keys take equal times.
 
-        Groups of one rank, which communicate nothing, have the key of no groups.
+        They do so in collectives of the given ``kinds``; the key has no times of
+        others. Groups of one rank, which communicate nothing, have the key of no
+        groups.
         """
 
     def collective_ns(
@@ -157,7 +162,7 @@ class Network(Protocol):
     def no_slower(self, groups: Any, other: Any) -> bool:
         """Whether collectives on groups are known to be as fast as on others.
 
-        Of every kind and size, given two keys of :meth:`groups`.
+        Of every kind and size, given two keys of :meth:`groups` for equal kinds.
         """
 
     def alike(self, block: Block) -> Block:

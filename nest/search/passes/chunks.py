@@ -176,9 +176,9 @@ class Uniform:
     def passing_bytes(self) -> Ints:
         """Return what passes a chunk between two cuts, per micro-batch."""
         shapes, shards = self.terms.shapes, self.terms.shards[self.row]
-        sizes = -(-shapes.passing * self.case.micro_batch // shards)
+        passing_bytes = shapes.passing_bytes(self.case.micro_batch, int(shards))
         table = np.zeros((shapes.sets.count,) * 2, dtype=np.int64)
-        table[shapes.sets.pair_source, shapes.sets.pair_target] = sizes.sum(axis=1)[
+        table[shapes.sets.pair_source, shapes.sets.pair_target] = passing_bytes[
             shapes.of_pair
         ]
         return table

@@ -174,6 +174,16 @@ def bound_all(
             queue.append((bound, len(queue), blocks, case))
     heapq.heapify(queue)
     opened, steps = int(INFINITE), 0
+    model = task.model
+
+    def price(plan: Plan) -> int:
+        verdict = score(model.problem, plan, model)
+        if not verdict.feasible:
+            return int(INFINITE)
+        if verdict.step_quanta < plans.best:
+            offer(verdict.step_quanta, plan)
+        return verdict.step_quanta
+
     magnitudes: dict[int, float] = {}
     while queue and not task.deadline.passed:
         bound, number, blocks, case = queue[0]
@@ -186,7 +196,7 @@ def bound_all(
             sets=task.sets,
             best=best,
             deadline=task.deadline,
-            offer=offer,
+            price=price,
             magnitudes=magnitudes,
             steps=steps,
         )

@@ -11,7 +11,7 @@ there are at most. Where all layers share one strategy some block has ``âŒˆc/SâŒ
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
 mix. The cases whose bound is least have it raised, for all numbers of blocks
 (:mod:`nest.search.passes.batch_bounds`). Then chunks are chosen in pipeline order,
-for as long as that takes few steps; ``score`` prices every plan.
+for as long as that takes few steps; who asks prices every plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 
 from nest.cost.model import Block, CostModel
 from nest.cost.schedules import AnyOrder, Schedule, schedule_of
-from nest.cost.score import score
 from nest.cost.space import (
     PLAIN,
     BatchSplit,
@@ -302,12 +301,12 @@ class Enumeration:
         Only plans below this step time count.
     deadline
         The clock.
-    offer
-        Told every better plan with its step time.
+    price
+        Returns the step time of a plan; infinite if it does not fit.
     magnitudes
         In how many ways so many chunks are cut, as far as that was counted before.
-    steps
-        How many were tried before, of :data:`MAX_STEPS`.
+    steps, max_steps
+        How many were tried before, and how many may be.
     """
 
     case: BoundedCase
@@ -315,9 +314,10 @@ class Enumeration:
     sets: ClosedSets
     best: int
     deadline: Deadline
-    offer: Callable[[int, Plan], None]
+    price: Callable[[Plan], int]
     magnitudes: dict[int, float]
     steps: int = 0
+    max_steps: int = field(default_factory=lambda: MAX_STEPS)
     _loads: dict[object, _Load | None] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -347,16 +347,16 @@ class Enumeration:
     @property
     def few(self) -> bool:
         """Whether they are so few that none needs to be ruled out."""
-        return self._magnitude <= FEW
+        return self.magnitude <= FEW
 
     @property
     def too_many(self) -> bool:
         """Whether they are so many that none is tried."""
         problem = self.case.terms.model.problem
-        return problem.job.granularity == "layer" or self._magnitude > MAX_MAGNITUDE
+        return problem.job.granularity == "layer" or self.magnitude > MAX_MAGNITUDE
 
     @property
-    def _magnitude(self) -> float:
+    def magnitude(self) -> float:
         """How many plans there are at most, in powers of 10.
 
         Minus infinity for none.
@@ -502,7 +502,7 @@ class Enumeration:
         return load.forward
 
     def _price(self, chosen: list[_Chunk]) -> None:
-        """Score a plan."""
+        """Price a plan."""
         self._count(STEPS_OF_PLAN)
         case = self.case
         plan = make_plan(
@@ -513,14 +513,11 @@ class Enumeration:
             ),
             self.sets,
         )
-        result = score(case.terms.model.problem, plan, case.terms.model)
-        if result.feasible and result.step_quanta < self.best:
-            self.best = result.step_quanta
-            self.offer(self.best, plan)
+        self.best = min(self.best, self.price(plan))
 
     def _count(self, steps: int) -> None:
         self.steps += steps
-        if self.steps > MAX_STEPS or self.deadline.passed:
+        if self.steps > self.max_steps or self.deadline.passed:
             raise TooManyError
 
 

@@ -9,6 +9,7 @@ best ones are plans whose chunks differ (:mod:`nest.search.passes.plan_moves`). 
 with few passes an engine looks for the best order (:mod:`formulations.orders`), and
 often proves it. The rest of the time bounds all plans in all orders
 (:mod:`nest.search.passes.interleaved` with :class:`~nest.cost.schedules.AnyOrder`).
+Where all plans are few, each of them gets its best order first.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from nest.ir.problem import Problem
 from nest.search.exact import search_schedule
 from nest.search.frontier.least import covers, leanest_plan
 from nest.search.passes.interleaved import bound_all
+from nest.search.passes.interleaved_exact import Enumeration, TooManyError, cases
 from nest.search.passes.list_orders import ListOrder, OrderScope, OrderSearch
 from nest.search.passes.order_bounds import order_bound
 from nest.search.passes.order_settings import Setting, Settings, settings_of
@@ -93,6 +95,10 @@ MAX_STARTS, MAX_TURNS, TURN = 8, 4, 20
 #: Settings that are looked at, at most.
 MAX_SETTINGS = 3000
 
+#: The part of the time in which all plans are listed; how many there may be, steps of
+#: listing those that no bound rules out, and how many have their best order proven.
+LISTED_SHARE, MOST_LISTED, MOST_STEPS, MOST_LISTED_PROOFS = 0.5, 10**6, 60_000, 50
+
 #: Orders of one plan at a time, and at most.
 ROUND, MAX_ORDERS = 40, 1200
 
@@ -118,14 +124,18 @@ class _OrdersSearch:
         self.best = int(INFINITE) if task.upper is None else task.upper
         self.plan = task.plan
         self._candidates: dict[Plan, OrderedPlan] = {}
+        #: All plans that may be the best one, if they were listed.
+        self._listed: list[OrderedPlan] | None = None
 
     def run(self) -> SolverOutput:
         """Search named schedules, then orders, then bound all of them."""
         bound, limit = self._search_named(), None
-        if self._is_any and self.plan is None:
+        if self._is_any and bound < self.best:
+            bound = self._search_all()
+        if self._is_any and self.plan is None and bound < self.best:
             self._search_first()
             if self.plan is None:
-                bound = self._search_leanest()
+                bound = max(bound, self._search_leanest())
         if self._is_any and bound < self.best:
             remaining = 1 - NAMED_SHARE
             for share, look in (
@@ -140,6 +150,9 @@ class _OrdersSearch:
             bound = max(bound, everything)
             if self._is_any and bound < self.best:
                 self._improve(self.task.deadline)
+                if self.task.deadline.remaining_s is not None:
+                    self._vary(self.task.deadline)
+                bound = max(bound, self._bound_of_listed())
         detail = f"{OPEN}{self._of_this_plan()}"
         return exact_output(self.plan, self.best, bound, limit, detail)
 
@@ -256,6 +269,80 @@ class _OrdersSearch:
         if candidate is not None:
             self._order(candidate)
         return 0
+
+    def _search_all(self) -> int:
+        """Order every plan, if they are few; return a bound on all, or 0.
+
+        The orders of those whose bound is least are proven first.
+        """
+        listed: list[OrderedPlan] = []
+        deadline = self.task.deadline.share(LISTED_SHARE)
+
+        def price(plan: Plan) -> int:
+            if self._is_long(plan):
+                raise TooManyError
+            candidate = self._candidates.get(plan) or self._candidate(plan)
+            if candidate is None or min(candidate.search.scope.free_bytes) < 0:
+                return int(INFINITE)
+            if candidate.search.best is None and candidate.floor < self.best:
+                self._order(candidate)
+            # An order that is not found where one micro-batch at a time has no room
+            # is not there.
+            if candidate.search.best is not None or deadline.passed:
+                listed.append(candidate)
+            return candidate.step_quanta
+
+        steps = 0
+        try:
+            for space in self._spaces(deadline, price):
+                space.best, space.steps = self.best, steps
+                space.run()
+                steps = space.steps
+        except TooManyError:
+            return 0
+        if deadline.passed:
+            return 0
+        self._listed = listed
+        listed.sort(key=lambda x: x.floor)
+        for candidate in listed[:MOST_LISTED_PROOFS]:
+            self._prove(candidate, deadline)
+        return self._bound_of_listed()
+
+    def _spaces(
+        self, deadline: Deadline, price: Callable[[Plan], int]
+    ) -> list[Enumeration]:
+        """Return the cases and numbers of blocks whose plans are all plans.
+
+        Raises ``TooManyError`` if these are too many.
+        """
+        spaces: list[Enumeration] = []
+        magnitudes: dict[int, float] = {}
+        num_plans = 0.0
+        for case in cases(self.model, self.task.sets, deadline):
+            if case is None:
+                raise TooManyError
+            for blocks in case.family.stage_counts:
+                space = Enumeration(
+                    case=case,
+                    blocks=blocks,
+                    sets=self.task.sets,
+                    best=self.best,
+                    deadline=deadline,
+                    price=price,
+                    magnitudes=magnitudes,
+                    max_steps=MOST_STEPS,
+                )
+                num_plans += 10**space.magnitude
+                if num_plans > MOST_LISTED:
+                    raise TooManyError
+                spaces.append(space)
+        return spaces
+
+    def _bound_of_listed(self) -> int:
+        """Return what bounds all plans if they were listed, or 0."""
+        if self._listed is None:
+            return 0
+        return min([self.best, *(x.floor for x in self._listed)])
 
     def _in_turn(
         self, names: Iterable[str], share: float, leading_share: float
@@ -433,7 +520,7 @@ class _OrdersSearch:
             return None
         scope, sync = order_scope(self.problem, plan, self.model)
         candidate = OrderedPlan(plan, OrderSearch(scope, order_bound(scope)))
-        candidate.extra = sync
+        candidate.extra = candidate.least_extra = sync
         self._candidates[plan] = candidate
         return candidate if min(scope.free_bytes) >= 0 else None
 
@@ -513,7 +600,11 @@ class _OrdersSearch:
             return
         candidate.is_modeled = True
         search.best, search.floor = prove(
-            scope, search.best, search.floor, self.best - candidate.extra, deadline
+            scope,
+            search.best,
+            search.floor,
+            self.best - candidate.least_extra,
+            deadline,
         )
         self._take(candidate)
 

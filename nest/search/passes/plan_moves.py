@@ -236,20 +236,22 @@ def in_order(blocks: Sequence[list[Chunk]], plan: Plan) -> list[Chunk]:
 class OrderedPlan:
     """A plan without its order, and the search for one.
 
-    ``extra`` is what comes behind its passes at least, in quanta;
-    ``is_modeled`` whether an engine has looked for its best order.
+    ``extra`` is what comes behind the passes of its best order, in quanta,
+    ``least_extra`` behind those of any; ``is_modeled`` whether an engine has looked
+    for its best order.
     """
 
     plan: Plan
     search: OrderSearch
     extra: int = 0
+    least_extra: int = 0
     num_orders: int = 0
     is_modeled: bool = False
 
     @property
     def floor(self) -> int:
         """What it takes in any order."""
-        return self.search.floor + self.extra
+        return self.search.floor + self.least_extra
 
     @property
     def step_quanta(self) -> int:

@@ -92,8 +92,9 @@ class StageShapes:
     of_pair
         Shape of each pair ``a ⊂ b``.
     counts, passing
-        Layers of each kind in each shape; and bytes per sample of each tensor
-        that is produced before the stage and needed after it.
+        Layers of each kind in each shape; and how many tensors of each of
+        :attr:`passing_sizes`, in bytes per sample, are produced before the stage and
+        needed after it.
     source, target
         Closed sets of one pair of each shape.
     """
@@ -137,10 +138,14 @@ class StageShapes:
         self.cuts = list(cuts)
 
         source, target = sets.pair_source, sets.pair_target
+        # Only how many tensors of a size pass tells stages apart. Counts are whole
+        # numbers, which floats hold.
+        tensors = np.array(inside, dtype=np.float32).reshape(-1, sets.count).T
+        needed = np.array(beyond, dtype=np.int64).reshape(-1, sets.count)
+        self.passing_sizes: Ints = unique(needed[needed > 0])
         columns = [
-            column
-            for a, size in zip(inside, beyond, strict=True)
-            if (column := a[source] * size[target]).any()
+            (tensors @ (needed == size))[source, target].astype(np.int64)
+            for size in self.passing_sizes
         ]
         rows = np.column_stack(
             [self.kind_counts[target] - self.kind_counts[source], *columns]
@@ -149,7 +154,7 @@ class StageShapes:
             rows, axis=0, return_index=True, return_inverse=True
         )
         self.of_pair: Ints = inverse.reshape(-1)
-        self.counts: Ints = shapes[:, : len(first)]
+        self.counts: Ints = np.asfortranarray(shapes[:, : len(first)])
         self.passing: Ints = shapes[:, len(first) :]
         self.source, self.target = source[pairs], target[pairs]
         #: Pairs ordered by shape; those of shape i start at first_pair[i].
@@ -160,6 +165,12 @@ class StageShapes:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def passing_bytes(self, micro_batch: int, shards: int) -> Ints:
+        """Return the bytes of passing tensors per micro-batch, by shape."""
+        sizes = -(-self.passing_sizes * micro_batch // shards)
+        passing_bytes: Ints = self.passing @ sizes
+        return passing_bytes
 
 
 @dataclass(frozen=True)
@@ -387,20 +398,21 @@ class BatchTerms:
             ]
         )
 
-    def load_on(self, site: Site) -> Ints:
+    def load_on(self, site: Site, is_free: bool = False) -> Ints:
         """Return the least amounts of stages on devices of these types.
 
-        The shape is (amounts, strategies, kinds).
+        Without communication if ``is_free``. The shape is (amounts, strategies, kinds).
         """
         if site.types is None:
-            return self.least_anywhere
+            return self.free_load.min(axis=0) if is_free else self.least_anywhere
+        alone = () if is_free else site.alone
         worst: Ints = np.max(
             [
-                *(self.least_load[device_type] for device_type in site.alone),
+                *(self.least_load[device_type] for device_type in alone),
                 *(
                     self.free_load[device_type]
                     for device_type in site.types
-                    if device_type not in site.alone
+                    if device_type not in alone
                 ),
             ],
             axis=0,
@@ -484,7 +496,11 @@ class BatchTerms:
                 of_size = blocks[strategy.devices]
                 ranges = [block for block in of_size if block is not None]
                 fastest[spread] = [
-                    *(fastest_blocks(model, strategy, ranges) if ranges else of_size)
+                    *(
+                        fastest_blocks(model, strategy, ranges, passes=True)
+                        if ranges
+                        else of_size
+                    )
                 ]
             rows = [
                 [
@@ -509,16 +525,16 @@ class BatchTerms:
 
 
 def fastest_blocks(
-    model: CostModel, strategy: Strategy, blocks: Sequence[Block]
+    model: CostModel, strategy: Strategy, blocks: Sequence[Block], *, passes: bool
 ) -> list[Block]:
-    """Return blocks such that no layer is faster on any other block."""
+    """Return blocks such that no layer, or no pass, is faster on any other block."""
     of_types: dict[object, list[Block]] = {}
     for block in blocks:
         types = model.problem.cluster.types_in(block.ranges())
         of_types.setdefault(types, []).append(block)
     fastest: list[Block] = []
     for same_types in of_types.values():
-        fastest += model.groups.fastest(strategy, same_types)
+        fastest += model.groups.fastest(strategy, same_types, passes=passes)
     return fastest
 
 
@@ -826,22 +842,33 @@ class StageOptions:
     def passing_bytes(self, shards: int) -> Ints:
         """Return the bytes of passing tensors per microbatch, by shape."""
         if shards not in self._passing:
-            sizes = self.shapes.passing * self.split.micro_batch
-            self._passing[shards] = -(-sizes // shards).sum(axis=1)
+            micro_batch = self.split.micro_batch
+            self._passing[shards] = self.shapes.passing_bytes(micro_batch, shards)
         return self._passing[shards]
 
     def loose(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
         """Return the options that pass the filter and fit the memory."""
+        return self._all_loose(limit, cap_bytes, is_free=False)
+
+    def without_communication(self, limit: StageFilter, cap_bytes: int) -> LooseOptions:
+        """Return the same with times without communication, which are no longer."""
+        return self._all_loose(limit, cap_bytes, is_free=True)
+
+    def _all_loose(
+        self, limit: StageFilter, cap_bytes: int, is_free: bool
+    ) -> LooseOptions:
         shapes, zones = self.shapes, self.zones
         width = max(1, CHUNK // max(1, len(shapes)))
         tables = []
         for index, span in enumerate(zones.spans):
             first, last = zones.window(span, self.terms.devices)
             chosen = np.flatnonzero(self.usable & (first <= last))
-            tables += [
-                self._loose(chosen[start : start + width], index, limit, cap_bytes)
-                for start in range(0, len(chosen), width)
-            ]
+            if not len(chosen):
+                continue
+            load = self.terms.load_on(zones.sites[index], is_free)
+            for start in range(0, len(chosen), width):
+                part = chosen[start : start + width]
+                tables.append(self._loose(part, load[:, part], index, limit, cap_bytes))
         if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
@@ -850,10 +877,10 @@ class StageOptions:
         return self.permitted(options)
 
     def _loose(
-        self, chosen: Ints, span: int, limit: StageFilter, cap_bytes: int
+        self, chosen: Ints, load: Ints, span: int, limit: StageFilter, cap_bytes: int
     ) -> LooseOptions:
+        """Return the options of chosen strategies with these loads on a span."""
         terms, shapes = self.terms, self.shapes
-        load = terms.load_on(self.zones.sites[span])[:, chosen]
         cap_bytes = min(cap_bytes, int(self.span_bytes[span]))
         free = terms.free
         assert free is not None
@@ -879,8 +906,8 @@ class StageOptions:
         strategy = chosen[row]
         if shapes.passing.shape[1]:
             kept_bytes += np.array(
-                [self.passing_bytes(shards) for shards in terms.shards]
-            )[strategy, shape]
+                [self.passing_bytes(terms.shards[x]) for x in chosen]
+            )[row, shape]
         fits = np.flatnonzero(fixed + self.need(1) * kept_bytes <= cap_bytes)
         return LooseOptions(
             span=np.full(len(fits), span),
@@ -899,19 +926,28 @@ class StageOptions:
 
         ``T = Σ o + max w + max Y >= Σ o + max (w + Y)``, so the least ``Y`` of a
         stage may count as time that all other stages wait for it.
+
+        Sync that overlaps hides behind the backward pass ``G`` of one micro-batch at
+        most. Each of the ``M - 1`` micro-batches that the others wait for takes ``G``
+        and more, so on every device range ``w + Y`` is at least the wait for one
+        micro-batch less, plus all of the sync.
         """
-        wait = options.wait + self.least_sync(options)
+        sync = self.least_sync(options)
+        wait = options.wait + sync
+        if self.hides:
+            a_pass = options.wait // (self.split.num_micro_batches - 1)
+            wait = np.maximum(options.wait, wait - a_pass)
         return replace(options, wait=wait, sync=np.zeros_like(options.sync))
 
     @property
     def bounds_sync(self) -> bool:
         """Whether :meth:`joint` finds more than the update of the weights.
 
-        It does not where the backward pass overlaps sync, or where the groups of a
-        stage do not tell what sync takes, or take long to find.
+        It does not where a single backward pass may overlap sync, or where the groups
+        of a stage do not tell what sync takes, or take long to find.
         """
         model = self.model
-        if "gradients" in model.runtime.overlap or model.network.dear:
+        if model.network.dear or (self.hides and self.split.num_micro_batches == 1):
             return False
         return model.layers.rules.by_groups
 
@@ -932,7 +968,8 @@ class StageOptions:
             first = self.terms.strategies[used[rows[0]]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._different_blocks(first.devices)
-            for block in fastest_blocks(self.model, first, blocks[first.devices]):
+            of_size = blocks[first.devices]
+            for block in fastest_blocks(self.model, first, of_size, passes=False):
                 sync = self._table(block, used[rows]).sync
                 min_sync[rows] = np.minimum(min_sync[rows], sync)
         of_shape: Ints = min_sync @ self.shapes.counts.T

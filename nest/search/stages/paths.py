@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -177,6 +178,10 @@ def _better_multipliers(
         }
         wide = [line for line in lines if line[1] > room[zone]]
         narrow = [line for line in lines if line[1] <= room[zone]]
+        if not narrow:
+            # Any multiplier gives a bound. Assume a path that fits and is no faster.
+            narrow = [(max(path.total for path in paths), room[zone])]
+            lines |= {*narrow}
         candidates = {
             (above - cost) // (used - fewer)
             for cost, used in wide
@@ -670,23 +675,6 @@ class Paths:
         # Other options have times ``w`` between those of lean options.
         ends = np.append(waits[1:] - 1, self.loose.wait.max())
 
-        def bounded(start: int, stop: int, multipliers: Multipliers | None) -> Interval:
-            """Bound the plans whose ``max w`` is in a range of waits."""
-            nonlocal upper
-            low, high = int(waits[start]), int(ends[stop - 1])
-            free = self.zones.free
-            intervals = Interval(low, high, int(INFINITE), multipliers or free)
-            bound = -1
-            for value, tried, path in self.cheapest(high, multipliers):
-                if path.devices <= self.options.split.devices:
-                    upper = offer(path)
-                if value + low > bound:
-                    bound = value + low
-                    intervals = Interval(low, high, bound, tried)
-                if bound >= upper:
-                    break
-            return intervals
-
         # Good plans are close to the least wait. Search there first, and cut
         # the intervals that stay open in halves.
         todo: list[tuple[int, int, Multipliers | None]] = []
@@ -701,7 +689,9 @@ class Paths:
         intervals = []
         while todo:
             start, stop, multipliers = todo.pop()
-            interval = bounded(start, stop, multipliers)
+            interval, upper = self._bounded(
+                *(int(waits[start]), int(ends[stop - 1]), multipliers), upper, offer
+            )
             if interval.bound >= upper:
                 continue
             width = interval.up_to - interval.least
@@ -714,3 +704,42 @@ class Paths:
             else:
                 intervals.append(interval)
         return [interval for interval in intervals if interval.bound < upper]
+
+    def refined(
+        self, intervals: Sequence[Interval], upper: int, offer: Callable[[Path], int]
+    ) -> list[Interval]:
+        """Return the intervals that stay open under multipliers of their own.
+
+        An interval that was cut in halves has those of the whole, whose paths may
+        wait longer. The parameters are those of :meth:`intervals`.
+        """
+        narrow = []
+        for interval in intervals:
+            if interval.bound < upper:
+                own, upper = self._bounded(
+                    *(interval.least, interval.up_to, None), upper, offer
+                )
+                narrow.append(max(interval, own, key=attrgetter("bound")))
+        return narrow
+
+    def _bounded(
+        self,
+        least: int,
+        up_to: int,
+        multipliers: Multipliers | None,
+        upper: int,
+        offer: Callable[[Path], int],
+    ) -> tuple[Interval, int]:
+        """Bound the plans whose ``max w`` is in a range; also return ``upper``."""
+        free = self.zones.free
+        interval = Interval(least, up_to, int(INFINITE), multipliers or free)
+        bound = -1
+        for value, tried, path in self.cheapest(up_to, multipliers):
+            if path.devices <= self.options.split.devices:
+                upper = offer(path)
+            if value + least > bound:
+                bound = value + least
+                interval = Interval(least, up_to, bound, tried)
+            if bound >= upper:
+                break
+        return interval, upper

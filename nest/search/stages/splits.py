@@ -212,6 +212,25 @@ class PathBounds:
     paths: Paths
     intervals: list[Interval]
     bound: int
+    #: Called with each path that is a plan; returns the step time to be below.
+    take: Callable[[Path], int]
+
+    def refined(self, upper: Callable[[], int]) -> PathBounds:
+        """Return the bounds with multipliers of their own for the intervals."""
+        intervals = self.paths.refined(self.intervals, upper(), self.take)
+        return PathBounds.of(self.paths, intervals, upper, self.take)
+
+    @staticmethod
+    def of(
+        paths: Paths,
+        intervals: Sequence[Interval],
+        upper: Callable[[], int],
+        take: Callable[[Path], int],
+    ) -> PathBounds:
+        """Return the bounds of the intervals that stay open."""
+        left = [x for x in intervals if x.bound < upper()]
+        bound = min((x.bound for x in left), default=upper())
+        return PathBounds(paths, left, bound, take)
 
     def useful(self, upper: int) -> LooseOptions:
         """Return the options of strategies that plans below ``upper`` may have."""
@@ -260,10 +279,7 @@ def bound_paths(
         offer(item, path)
         return upper()
 
-    intervals = paths.intervals(goal, take)
-    intervals = [i for i in intervals if i.bound < upper()]
-    bound = min((i.bound for i in intervals), default=upper())
-    return PathBounds(paths, intervals, bound)
+    return PathBounds.of(paths, paths.intervals(goal, take), upper, take)
 
 
 def promising(path: Path, incumbent: int) -> bool:

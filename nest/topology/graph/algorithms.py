@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -43,6 +43,8 @@ Ranks = Sequence[int]
 
 #: What a kind of collective consists of; reduce-scatters and all-gathers are halves.
 Component = Literal["half", "all-reduce", "all-to-all"]
+Components = Collection[Component]
+ALL_COMPONENTS: tuple[Component, ...] = get_args(Component)
 COMPONENT_OF: Mapping[CollectiveKind, Component] = {
     "all-reduce": "all-reduce",
     "all-gather": "half",
@@ -376,32 +378,34 @@ def _through_mates(units: Units) -> list[Floats]:
 
 
 def _through_own_units(
-    routes: Routes, groups: Sequence[tuple[Batch, Units]]
+    routes: Routes, groups: Sequence[tuple[Batch, Units]], components: Components
 ) -> dict[Component, tuple[Line, ...]]:
     """Return all of :func:`_through_own_unit`, for units of every partition."""
     offers: dict[Component, tuple[Line, ...]] = {}
     num_partitions = len(groups[0][1]) // 2
     for index in range(num_partitions):
         chosen = [(batch, units[index::num_partitions]) for batch, units in groups]
-        for component, lines in _through_own_unit(routes, chosen).items():
+        for component, lines in _through_own_unit(routes, chosen, components).items():
             offers[component] = (*offers.get(component, ()), *lines)
     return offers
 
 
 def _through_own_unit(
-    routes: Routes, groups: Sequence[tuple[Batch, Units]]
+    routes: Routes, groups: Sequence[tuple[Batch, Units]], components: Components
 ) -> dict[Component, tuple[Line, ...]]:
     """Return all-to-alls through paired ranks; and halves, if no group is even.
 
     A group is even that has several units, with equal numbers of ranks in each. A
     reduce-scatter goes the way of an all-gather back, and an all-reduce is both.
     """
-    relayed = together([_pxn(routes, *some)] for some in groups)
-    all_to_all = (line_of(routes, relayed),)
+    offers: dict[Component, tuple[Line, ...]] = {}
+    if "all-to-all" in components:
+        relayed = together([_pxn(routes, *some)] for some in groups)
+        offers["all-to-all"] = (line_of(routes, relayed),)
     counts = [Counter(units[0]).values() for _, units in groups]
     sizes = [len(set(members)) for members in counts if len(members) > 1]
     if min(sizes, default=1) == 1:
-        return {"all-to-all": all_to_all}
+        return offers
     gathers, scatters = [], []
     for batch, units in groups:
         steps = _through_mates(units)
@@ -413,11 +417,8 @@ def _through_own_unit(
         max(there.line.latency_fs, back.line.latency_fs),
         max(there.line.ns_per_byte, back.line.ns_per_byte),
     )
-    return {
-        "half": (slower,),
-        "all-reduce": (there.pipelined(back),),
-        "all-to-all": all_to_all,
-    }
+    offers["half"], offers["all-reduce"] = (slower,), (there.pipelined(back),)
+    return offers
 
 
 def _parents(n: int) -> list[int]:
@@ -486,16 +487,16 @@ def _flat_half(
 
 
 def _flat(
-    routes: Routes, batches: Sequence[Batch], *, top: bool = True
+    routes: Routes, batches: Sequence[Batch], components: Components
 ) -> dict[str, dict[Component, ScheduleTime]]:
     """Return what the algorithms take that only need to know the ranks.
 
-    Below the top, without all-reduces that are not two halves.
+    Unless an all-reduce is wanted, without those that are not two halves.
     """
     halves = {name: _flat_half(routes, name, batches) for name in _FLAT}
     able = {name: half for name, half in halves.items() if half is not None}
     whole = {}
-    if top:
+    if "all-reduce" in components:
         whole["doubling"] = _exchanged(routes, batches, far=False, remaining=1.0)
         whole["two-trees"] = together(_two_trees(routes, batch) for batch in batches)
         for name in _HALVING.keys() - able:
@@ -600,16 +601,22 @@ def _levels(groups: Sequence[tuple[Batch, Units]]) -> list[list[Batch]]:
 
 def _pipelined(
     tables: Sequence[Mapping[str, Mapping[Component, ScheduleTime]]],
+    components: Components,
 ) -> dict[Component, tuple[Line, ...]]:
     """Return a half going through the levels; an all-reduce at the top.
 
     All phases of all levels are pipelined. A line per choice of algorithms that is
     best for some size.
     """
-    halves = [_choices(table, "half") for table in tables]
-    below = [[run.times(2) for run in runs] for runs in halves[:-1]]
-    whole = [*below, _choices(tables[-1], "all-reduce")]
-    return {"half": _joint(halves), "all-reduce": _joint(whole)}
+    *below, top = tables
+    halves = [_choices(table, "half") for table in below]
+    offers: dict[Component, tuple[Line, ...]] = {}
+    if "half" in components:
+        offers["half"] = _joint([*halves, _choices(top, "half")])
+    if "all-reduce" in components:
+        twice = [[run.times(2) for run in runs] for runs in halves]
+        offers["all-reduce"] = _joint([*twice, _choices(top, "all-reduce")])
+    return offers
 
 
 def _joint(levels: Sequence[Sequence[ScheduleTime]]) -> tuple[Line, ...]:
@@ -704,37 +711,41 @@ NAMES = (
 
 
 def algorithms(
-    routes: Routes, groups: Sequence[Ranks], positions: Places
+    routes: Routes,
+    groups: Sequence[Ranks],
+    positions: Places,
+    components: Components = ALL_COMPONENTS,
 ) -> dict[Component, dict[str, tuple[Line, ...]]]:
-    """Return what all algorithms on offer take.
+    """Return what all algorithms on offer take, for each of the ``components``.
 
     ``groups`` have more than one rank each, and run a collective at the same time.
     There are lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
     """
     batches = _batches(groups)
-    flat = _flat(routes, batches)
+    flat = _flat(routes, batches, components)
     offers: dict[str, Mapping[Component, tuple[Line, ...]]] = {
         name: {component: (run.line,) for component, run in of.items()}
         for name, of in flat.items()
     }
-    passed_on = together(_bruck_all_to_all(routes, batch) for batch in batches)
-    offers["bruck"] = {
-        **offers.get("bruck", {}),
-        "all-to-all": (line_of(routes, passed_on),),
-    }
+    if "all-to-all" in components:
+        passed_on = together(_bruck_all_to_all(routes, batch) for batch in batches)
+        offers["bruck"] = {
+            **offers.get("bruck", {}),
+            "all-to-all": (line_of(routes, passed_on),),
+        }
     tables = [flat]
     if positions.units:
         by_units = _by_units(batches, [*positions.units, *positions.slots])
         rotated = together([_rotated_rings(routes, *some)] for some in by_units)
         offers["rotated-rings"] = _twice(line_of(routes, rotated))
         if all(batch.size <= MAX_RELAYED for batch in batches):
-            offers["pxn"] = _through_own_units(routes, by_units)
+            offers["pxn"] = _through_own_units(routes, by_units, components)
         *below, level = _levels(by_units)
         if below:
-            tables = [_flat(routes, lower, top=False) for lower in below]
-            tables.append(_flat(routes, level))
-    offers["pipelined"] = _pipelined(tables)
+            tables = [_flat(routes, lower, ()) for lower in below]
+            tables.append(_flat(routes, level, components))
+    offers["pipelined"] = _pipelined(tables, components)
     torus = _torus(routes, groups, positions.coordinates)
     if torus is not None:
         offers["torus"] = _twice(torus)
@@ -744,7 +755,7 @@ def algorithms(
             for name in NAMES
             if component in offers.get(name, ())
         }
-        for component in get_args(Component)
+        for component in components
     }
 
 

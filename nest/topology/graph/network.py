@@ -12,36 +12,46 @@ import numpy as np
 import numpy.typing as npt
 
 from nest.ir.base import FAST_BYTES_PER_S
-from nest.ir.graph import CollectiveKind, check_collective
+from nest.ir.graph import COLLECTIVES, CollectiveKind, check_collective
 from nest.ir.graph_topology import GraphTopology
 from nest.topology.alphabeta import FS_PER_NS, NS_PER_S, Line, rounded, undominated
-from nest.topology.graph.algorithms import COMPONENT_OF, Component, Places, algorithms
+from nest.topology.graph.algorithms import (
+    ALL_COMPONENTS,
+    COMPONENT_OF,
+    Component,
+    Components,
+    Places,
+    algorithms,
+)
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
 from nest.topology.graph.symmetry import Rotation, rotations
-from nest.topology.protocol import Block, Link, ParallelGroups, Route
+from nest.topology.protocol import Block, Kinds, Link, ParallelGroups, Route
 
 #: Lines of algorithms, by kind and by name.
 Offered = Mapping[Component, Mapping[str, tuple[Line, ...]]]
 
 
+#: Sums of floats are below exact ones times this.
+_ABOVE = 1 + 1e-10
+
+
 class Prices(NamedTuple):
     """What collectives of some groups take: lines, the least of which counts.
 
-    ``half`` is what a reduce-scatter or an all-gather takes.
+    ``half`` is what a reduce-scatter or an all-gather takes. ``None`` is not priced.
     """
 
-    half: tuple[Line, ...] = ()
-    all_reduce: tuple[Line, ...] = ()
-    all_to_all: tuple[Line, ...] = ()
+    half: tuple[Line, ...] | None = ()
+    all_reduce: tuple[Line, ...] | None = ()
+    all_to_all: tuple[Line, ...] | None = ()
 
     def lines(self, kind: CollectiveKind) -> tuple[Line, ...]:
         """Return those of a kind."""
         check_collective(kind)
-        component = COMPONENT_OF[kind]
-        if component == "half":
-            return self.half
-        return self.all_reduce if component == "all-reduce" else self.all_to_all
+        lines = self[ALL_COMPONENTS.index(COMPONENT_OF[kind])]
+        assert lines is not None, f"{kind} is not priced"
+        return lines
 
 
 #: Of groups of one rank.
@@ -65,7 +75,7 @@ class GraphNetwork:
         self.launch_ns = topology.launch_ns
         self.num_devices = len(topology.ranks)
         self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
-        self._prices: dict[ParallelGroups, Prices] = {}
+        self._prices: dict[object, Prices] = {}
         self._known: dict[object, Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
         self._alike: dict[Block, Block] = {}
@@ -130,14 +140,20 @@ class GraphNetwork:
     def fastest(self, receiver: Block, sizes: Sequence[int], *, forward: bool) -> Route:
         """Return a route that is no slower than those from blocks beside one.
 
-        In both latency and bandwidth as good as the best of them.
+        In both latency and bandwidth as good as the best of them: each device of the
+        receiver gets a whole message from others, over the arcs that enter it, and the
+        largest sender sends all of them over the arcs that leave its devices.
         """
-        adjacent = receiver.before if forward else receiver.behind
-        links = [
-            link for size in sizes for link in self.route(receiver, adjacent(size))
-        ]
-        alpha_ns = min(link.alpha_ns for link in links)
-        return frozenset({Link(alpha_ns, max(link.beta for link in links))})
+        first, end = receiver.offset, receiver.offset + receiver.devices
+        entering = min(map(self.routes.entering, range(first, end)))
+        sent = self._max_leaving * max(sizes) / receiver.devices
+        beta = rounded(min(entering, sent) * _ABOVE)
+        return frozenset({Link(self.links[0].alpha_ns, beta)})
+
+    @cached_property
+    def _max_leaving(self) -> float:
+        """The most that leaves any device, in bytes/s."""
+        return max(map(self.routes.leaving, range(self.num_devices)))
 
     def inside(self, block: Block) -> Route:
         """Say how a block hands on to itself, in all replicas at once."""
@@ -184,20 +200,22 @@ class GraphNetwork:
 
     # What collectives take
 
-    def groups(self, groups: ParallelGroups) -> Prices:
-        """Return what each kind of collective takes on the groups."""
+    def groups(self, groups: ParallelGroups, kinds: Kinds = COLLECTIVES) -> Prices:
+        """Return what collectives of some kinds take on the groups."""
         joined = groups.joined and groups.block.replicas > 1
         if groups.size == 1 and not joined:
             return NOTHING
         groups = groups._replace(block=self.alike(groups.block))
-        if groups not in self._prices:
+        components = frozenset(COMPONENT_OF[kind] for kind in kinds)
+        key = (groups, components)
+        if key not in self._prices:
             # Other ways to say so may give the same groups, or like ones.
             ranks = self._home(_ranks(groups))
-            key = (ranks.shape, ranks.tobytes())
-            if key not in self._known:
-                self._known[key] = self.prices(ranks.tolist())
-            self._prices[groups] = self._known[key]
-        return self._prices[groups]
+            home = (ranks.shape, ranks.tobytes(), components)
+            if home not in self._known:
+                self._known[home] = self.prices(ranks.tolist(), components)
+            self._prices[key] = self._known[home]
+        return self._prices[key]
 
     def _home(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return groups that cost the same, one for many that do.
@@ -208,14 +226,15 @@ class GraphNetwork:
             groups = rotation.home(groups, int(groups[0, 0]))
         return groups[np.argsort(groups[:, 0])]
 
-    def prices(self, groups: Sequence[Sequence[int]]) -> Prices:
+    def prices(
+        self, groups: Sequence[Sequence[int]], components: Components = ALL_COMPONENTS
+    ) -> Prices:
         """Return what collectives take on groups of several ranks each."""
-
-        def lowest(component: Component) -> tuple[Line, ...]:
-            return undominated(itertools.chain(*offered[component].values()))
-
-        offered = self.offered(groups)
-        return Prices(lowest("half"), lowest("all-reduce"), lowest("all-to-all"))
+        lowest = {
+            component: undominated(itertools.chain(*lines.values()))
+            for component, lines in self.offered(groups, components).items()
+        }
+        return Prices(*map(lowest.get, ALL_COMPONENTS))
 
     def collective_ns(
         self, kind: CollectiveKind, groups: Prices, size_bytes: float
@@ -229,7 +248,7 @@ class GraphNetwork:
     def no_slower(self, groups: Prices, other: Prices) -> bool:
         """Whether every line of the others is above one of the groups."""
         return all(
-            not these or (bool(lines) and all(_above(line, these) for line in lines))
+            not these or (bool(lines) and all(_above(x, these) for x in lines or ()))
             for these, lines in zip(groups, other, strict=True)
         )
 
@@ -242,12 +261,14 @@ class GraphNetwork:
         """
         return self.times_ns(kind, self.offered(groups), size_bytes)
 
-    def offered(self, groups: Sequence[Sequence[int]]) -> Offered:
+    def offered(
+        self, groups: Sequence[Sequence[int]], components: Components = ALL_COMPONENTS
+    ) -> Offered:
         """Return what all algorithms on offer take on groups."""
         working = [ranks for ranks in groups if len(ranks) > 1]
         if not working:
             return {}
-        return algorithms(self.routes, working, self.places)
+        return algorithms(self.routes, working, self.places, components)
 
     def times_ns(
         self, kind: CollectiveKind, offered: Offered, size_bytes: float

@@ -70,7 +70,14 @@ class Routes(Wires):
         A phase has flows and pairs, as :meth:`busiest`.
         """
         if not isinstance(self.ways, Paths):
-            yield from (self._loads(*phase) for phase in phases)
+            computed: dict[bytes, tuple[Floats, Floats]] = {}
+            for single, pairs in phases:
+                key = b"" if pairs else single[0].tobytes() + single[1].tobytes()
+                load = _scaled(computed.get(key), single[2])
+                if load is None:
+                    load = self._loads(single, pairs)
+                    computed[key] = single[2], load
+                yield load
             return
         flows = [
             [single, *(all_pairs(*rows) for rows in pairs)] for single, pairs in phases
@@ -81,6 +88,19 @@ class Routes(Wires):
             first = np.cumsum([0, *map(len, flows[:-1])])
             loads = np.add.reduceat(loads, first)
         yield from loads / self.ways.bandwidths
+
+
+def _scaled(earlier: tuple[Floats, Floats] | None, amounts: Floats) -> Floats | None:
+    """Return the loads of flows whose amounts are multiples of earlier ones.
+
+    ``earlier`` has amounts of flows between the same ends, and their loads. Partners
+    that exchange in another order, or the whole buffer each time, send powers of two
+    times as much, so that the loads are exact. ``None`` for others.
+    """
+    if earlier is None or not len(amounts):
+        return None
+    factor = amounts[0] / earlier[0][0]
+    return earlier[1] * factor if (earlier[0] * factor == amounts).all() else None
 
 
 def network_flow(routes: Routes, ranks: frozenset[int]) -> Any:

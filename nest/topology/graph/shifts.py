@@ -20,7 +20,7 @@ from nest.topology.refinement import link_kinds
 _FLOWS = 1 << 18
 
 #: From so many flows to a target on, they are spread together instead of path by path.
-_MANY = 64
+_MANY = 16
 
 #: Up to so many devices all paths are known as soon.
 SMALL = 512
@@ -213,10 +213,10 @@ class ShiftedWays:
 
     def _loads(self, sources: Ints, targets: Ints, amounts: Floats) -> Floats:
         here = self.box.minus(sources, self._shift[targets])
-        ends, lanes = np.unique(targets, return_inverse=True)
         loads = np.zeros(len(self.bandwidths))
-        if len(sources) > _MANY * len(ends):
+        if len(sources) > _MANY * np.count_nonzero(np.bincount(targets)):
             # What goes to one target goes on together.
+            ends, lanes = np.unique(targets, return_inverse=True)
             for lane, ways, carried in self._paths.walk(
                 self._corner[ends], lanes, here, amounts
             ):

@@ -171,3 +171,65 @@ def test_other_axes_for_another_batch_size():
 def test_random_numbers(function, code, is_random):
     made = written((function, code, (None, 8)), MEAN)
     assert bool([*random_notes(made.small)]) == is_random
+
+
+PLACES = ("torch.Tensor.cumsum", "{0}.cumsum(0)", (None, 4, 8), False)
+WEIGHTED = "torch.nn.functional.cross_entropy"
+
+
+@pytest.mark.parametrize(
+    ("steps", "what"),
+    [
+        (
+            (PLACES, ("torch.Tensor.mul", "{1} * {0}", (None, 4, 8), "x"), MEAN),
+            "mul, which uses places of samples in the batch (2×4×8)",
+        ),
+        (
+            (
+                PLACES,
+                ("torch.Tensor.le", "{0} <= 1", (None, 4, 8), False),
+                ("torch.Tensor.mul", "{1} * {0}", (None, 4, 8), "x"),
+                MEAN,
+            ),
+            "mul, which uses places of samples in the batch (2×4×8)",
+        ),
+        ((PLACES, ("torch.gather", "{1}[{0}]", (None, 4, 8), "x"), MEAN), ""),
+    ],
+)
+def test_places_in_the_batch_are_indices_only(steps, what):
+    made = written(*steps)
+    if what:
+        with pytest.raises(InvalidProblemError, match=re.escape(what)):
+            check_loss(made.small, made.large)
+    else:
+        check_loss(made.small, made.large)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_mean"),
+    [
+        ("weight=None, ignore_index=-100, reduction='mean'", True),
+        ("weight=None, ignore_index=0, reduction='none'", True),
+        ("weight=None, ignore_index=0, reduction='mean'", False),
+        ("weight={1}, ignore_index=-100, reduction='mean'", False),
+    ],
+)
+def test_weighted_losses_that_no_values_check(arguments, is_mean):
+    shape = () if "mean" in arguments else (None,)
+    steps = [(WEIGHTED, f"f({{0}}, {arguments})", shape)]
+    made = written(*steps, *([] if "mean" in arguments else [MEAN]))
+    check_loss(made.small, made.large)
+    if is_mean:
+        check_loss(made.small, made.large, is_unchecked=True)
+    else:
+        with pytest.raises(InvalidProblemError, match="divide by weights of the batch"):
+            check_loss(made.small, made.large, is_unchecked=True)
+
+
+def test_figures_in_masks_that_no_values_check():
+    figure = ("torch.Tensor.mean", "{0}.mean(0)", (4, 8), False)
+    mask = ("torch.Tensor.lt", "{0} < {1}", (None, 4, 8), "x", False)
+    made = written(figure, mask, ("torch.mul", "{1} * {0}", (None, 4, 8), "x"), MEAN)
+    check_loss(made.small, made.large)
+    with pytest.raises(InvalidProblemError, match="uses places of samples"):
+        check_loss(made.small, made.large, is_unchecked=True)

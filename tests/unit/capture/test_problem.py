@@ -1,5 +1,7 @@
 """Problems of captured modules: layers, edges, memory, what plans may choose."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -8,8 +10,7 @@ from nest.capture.problem import (
     _Memory,
     checkpointed,
     covered,
-    joined,
-    ordered_edges,
+    graph_of,
     source_of,
 )
 from nest.capture.strategies import TensorCut
@@ -116,6 +117,22 @@ def test_ranks_that_share_nothing_are_no_choice():
     )
 
 
+def test_blocks_whose_weights_others_read_stay_whole():
+    def write(writer):
+        values = mlp(writer, "blocks.0", "x")
+        first = len(writer.operations)
+        writer.run("torch.Tensor.square", ("blocks.0.up.weight",), (16, 8))
+        loss = writer.loss(values)
+        writer.layer("head", "head", first)
+        return loss
+
+    source = source_of(problem(captures(write), tp=(1, 2)))
+    assert not any(source.shared.values())
+    assert source.reasons[0] == (
+        "tp 2: blocks.0.up: the module itself also reads its weights apart"
+    )
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_does_not_run_with_the_weights_of_a_rank_is_not_cut(fails):
     asked = []
@@ -127,9 +144,9 @@ def test_what_does_not_run_with_the_weights_of_a_rank_is_not_cut(fails):
         return made.small
 
     made = blocks(16)
-    problem(made._replace(run=run), tp=(1, 2))
+    problem(dataclasses.replace(made, run=run), tp=(1, 2))
     assert asked[0] == ({"blocks.0.up": "colwise", "blocks.0.down": "rowwise"}, 2)
-    source = source_of(problem(made._replace(run=run), tp=(1, 2)))
+    source = source_of(problem(dataclasses.replace(made, run=run), tp=(1, 2)))
     reason = source.reasons[0]
     assert reason.startswith(
         "tp 2: with the weights of one rank the module fails: blocks.0"
@@ -313,7 +330,8 @@ def test_a_device_without_the_data_type():
         replace(x, outputs=tuple(replace(y, dtype="float16") for y in x.outputs))
         for x in made.small.operations
     )
-    made = made._replace(
+    made = dataclasses.replace(
+        made,
         small=replace(made.small, operations=operations),
         large=replace(
             made.large,
@@ -355,12 +373,18 @@ def branches(count):
 
 def test_branches_are_put_in_a_row_where_they_are_many():
     few, many = branches(3), branches(12)
-    edges, closed_sets = ordered_edges(few, joined(few))
-    assert closed_sets == 2**3 + 1
-    assert all(edge.target == "loss" for edge in edges)
-    edges, closed_sets = ordered_edges(many, joined(many))
-    assert closed_sets == 14
-    assert len([edge for edge in edges if not edge.bytes_per_sample]) == 11
+    graph = graph_of(few)
+    assert graph.closed_sets == 2**3 + 1
+    assert all(edge.target == "loss" for edge in graph.edges)
+    assert not [*graph.notes(4, "layers")]
+    graph = graph_of(many)
+    assert graph.closed_sets == 14
+    assert len([edge for edge in graph.edges if not edge.bytes_per_sample]) == 11
+    assert [*graph.notes(13, "layers")] == [
+        "13 layers: 0 are joined to others without loss, none with loss; plans are "
+        "exact for the 13 nodes that are left, in the order in which they run (14 "
+        "closed sets)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +416,7 @@ def test_what_later_readers_need_crosses_with_the_first_one():
         return loss
 
     made = captures(write)
-    edges, _ = ordered_edges(made, joined(made))
+    edges = graph_of(made).edges
     assert {(x.source, x.target): x.bytes_per_sample for x in edges} == {
         ("a", "c"): 128 + 256,
         ("a", "loss"): 256,
@@ -412,12 +436,12 @@ def test_masks_do_not_cross():
         writer.layer("loss", "loss", first)
         return loss
 
-    edges, closed_sets = ordered_edges(made := captures(write), joined(made))
-    assert {(x.source, x.target): x.bytes_per_sample for x in edges} == {
+    graph = graph_of(captures(write))
+    assert {(x.source, x.target): x.bytes_per_sample for x in graph.edges} == {
         ("mask", "loss"): 0,
         ("a", "loss"): 128,
     }
-    assert closed_sets == 5
+    assert graph.closed_sets == 5
 
 
 def test_neighbors_are_joined_where_few_bytes_cross():
@@ -435,12 +459,57 @@ def test_neighbors_are_joined_where_few_bytes_cross():
         return loss
 
     made = captures(write)
-    nodes = joined(made, 4)
+    nodes = graph_of(made, 5).nodes
     assert [layer for node in nodes for layer in node] == [*made.layers]
     assert {"l.10", "l.20"} <= {node[0].name for node in nodes}
-    assert len(nodes) <= 6
+    assert len(nodes) == 4
     ids = [node[0].name for node in nodes]
     assert [len(x) for x in covered(made.layers, ids)] == [len(x) for x in nodes]
+
+
+def with_view(read_again):
+    """Return captures of a product, a view, a function, and the loss, a layer each."""
+
+    def write(writer):
+        shape = (writer.batch, 4, 8)
+        product = writer.linear("a", "x", 8)
+        view = writer.run("torch.Tensor.view", (product,), shape, view_of=product)
+        values = writer.run("torch.relu", (view,), shape)
+        if read_again:
+            values = writer.run("torch.Tensor.add", (values, product), shape)
+        loss = writer.loss(values)
+        for i, operation in enumerate(writer.operations):
+            writer.layer(operation.function, operation.function, i)
+            writer.layers[-1] = replace(writer.layers[-1], end=i + 1)
+        return loss
+
+    return captures(write)
+
+
+def test_views_belong_to_what_makes_them():
+    graph = graph_of(with_view(read_again=False))
+    assert [len(node) for node in graph.nodes] == [2, 1, 1]
+    assert [*graph.notes(4, "operators")] == [
+        "4 operators: 1 are joined to others without loss, none with loss; plans are "
+        "exact for the 3 nodes that are left (4 closed sets)"
+    ]
+
+
+def test_views_of_what_others_read_are_joined_where_fewer_bytes_cross():
+    """Between product and view 128 bytes cross, between view and function 256."""
+    made = with_view(read_again=True)
+    assert [len(node) for node in graph_of(made).nodes] == [1, 1, 1, 1, 1]
+    graph = graph_of(made, 5)
+    assert [len(node) for node in graph.nodes] == [1, 2, 1, 1]
+    assert [edge.bytes_per_sample for edge in graph.edges] == [128, 128, 128, 128]
+    assert graph.joined_free == 1
+    graph = graph_of(made, 3)
+    assert [len(node) for node in graph.nodes] == [4, 1]
+    assert [*graph.notes(5, "operators")] == [
+        "5 operators: 1 are joined to others without loss, 2 with loss, where few "
+        "bytes cross; plans are exact for the 2 nodes that are left, in the order in "
+        "which they run (3 closed sets)"
+    ]
 
 
 @pytest.mark.parametrize(

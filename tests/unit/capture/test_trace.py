@@ -88,7 +88,7 @@ def test_parameters_do_not_change(torch: Any) -> None:
     assert "blocks.0.a.weight.data" in refusal(blocks_of(torch, assigned))
 
 
-def test_buffers_change_in_place_only(torch: Any) -> None:
+def test_buffers_do_not_change(torch: Any) -> None:
     def more(block: Any) -> None:
         block.register_buffer("mean", torch.zeros(16))
 
@@ -101,12 +101,20 @@ def test_buffers_change_in_place_only(torch: Any) -> None:
         block.mean = block.mean * 0.9
         return block.a(x)
 
-    found = captured(blocks_of(torch, moved, more=more))
-    assert [x.names for x in found.parameters if x.buffer] == [
-        (f"blocks.{i}.mean",) for i in range(3)
-    ]
+    def spectral(block: Any) -> None:
+        torch.nn.utils.parametrizations.spectral_norm(block.a)
+
+    def normed(block: Any) -> None:
+        block.norm = torch.nn.BatchNorm1d(16)
+
+    text = refusal(blocks_of(torch, moved, more=more))
+    assert "changes nothing that the module keeps, got torch.Tensor.mul_ on" in text
     text = refusal(blocks_of(torch, replaced, more=more))
     assert "another one for blocks.0.mean" in text
+    text = refusal(blocks_of(torch, plain, more=spectral))
+    assert "got torch.nn.functional.normalize on blocks.0.a.parametrizations" in text
+    found = captured(blocks_of(torch, lambda block, x: block.norm(x), more=normed))
+    assert sum(x.buffer for x in found.parameters) == 3 * 3
 
 
 def test_loss_is_a_scalar_with_a_gradient(torch: Any) -> None:
@@ -219,3 +227,111 @@ def test_samples_repeat_in_turn(torch: Any) -> None:
     rows, kept, number = with_samples((torch.arange(3), torch.ones(2), 5), samples=5)
     assert rows.tolist() == [0, 1, 2, 0, 1]
     assert (tuple(kept.shape), number) == ((2,), 5)
+
+
+def test_a_module_with_two_paths_has_tied_weights(torch: Any) -> None:
+    def more(block: Any) -> None:
+        block.twin = block.a
+
+    found = captured(blocks_of(torch, plain, more=more))
+    names = [x.names for x in found.parameters]
+    assert ("blocks.0.a.weight", "blocks.0.twin.weight") in names
+    assert found.num_parameters == 3 * 2 * (256 + 16) + 17
+
+
+def test_modules_read_their_own_parameters(torch: Any) -> None:
+    """What they are given counts, also where a parametrization makes a weight."""
+
+    def more(block: Any) -> None:
+        torch.nn.utils.parametrizations.weight_norm(block.a)
+        block.scaled = torch.nn.Bilinear(16, 16, 16)
+        block.scaled.forward = lambda x, weight: x @ weight
+
+    def given(block: Any, x: Any) -> Any:
+        return block.scaled(block.a(x), block.b.weight)
+
+    assert captured(blocks_of(torch, given, more=more)).num_parameters
+
+    def hide(block: Any) -> None:
+        block.a.other = (block.b,)
+        block.a.forward = lambda x: x @ block.a.other[0].weight
+
+    text = refusal(blocks_of(torch, lambda block, x: block.a(x), more=hide))
+    assert "model: blocks.0.a: expected a module that reads its own" in text
+    assert "got blocks.0.b.weight, which it does not hold" in text
+
+
+def test_hooks_on_gradients(torch: Any) -> None:
+    """A module that is called as a whole may have them."""
+
+    def hooked(_: Any, x: Any) -> Any:
+        x = x * 1
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient * 0.1)
+        return x
+
+    def more(block: Any) -> None:
+        block.b.weight.register_hook(lambda gradient: gradient * 0.1)
+
+    text = refusal(
+        blocks_of(torch, plain, outer=lambda m, x: hooked(m, m.blocks[0](x)))
+    )
+    assert "expected a forward pass without hooks outside its parts" in text
+    text = refusal(blocks_of(torch, plain, more=more))
+    assert "expected parameters without hooks, got one on blocks.0.b.weight" in text
+    found = captured(blocks_of(torch, lambda block, x: hooked(block, block.a(x))))
+    obstacles = [x.obstacle for x in found.operations if "hook" in x.function]
+    assert obstacles == ["an argument of class function"] * 3
+
+
+def test_gradients_are_not_computed_in_the_forward_pass(torch: Any) -> None:
+    def backward(block: Any, x: Any) -> Any:
+        block.a(x).sum().backward()
+        return block.b(x)
+
+    def whole(block: Any, x: Any) -> Any:
+        torch.autograd.backward(block.a(x).sum())
+        return block.b(x)
+
+    def grad(block: Any, x: Any) -> Any:
+        y = block.a(x)
+        return torch.autograd.grad(y.sum(), block.a.weight, create_graph=True)[0] @ y.T
+
+    for forward, name in (
+        (backward, "backward()"),
+        (whole, "backward()"),
+        (grad, "torch.autograd.grad"),
+    ):
+        text = refusal(blocks_of(torch, forward))
+        assert text.startswith("model: blocks.0: expected a forward pass that leaves")
+        assert f"got {name}; return the loss alone" in text
+
+
+def test_weights_that_are_made_otherwise_are_refused(torch: Any) -> None:
+    def lazy(block: Any) -> None:
+        block.a = torch.nn.LazyLinear(16)
+
+    text = refusal(blocks_of(torch, plain, more=lazy))
+    assert "got none for blocks.0.a.weight of a lazy module; give it its sizes" in text
+
+    def derived(block: Any) -> None:
+        block.scaled = block.a.weight * 2
+
+    text = refusal(blocks_of(torch, plain, more=derived))
+    assert "expected weights that are parameters, got blocks.0.scaled" in text
+
+
+def test_modules_count_no_passes(torch: Any) -> None:
+    """What is the same after a second pass, such as a length, is no state."""
+
+    def counted(block: Any, x: Any) -> Any:
+        block.passes = getattr(block, "passes", 0) + 1
+        return block.a(x)
+
+    def measured(block: Any, x: Any) -> Any:
+        block.length, block.last = len(x), block.a(x)
+        return block.last
+
+    text = refusal(blocks_of(torch, counted))
+    assert "blocks.0.passes: expected a forward pass that changes nothing" in text
+    assert captured(blocks_of(torch, measured)).num_parameters

@@ -10,8 +10,10 @@ import pytest
 pytestmark = pytest.mark.torch
 
 FILE = """
+import itertools
 import random
 import sys
+import numpy
 import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -29,6 +31,7 @@ class Model(torch.nn.Module):
 
 def make():
     {first}
+    Model.counts = itertools.count(1)
     labels = torch.tensor([1, 2, -100, -100, 3, -100, 5, 0])
     return Model(), (torch.randn(8, 6), torch.randn(8, 6), labels)
 """
@@ -90,11 +93,13 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("self.kept.mul_(0.9).add_(a.detach().mean(0))", "kept: expected a forward"),
-        ("self.kept += 1", "kept: expected a forward pass that changes nothing"),
-        ("self.kept.copy_(b.mean(0))", "kept: expected a forward pass"),
+        ("self.kept.mul_(0.9).add_(a.detach().mean(0))", "Tensor.mul_ on kept"),
+        ("self.kept += 1", "Tensor.add_ on kept"),
+        ("self.kept.copy_(b.mean(0))", "got torch.Tensor.copy_ on kept; remove"),
         ("self.steps += 1", "steps: expected a forward pass that changes nothing"),
-        ("self.seen.append(1); a = a * len(self.seen)", "for the same inputs"),
+        ("self.last = a.mean()", "last: expected a forward pass that changes nothing"),
+        ("self.seen.append(1); a = a * len(self.seen)", "seen: expected a forward"),
+        ("a = a * next(self.counts)", "for the same inputs"),
     ],
 )
 @pytest.mark.parametrize("split_loss", [False, True])
@@ -135,6 +140,38 @@ def test_large_modules_are_not_checked(
     assert "162 trained values, more than 100" in note
 
 
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("return F.cross_entropy(a, labels, ignore_index=0)", "may divide by weights"),
+        ("return F.cross_entropy(a, labels, self.kept)", "may divide by weights"),
+        (
+            "mask = (a.detach() > a.detach().mean(0)).to(a.dtype); "
+            "return F.mse_loss(a * mask, b)",
+            "got mul, which uses places of samples in the batch",
+        ),
+    ],
+)
+def test_what_operations_show_of_large_modules(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, what: str
+) -> None:
+    monkeypatch.setattr("nest.capture.values.MAX_CHECKED_VALUES", 100)
+    assert what in refusal(tmp_path, code)
+    assert "--split-loss" in assumed(tmp_path, code, split_loss=True)
+
+
+def test_places_in_the_batch(torch: Any, tmp_path: Path) -> None:
+    """As experts with a capacity have them, here one that is never reached."""
+    code = (
+        "e = (a[:, 0] > 0).long(); "
+        "place = F.one_hot(e, 2).cumsum(0).gather(1, e[:, None]); "
+    )
+    text = refusal(tmp_path, f"{code} return F.mse_loss(a * (place < 9), b)")
+    assert "got mul, which uses places of samples in the batch" in text
+    code += "place = place[:, 0] - place[:, 0]; return F.mse_loss(a[place], b[place])"
+    assert "mean of its samples'" in refusal(tmp_path, code)
+
+
 def test_modules_that_do_not_run_with_values(torch: Any, tmp_path: Path) -> None:
     code = "assert type(x).__name__ != 'Tensor', 'no values'; return F.mse_loss(a, b)"
     note = assumed(tmp_path, code)
@@ -142,10 +179,11 @@ def test_modules_that_do_not_run_with_values(torch: Any, tmp_path: Path) -> None
 
 
 def test_user_code_that_cannot_be_captured(torch: Any, tmp_path: Path) -> None:
-    code = (
-        "a = a.exp() if random.random() < next(self.draws) else a; "
-        "return F.mse_loss(a, b)"
-    )
+    for draw in ("random.random()", "numpy.random.rand()"):
+        code = f"a = a.exp() if {draw} < 0.1 else a; return F.mse_loss(a, b)"
+        text = refusal(tmp_path, code)
+        assert "expected a forward pass that draws no random numbers of Python" in text
+    code = "a = a.exp() if next(self.draws) else a; return F.mse_loss(a, b)"
     first = "Model.draws = iter([1] if not hasattr(Model, 'draws') else [0])"
     text = refusal(tmp_path, code, first=first)
     assert "expected the same operations for every batch size" in text
@@ -156,3 +194,16 @@ def test_user_code_that_cannot_be_captured(torch: Any, tmp_path: Path) -> None:
             f"return F.mse_loss(checkpoint(torch.sin, a, use_reentrant={reentrant}), b)"
         )
         assert "remove it, nest plans recomputation" in refusal(tmp_path, code)
+
+
+def test_half_precision_is_checked(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = "torch.nn.Linear(12, 6))"
+    text = FILE.replace(last, f"{last}.bfloat16()")
+    text = text.replace("self.net(x)", "self.net(x.to(torch.bfloat16)).float()")
+    monkeypatch.setitem(globals(), "FILE", text)
+    assert "checked by values" not in assumed(tmp_path, "return F.mse_loss(a, b)")
+    assert "mean of its samples'" in refusal(
+        tmp_path, "return F.cross_entropy(a, labels)"
+    )

@@ -138,6 +138,22 @@ def test_a_certificate_derived_by_hand() -> None:
     verify(problem, certificate)
 
 
+def test_ids_may_be_numbers() -> None:
+    problem, _ = best_of_two_stages()
+    numbers = {"a": 0, "b": 1}
+    text = to_builtins(problem)
+    for layer in text["graph"]["layers"]:
+        layer["id"] = numbers[layer["id"]]
+    for edge in text["graph"]["edges"]:
+        edge |= {end: numbers[edge[end]] for end in ("source", "target")}
+    numbered = decode_problem(json.dumps(text).encode())
+    plan = make_plan(("a b", SINGLE), replicas=2)
+    stages = (replace(plan.stages[0], layers=(0, 1)),)
+    certificate = certify(numbered, replace(plan, stages=stages))
+    assert certificate["status"] == "optimal"
+    verify(numbered, certificate)
+
+
 def test_a_layer_without_a_checkpoint_runs_once() -> None:
     """Two micro-batches of 10 + 20 ns, although full recomputation alone fits."""
     kept = (Activations(recompute="full", kept_bytes=0, reruns=False),)

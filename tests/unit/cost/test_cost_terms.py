@@ -6,11 +6,17 @@ an all-reduce of X bytes is 2 messages + X, an all-gather, a reduce-scatter
 and an all-to-all are 1 message + X/2 each.
 """
 
+from typing import NamedTuple
+
 import pytest
 from msgspec.structs import replace
 
+from nest.cost.axes import Groups, groups_of
+from nest.cost.groups import DATA_GROUPS, GroupTable
 from nest.cost.model import Block, CostModel
 from nest.cost.score import score
+from nest.cost.space import PLAIN
+from nest.cost.terms import sync_calls, weight_sizes
 from nest.errors import InvalidProblemError, UnknownNameError
 from nest.ir import (
     Activations,
@@ -135,7 +141,8 @@ def test_ranks_run_tp_then_cp_then_dp():
     model = CostModel(make_problem({"a": make_cost()}, devices=8, topology=tree))
     strategy = Strategy(dp=2, tp=2, cp=2, ep=2)
     block = Block(1, 8, 0, 8)
-    groups = dict(model.groups.keys(strategy, block))
+    keys = model.groups.keys(strategy, block)
+    groups = {name: keys[name] for name in groups_of(strategy)}
 
     def alike(*devices):
         return {model.network.shape(devices)}
@@ -163,15 +170,60 @@ def test_the_fastest_blocks_are_slower_than_others_on_no_axis():
     At 0 and 2 one of them is; of two data pairs one crosses units or both.
     """
     tree = make_levels((3, 0.0, 1e9), (3, 0.0, 1e8))
-    model = CostModel(make_problem({"a": make_cost()}, devices=9, topology=tree))
+    cost = make_cost(collectives=(call("all-reduce", "tp", "forward", 1),))
+    model = CostModel(make_problem({"a": cost}, devices=9, topology=tree))
     strategy = Strategy(dp=2, tp=2)
     blocks = [Block(1, 9, offset, 4) for offset in range(3)]
     assert model.groups.fastest(strategy, blocks) == [blocks[1]]
+    assert model.groups.fastest(strategy, blocks, passes=True) == [blocks[1]]
     # What crosses units may be faster or slower: that is not looked at.
     across, inside = Block(1, 9, 2, 2), Block(1, 9, 0, 2)
     pair = Strategy(tp=2)
     assert model.groups.fastest(pair, [across, inside]) == [across, inside]
     assert model.groups.fastest(pair, [inside, inside]) == [inside]
+
+
+def test_passes_are_fastest_where_zero_traffic_is():
+    """No layer talks along an axis: at 2 the data pair crosses units."""
+    tree = make_levels((3, 0.0, 1e9), (3, 0.0, 1e8))
+    model = CostModel(make_problem({"a": make_cost()}, devices=9, topology=tree))
+    across, inside = Block(1, 9, 2, 2), Block(1, 9, 0, 2)
+    pair, blocks = Strategy(dp=2), [across, inside]
+    assert model.groups.fastest(pair, blocks, passes=True) == blocks
+    assert model.groups.fastest(Strategy(tp=2), blocks, passes=True) == [across]
+
+
+class OneDiffers(NamedTuple):
+    """A network on which groups of one purpose differ from block to block."""
+
+    purpose: Groups
+
+    def alike(self, block):
+        return block
+
+    def groups(self, groups, kinds):
+        return groups[1:], groups.block if groups[1:] == self.purpose else None
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize("zero", range(4))
+def test_what_a_strategy_runs_tells_blocks_apart(zero, distributed):
+    """All groups of its ZeRO traffic and sync do, and their kinds are known."""
+    problem = make_problem({"a": make_cost()}, distributed_optimizer=distributed)
+    strategy = Strategy(dp=2, zero=zero)
+    sizes = weight_sizes(make_cost(), strategy, problem.job.optimizer)
+    calls = [
+        (made.kind, name)
+        for runtime in (PLAIN, PLAIN._replace(distributed_optimizer=distributed))
+        for made in sync_calls(sizes, strategy, runtime)
+        for name, _ in made.parts
+    ]
+    calls += [("reduce-scatter", name) for name in DATA_GROUPS if zero >= 2]
+    here, there = Block(1, 4, 0, 2), Block(1, 4, 2, 2)
+    for kind, name in calls:
+        table = GroupTable(OneDiffers(groups_of(strategy)[name]), problem)
+        assert kind in table.kinds[name]
+        assert table.number(strategy, here) != table.number(strategy, there)
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nest.cost.groups import GroupTable
 from nest.cost.model import CostModel
 from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import PairOptions, StageShapes, batch_terms
-from nest.search.stages.splits import merged
-from nest.solvers.base import OutOfTimeError, SolveOptions, Status
+from nest.search.stages.splits import PathBounds, merged, open_splits
+from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from tests import optima
-from tests.builders import make_cost, make_problem
+from tests.builders import make_cost, make_problem, with_others
 from tests.clock import Ticking
+from tests.graphs import make_graph
 from tests.planners import chain_of
 
 
@@ -148,6 +150,52 @@ def test_splits_are_bounded_once_whether_gradients_hide_or_not(monkeypatch):
     assert optima.search(problem).status is Status.OPTIMAL
     weights, gradients = frozenset({"weights"}), frozenset({"gradients"})
     assert groups == [{weights | gradients, weights}, {gradients, frozenset()}]
+
+
+@pytest.mark.parametrize("num_old", [0, 2])
+def test_intervals_get_multipliers_of_their_own_before_stages_are_placed(
+    monkeypatch, num_old
+):
+    """Where types of devices differ, those of the first plans do, too."""
+    steps = []
+
+    def note(owner, name):
+        original = getattr(owner, name)
+
+        def noted(self, *arguments):
+            steps.append(name)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(best.BestSearch, "_prove")
+    note(PathBounds, "refined")
+    problem = with_others(chain_of(4), 0, num_old) if num_old else chain_of(4)
+    assert optima.search(problem).status is Status.OPTIMAL
+    proof = steps.index("_prove")
+    assert ("refined" in steps[:proof]) == (num_old > 0)
+    assert "refined" in steps[proof:]
+
+
+def test_what_is_too_slow_without_communication_prices_no_groups(monkeypatch):
+    """Three layers on four devices of a graph: the best plan takes 360 ns.
+
+    Layers alone do not exclude 254 ns, cuts do. Nor is the split searched for a plan
+    that is only as good as the limit.
+    """
+    star = make_graph("wxyz", [(x, "switch", 1.0, 1e9) for x in "wxyz"])
+    problem = chain_of(3, topology=star, global_batch=8, replicas=(1,))
+    assert optima.search(problem).claimed_quanta == 360
+    (split,) = open_splits(
+        CostModel(problem), closed_sets(problem.graph), Deadline(None)
+    )
+    assert split.bound <= 254
+    monkeypatch.setattr(GroupTable, "keys", None)
+    monkeypatch.setattr(best.BestSearch, "_search_split", None)
+    options = SolveOptions(extra={"within_quanta": "254"})
+    output = get_solver("dp")().solve(problem, options)
+    assert output.plan is None
+    assert output.lower_bound_quanta == 255
 
 
 def test_families_of_a_split_have_bounds_of_their_own():

@@ -9,6 +9,7 @@ import pytest
 
 from nest.errors import InvalidProblemError
 from nest.ir import GraphTopology, Hierarchy, Level
+from nest.ir.graph import COLLECTIVES
 from nest.topology import Block, Link, ParallelGroups, network_of
 from nest.topology.graph import GraphNetwork
 from nest.topology.graph.algorithms import NAMES
@@ -317,6 +318,19 @@ def test_nothing_to_do_takes_no_time():
     assert network.collective_ns("all-reduce", pairs, 100) == 50 + 10 + 100
 
 
+def test_prices_are_those_of_the_kinds_that_are_asked_for():
+    """In any order, and of equal groups."""
+    groups = ParallelGroups(Block(1, 0, 0, 4), 4, 1)
+    whole = GraphNetwork(NETWORKS["clos"]).groups(groups)
+    network = GraphNetwork(NETWORKS["clos"])
+    for kind in COLLECTIVES:
+        prices = network.groups(groups, (kind,))
+        assert prices.lines(kind) == whole.lines(kind)
+        assert sum(lines is not None for lines in prices) == 1
+    with pytest.raises(AssertionError, match="all-reduce is not priced"):
+        network.collective_ns("all-reduce", network.groups(groups, ("all-gather",)), 1)
+
+
 def test_equal_prices_are_equal_keys():
     """The pairs of the star are alike; those across the leaves are not."""
     flat, clos = (GraphNetwork(NETWORKS[name]) for name in ("star", "clos"))
@@ -472,15 +486,23 @@ def test_what_ends_the_step_all_stages_do_at_once(groups, expected_ns):
 
 
 def test_the_least_receive_is_as_near_and_as_fast_as_any():
-    """Device 0 of the leaves: from 1 over 10 ns, from 1 and 2 over 20 ns.
+    """Every route is 10 ns or more, of arcs of 5 ns.
 
-    Two messages from 2, or from 2 and 3, leave a leaf at 1 ns per byte.
+    A device sends and receives 1 ns per byte. Two messages enter two devices in 1 ns
+    per byte, and leave a single one in 2.
     """
     network = GraphNetwork(NETWORKS["clos"])
-    near = network.fastest(Block(1, 4, 0, 1), [1, 2], forward=False)
-    assert near == {Link(10.0, 1e9)}
-    pair = network.fastest(Block(1, 4, 0, 2), [1, 2], forward=False)
-    assert pair == {Link(20.0, 5e8)}
+    for devices, sizes, beta in ((1, [1, 2], 1e9), (2, [1, 2], 1e9), (2, [1], 5e8)):
+        receiver = Block(1, 4, 0, devices)
+        (least,) = network.fastest(receiver, sizes, forward=False)
+        assert least == pytest.approx(Link(5.0, beta), rel=1e-9)
+        assert least.beta > beta
+    # Ports of 3e9, 3e9 and 1e9 bytes/s on a switch.
+    star = make_graph("abc", [(x, "s", 1.0, 3e9 - 2e9 * (x == "c")) for x in "abc"])
+    for offset, beta in ((1, 3e9), (2, 1e9)):
+        receiver = Block(1, 3, offset, 1)
+        (least,) = GraphNetwork(star).fastest(receiver, [1], forward=True)
+        assert least.beta == pytest.approx(beta)
 
 
 # Bounds

@@ -29,9 +29,12 @@ from tests.properties.profiles import PROFILE
 from tests.torch_scripts import run_scripts
 
 FILE = Path(__file__).parents[2] / "capture_models.py"
-SHA256 = hashlib.sha256(FILE.read_bytes()).hexdigest()
+#: Modules with something unusual in each.
+UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
+#: Models whose stages copy what they receive, which the plan does not count.
+COPIED = ("resnet", "early_relu", "assigned")
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI every third one.
 EVERY_PLAN = PROFILE == "full"
 
@@ -56,6 +59,7 @@ class Case(NamedTuple):
     cuts: tuple[int, ...] = ()
     order: Any = None
     sharded_over_replicas: bool = False
+    file: Path = FILE
 
     @property
     def world(self) -> int:
@@ -64,7 +68,7 @@ class Case(NamedTuple):
 
 
 @functools.cache
-def captures(name: str):
+def captures(name: str, file: Path = FILE):
     """Return a model at two batch sizes."""
     from nest.capture.factory import build, load
     from nest.capture.layers import layers_of
@@ -72,7 +76,7 @@ def captures(name: str):
     from nest.capture.problem import Captures
     from nest.capture.trace import capture
 
-    factory, text = load(f"{FILE}:{name}")
+    factory, text = load(f"{file}:{name}")
     small, large = (capture(build(factory, text, size)) for size in (2, 4))
     return Captures(
         small,
@@ -90,7 +94,7 @@ def planned(case: Case) -> tuple[Problem, Plan]:
     machines, network = find_cluster("a100x8")
     recompute = ("none",) if case.schedule in SPLIT_BACKWARD else ("none", "full")
     problem = problem_of_module(
-        captures(case.model),
+        captures(case.model, case.file),
         ModuleJob(
             global_batch=case.replicas * case.samples * case.count,
             micro_batches=(case.samples,),
@@ -101,7 +105,11 @@ def planned(case: Case) -> tuple[Problem, Plan]:
         ),
         machines[0][0],
         network or mixed_cluster(machines),
-        ModuleSource(file=str(FILE), factory=case.model, sha256=SHA256),
+        ModuleSource(
+            file=str(case.file),
+            factory=case.model,
+            sha256=hashlib.sha256(case.file.read_bytes()).hexdigest(),
+        ),
     )
     job = problem.job
     if case.virtual > 1 and case.schedule == "1f1b":
@@ -134,14 +142,14 @@ def planned(case: Case) -> tuple[Problem, Plan]:
 
 
 @functools.cache
-def losses(name: str, rows: int) -> list[float]:
+def losses(name: str, rows: int, file: Path = FILE) -> list[float]:
     """Return the losses of one process with so many rows."""
     import torch
 
-    from nest.capture.factory import load, with_samples
+    from nest.capture.factory import load, seed_all, with_samples
 
-    factory, _ = load(f"{FILE}:{name}")
-    torch.manual_seed(0)
+    factory, _ = load(f"{file}:{name}")
+    seed_all(0)
     model, inputs = factory()
     inputs = with_samples(inputs, rows)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -171,7 +179,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         return [result["error"]]
     wrong = []
     if case.optimizer == "sgd":
-        wanted = losses(case.model, case.replicas * case.samples * case.count)
+        rows = case.replicas * case.samples * case.count
+        wanted = losses(case.model, rows, case.file)
         for ours, theirs in zip(result["losses"], wanted, strict=True):
             if abs(ours - theirs) > LOSS * abs(theirs):
                 wrong.append(f"losses {result['losses']}, not {wanted}")
@@ -185,9 +194,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         if result[key] != expected:
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
-        # Stages of a ResNet copy what they receive, since they write into it. In split
-        # backward passes, the hooks that count keep tensors alive.
-        counted = case.model != "resnet" and case.schedule in ("1f1b", "gpipe")
+        # In split backward passes, the hooks that count keep tensors alive.
+        counted = case.model not in COPIED and case.schedule in ("1f1b", "gpipe")
         if counted and abs(peak - block.kept_bytes) > PEAK * block.kept_bytes:
             wrong.append(f"peak_bytes {peak}, not {block.kept_bytes}")
     return wrong
@@ -260,6 +268,16 @@ ORDER = (
 )
 FOUR += [Case("vit", pp=2, dp=2, order=ORDER), Case("llama", pp=2, tp=2, order=ORDER)]
 
+#: Each trains a module that was refused, failed or trained something else once.
+UNUSUAL = [
+    Case("double_loss", pp=2, file=UNUSUAL_FILE),
+    Case("scaled", pp=2, optimizer="adamw", file=UNUSUAL_FILE),
+    Case("early_relu", pp=2, file=UNUSUAL_FILE),
+    Case("assigned", pp=2, file=UNUSUAL_FILE),
+    Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("unet", pp=2, schedule="zb-h1"),
+]
+
 
 def test_scripts_train_as_one_process(torch, tmp_path):
     run(QUICK, tmp_path)
@@ -271,6 +289,10 @@ def test_scripts_of_two_ranks_train_as_one_process(torch, tmp_path):
 
 def test_scripts_of_four_ranks_train_as_one_process(torch, tmp_path):
     run(FOUR if EVERY_PLAN else FOUR[::3], tmp_path)
+
+
+def test_scripts_of_unusual_modules_train_as_one_process(torch, tmp_path):
+    run(UNUSUAL, tmp_path)
 
 
 def test_at_least_a_hundred_plans_run():
@@ -315,8 +337,54 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
     said = refusal(Case("unet", dp=2, zero=3))
     assert said == (
         "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
-        "parts of, for ZeRO 3, got (3,); solve with --zero 0, or another dp"
+        "parts of, for ZeRO 3, since a padded part is larger than the plan has it, got "
+        "(3,); solve with --zero 0, or another dp"
     )
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            Case("changed_input", pp=2),
+            "--to torch: the module itself: expected inputs that stay as they are, "
+            "since every stage reads them, got torch.Tensor.mul_ on x; change a copy "
+            "of it in the module, or solve with pp 1",
+        ),
+        (
+            Case("early_relu", dp=2, recompute="full"),
+            "--to torch: blocks.0: expected a block that keeps what it is given, since "
+            "PyTorch computes it again from that, got torch.nn.functional.relu in "
+            "place, in blocks.0.relu; solve with --recompute none, or change a copy in "
+            "the block",
+        ),
+        (
+            Case("unlike", dp=2, zero=3),
+            "--to torch: blocks.0.gain, blocks.0.down.bias: expected one data type of "
+            "all weights that ZeRO 3 gathers together, as fully_shard has it, got "
+            "float64, float32; solve with zero 0, 1 or 2, or convert them",
+        ),
+        (
+            Case("penalized", pp=2, schedule="zb-h1"),
+            "--to torch: stage 2: last.weight: expected a weight that meets "
+            "what the stage receives in one operation, as PyTorch's split backward "
+            "passes need, got 2; solve with --schedule 1f1b",
+        ),
+    ],
+)
+def test_what_training_scripts_cannot_run_is_refused(torch, case, said):
+    assert refusal(case._replace(file=UNUSUAL_FILE)) == said
+
+
+def test_blocks_that_run_again_without_gradients_stay_whole(torch):
+    from nest.capture.problem import source_of
+
+    problem, _ = planned(Case("reread", tp=2, file=UNUSUAL_FILE))
+    source = source_of(problem)
+    assert source is not None
+    assert not any(source.shared.values())
+    said = "tp 2: blocks.0.up: blocks.0.up also reads its weights apart"
+    assert any(said in reason for reason in source.reasons)
 
 
 def test_uneven_batches_are_refused(torch):
@@ -548,6 +616,43 @@ def test_frozen_weights_and_shared_buffers(torch, tmp_path):
     assert pipeline["parameter_bytes"] == [(trained + frozen) // 2] * 2
 
 
+GIVEN = """
+import torch
+from torch import nn
+
+
+class Head(nn.Module):
+    def forward(self, x, weight):
+        return (x @ weight.T).square().mean()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), Head()
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x)), self.first.weight)
+
+
+def odd():
+    return Model(), (torch.ones(4, 8),)
+"""
+
+
+def test_stages_hold_the_weights_that_their_modules_are_given(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = imported(tmp_path, GIVEN)
+    (first, *others) = plan.stages[0].layers
+    stages = tuple(
+        Stage(layers=tuple(layers), devices=1, strategy=SINGLE)
+        for layers in ([first], others)
+    )
+    text = files_of(problem, replace(plan, stages=stages))["train.py"]
+    assert '"keep": ["second", "head", "first.weight"]' in text
+
+
 def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
@@ -558,6 +663,22 @@ def test_only_the_file_that_was_imported_runs(torch, tmp_path):
     unknown = re.sub('"sha256":"[^"]*"', '"sha256":""', problem.model)
     with pytest.raises(InvalidPlanError, match=r"sha256 \(none\)"):
         files_of(replace(problem, model=unknown), plan)
+
+
+def test_what_it_imports_is_as_it_was(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    (tmp_path / "beside.py").write_text("WIDTH = 8\n")
+    problem, plan = imported(tmp_path, f"import beside\n{GIVEN}")
+    assert files_of(problem, plan)
+    (tmp_path / "beside.py").write_text("raise SystemExit\n")
+    with pytest.raises(
+        InvalidPlanError, match=r"beside.py: expected the sha256 \w{12}"
+    ):
+        files_of(problem, plan)
+    (tmp_path / "beside.py").unlink()
+    with pytest.raises(InvalidPlanError, match="got none; import the module again"):
+        files_of(problem, plan)
 
 
 def test_unknown_granularities_are_refused(torch, tmp_path):
@@ -619,6 +740,14 @@ def test_a_checkpoint_replaces_the_weights_of_the_seed(torch, tmp_path):
     torch.manual_seed(1)
     _, inputs = load(f"{FILE}:gpt")[0]()
     assert result["losses"] == pytest.approx([model(*inputs).item()], rel=LOSS)
+
+
+def test_weights_that_no_seed_reaches_are_refused(torch, tmp_path):
+    export(Case("unseeded", dp=2, file=UNUSUAL_FILE), tmp_path)
+    (result,) = run_scripts(
+        tmp_path, [{"folder": str(tmp_path), "world": 2, "options": []}]
+    )
+    assert "expected the same weights on all ranks" in result["error"]
 
 
 def test_a_wrong_number_of_ranks_is_refused(torch, tmp_path):

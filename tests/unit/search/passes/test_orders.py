@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def test_the_first_schedule_is_searched_on_if_no_plan_was_found_in_time(
 ) -> None:
     monkeypatch.setattr(orders._OrdersSearch, "_search_named", lambda self: 0)
     monkeypatch.setattr(orders, "MAX_SETTINGS", 0)
+    monkeypatch.setattr(orders, "MOST_LISTED", 0)
     monkeypatch.setattr(orders, "bound_all", lambda *_: (0, None))
     output = DpSolver().solve(chain(), SolveOptions())
     assert output.plan is not None
@@ -355,7 +357,47 @@ def test_the_best_order_of_few_passes_is_proven() -> None:
     assert end is not None
     assert output.claimed_quanta == end + sync == 170
     assert order_bound(scope) + sync == 150
-    assert output.detail.endswith("; no order of it is faster")
+    assert output.status is Status.OPTIMAL
+
+
+def test_that_no_plan_fits_is_proven_where_all_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stage of two layers keeps two bytes for a micro-batch."""
+    monkeypatch.setattr(orders._OrdersSearch, "_search_leanest", lambda *_: 0)
+    monkeypatch.setattr(orders, "bound_all", lambda *_: (0, None))
+    tight = chain(2, replicas=(1,), pipeline_parallel=(1,), memory_bytes=1)
+    output = DpSolver().solve(tight, SolveOptions())
+    assert (output.status, output.plan) == (Status.INFEASIBLE, None)
+    roomy = chain(2, replicas=(1,), pipeline_parallel=(1,), memory_bytes=2)
+    output = DpSolver().solve(roomy, SolveOptions())
+    assert (output.status, output.claimed_quanta) == (Status.OPTIMAL, 120)
+
+
+def test_proven_orders_bound_all_plans_that_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If not at once, when the order of the best plan is proven."""
+
+    def bound() -> int | None:
+        return DpSolver().solve(FEW, SolveOptions()).lower_bound_quanta
+
+    with monkeypatch.context() as no_second_look:
+        no_second_look.setattr(orders._OrdersSearch, "_improve", lambda *_: None)
+        assert bound() == 170
+    monkeypatch.setattr(orders, "MOST_LISTED_PROOFS", 0)
+    assert bound() == 170
+    monkeypatch.setattr(orders, "MOST_LISTED", 0)
+    assert bound() == 150
+
+
+def test_the_least_bound_of_listed_plans_bounds_all() -> None:
+    search = orders._OrdersSearch(task_of(FEW))
+    search.best = 170
+    assert search._bound_of_listed() == 0
+    for floors, bound in (((), 170), ((150, 160), 150), ((180,), 170)):
+        search._listed = [SimpleNamespace(floor=x) for x in floors]  # type: ignore
+        assert search._bound_of_listed() == bound
 
 
 @pytest.mark.parametrize("missing", ["passes", "engine"])
@@ -380,7 +422,7 @@ def test_what_an_engine_finds_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
     problem = with_job(FEW, global_batch=5)
     output = DpSolver().solve(problem, SolveOptions())
     assert output.claimed_quanta == 210
-    assert output.detail.endswith("; no order of it is faster")
+    assert output.status is Status.OPTIMAL
     monkeypatch.setattr(orders, "MOST_PROVEN", 0)
     output = DpSolver().solve(problem, SolveOptions())
     assert output.claimed_quanta == 230

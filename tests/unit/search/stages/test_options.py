@@ -70,9 +70,16 @@ def test_a_stage_waits_for_its_sync_at_the_best_place() -> None:
     assert sync == [1500, 600, 1500, 1500]
 
 
-def test_what_hides_behind_the_backward_pass_is_not_counted() -> None:
-    """It depends on the backward pass what hides, so all of it may."""
-    options, _, _ = joint_options(overlap={"gradients": 1.0})
+def test_sync_that_overlaps_hides_behind_one_backward_pass() -> None:
+    """All others wait for one micro-batch less, so for none; all of the sync counts.
+
+    With a single micro-batch nobody waits, and all of the sync may hide.
+    """
+    options, loose, joint = joint_options(overlap={"gradients": 1.0})
+    assert options.bounds_sync
+    assert loose.wait.tolist() == [60, 30]
+    assert joint.wait.tolist() == [1000, 600]
+    options.split = options.split._replace(num_micro_batches=1)
     assert not options.bounds_sync
 
 
