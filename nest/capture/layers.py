@@ -43,9 +43,9 @@ def layers_of(
     granularity
         ``block``: repeated blocks, and the parts between them. ``module``: the
         innermost modules that the user wrote, and PyTorch's modules with weights; other
-        operations belong to the one before. ``operator``: every operation. Where
-        there are no blocks, the repetitions of a product with one weight are one layer
-        if each depends on the one before.
+        operations belong to the one before. ``operator``: every operation. Where there
+        are no blocks, the repetitions of a product with one weight are one layer if
+        each depends on the one before.
 
     Returns
     -------

@@ -554,9 +554,8 @@ class _Pricing:
         yield f"data type: {self.dtype}, that of the largest product"
         if self.dtype == "fp32":
             yield "products in fp32 without TF32, as PyTorch runs them by default"
-        twice = _Memory(
-            self.captures.small, self.nodes, self.captures.again
-        ).counted_twice
+        made = self.captures
+        twice = _Memory(made.small, self.nodes, made.again).counted_twice
         if twice > MAX_COUNTED_TWICE:
             yield (
                 f"memory of kept tensors: up to {twice:.0%} too much in one stage: "
@@ -856,10 +855,10 @@ class _Memory:
         for tensor in self.tensors.values():
             size_bytes = max(self.sizes.get(tensor.storage, 0), tensor.size_bytes)
             self.sizes[tensor.storage] = size_bytes
-        self.given = {x.storage for x in captured.inputs}
+        self.inputs = {x.storage for x in captured.inputs}
         #: The layer that makes each storage; an empty name for parameters and inputs.
         self.maker = dict.fromkeys((x.storage for x in captured.parameters), "")
-        self.maker |= dict.fromkeys(self.given, "")
+        self.maker |= dict.fromkeys(self.inputs, "")
         self.node_of: dict[str, int] = {}
         saved: dict[str, set[int]] = {}
         recomputed: dict[str, set[int]] = {}
@@ -872,8 +871,8 @@ class _Memory:
                 for tensor in operation.outputs:
                     self.maker.setdefault(tensor.storage, layer.name)
             received = self._received(layer)
-            before = saved[layer.name] - self.again - self.given
-            helps = self._total(received - self.given) < self._total(before)
+            before = saved[layer.name] - self.again - self.inputs
+            helps = self._total(received - self.inputs) < self._total(before)
             if layer.is_block and helps:
                 recomputed[layer.name] = received
         #: Blocks that keep less if they are computed again.
@@ -895,19 +894,19 @@ class _Memory:
             for name in operation.inputs
             if name in self.tensors
         }
-        made = {x for x in read - self.given if self.maker[x] in ("", layer.name)}
+        made = {x for x in read - self.inputs if self.maker[x] in ("", layer.name)}
         return read - made - self.again
 
-    def _counted(self, kept: Mapping[str, set[int]]) -> dict[str, set[int]]:
+    def _counted(self, retained: Mapping[str, set[int]]) -> dict[str, set[int]]:
         """Return the storages that count in each layer, of those that layers keep."""
         keepers: dict[int, list[str]] = {}
-        for name, storages in kept.items():
+        for name, storages in retained.items():
             for storage in storages:
                 keepers.setdefault(storage, []).append(name)
-        counted: dict[str, set[int]] = {name: set() for name in kept}
+        counted: dict[str, set[int]] = {name: set() for name in retained}
         for storage, names in keepers.items():
             first, last = names[0], names[-1]
-            if len(names) > 1 and (storage in self.given or storage in self.again):
+            if len(names) > 1 and (storage in self.inputs or storage in self.again):
                 first = last = self.maker[storage]
             if first:
                 counted[first].add(storage)
