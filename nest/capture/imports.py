@@ -39,18 +39,21 @@ def _imported(file: Path, code: bytes, folder: Path) -> Iterator[Path]:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):
         return
-    package = file.parent.relative_to(folder).parts
+    package = file.relative_to(folder).as_posix().split("/")[:-1]
     for node in nodes:
         names: list[tuple[str, ...]] = []
         match node:
             case ast.Import():
                 names = [tuple(x.name.split(".")) for x in node.names]
             case ast.ImportFrom():
-                around = package[: len(package) + 1 - node.level] if node.level else ()
-                inside = node.module.split(".") if node.module else ()
+                around = package[: len(package) + 1 - node.level] if node.level else []
+                inside = node.module.split(".") if node.module else []
                 names = [(*around, *inside, x.name) for x in node.names]
-        for parts in names:
-            for end in range(1, len(parts) + 1):
-                module = folder.joinpath(*parts[:end])
-                places = (module.with_name(f"{module.name}.py"), module / "__init__.py")
-                yield from (place for place in places if place.is_file())
+        for segments in names:
+            for end in range(1, len(segments) + 1):
+                module = folder.joinpath(*segments[:end])
+                candidates = (
+                    module.with_name(f"{module.name}.py"),
+                    module / "__init__.py",
+                )
+                yield from (x for x in candidates if x.is_file())

@@ -118,7 +118,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         self.is_busy = False
         self.stack: list[Call] = []
         #: Names of the tensors that each of them is given.
-        self.given: list[tuple[str, ...]] = []
+        self.argument_names: list[tuple[str, ...]] = []
         #: The modules around the place of the first error.
         self.failed: tuple[Call, ...] | None = None
         self.numbers: dict[str, int] = defaultdict(int)
@@ -486,7 +486,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         around = tuple(self.stack)
         first = len(self.records)
         self.stack.append(this)
-        self.given.append(names)
+        self.argument_names.append(names)
         try:
             result = call(module, *args, **kwargs)
         except Exception:
@@ -494,7 +494,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             raise
         finally:
             self.stack.pop()
-            self.given.pop()
+            self.argument_names.pop()
         returned = [*leaves(result)]
         self._replace_unknown([tensor for _, tensor in returned])
         outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
@@ -664,12 +664,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         """Refuse parameters that a module neither holds nor is given."""
         for weight in weights:
             parameter = self.parameters[self.tensors[weight].storage]
-            for call, given in zip(self.stack[::-1], self.given[::-1], strict=True):
+            for call, names in zip(
+                self.stack[::-1], self.argument_names[::-1], strict=True
+            ):
                 if parameter.buffer or any(
                     x.startswith(f"{call.path}.") for x in parameter.names
                 ):
                     break
-                if weight not in given:
+                if weight not in names:
                     self._refuse(
                         f"a module that reads its own parameters and those that it is "
                         f"given, got {weight}, which it does not hold; give it to its "
@@ -726,14 +728,14 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
 def _plain_values(module: torch.nn.Module) -> dict[str, object]:
     """Return the numbers, texts and lengths that a module and its parts keep."""
     containers = (list, dict, set)
-    kept = (int, float, str, *containers)
+    plain_types = (int, float, str, *containers)
     return {
         f"{path}.{name}" if path else name: (
             len(value) if isinstance(value, containers) else value
         )
         for path, each in module.named_modules()
         for name, value in vars(each).items()
-        if not name.startswith("_") and isinstance(value, kept)
+        if not name.startswith("_") and isinstance(value, plain_types)
     }
 
 

@@ -139,12 +139,12 @@ def _check_imports(module: ModuleSource, path: Path) -> None:
     """Refuse a file that imports other code than it did."""
     now = hashes_of_imports(path)
     for name in sorted({*now, *module.imported}):
-        stored, found = (x.get(name, "none") for x in (module.imported, now))
-        if stored != found:
+        stored, current = (x.get(name, "none") for x in (module.imported, now))
+        if stored != current:
             raise refused(
                 str(path.parent / name),
                 f"the sha256 {stored[:12]} that the problem has",
-                found[:12],
+                current[:12],
                 "import the module again",
             )
 
