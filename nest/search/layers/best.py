@@ -207,7 +207,7 @@ class LayerStages(StageOptions):
         group = options.layout
         if block is None:
             group = np.zeros_like(group)
-        return options.undominated(group, hides=self.hides)
+        return options.undominated(group, hides=self.overlaps_sync)
 
     def _most_hidden(self, overlappable: int) -> int:
         """Return an upper bound on the sync of a layer that is overlapped.
@@ -623,7 +623,7 @@ class LayerStages(StageOptions):
             capacity=self.model.capacity_bytes(block),
             schedule=self.schedule,
             num_micro_batches=self.split.num_micro_batches,
-            hidden=self.hidden if self.hides else None,
+            hidden=self.hidden if self.overlaps_sync else None,
         )
 
     def _change(self, route: Route, size: int, size_bytes: int) -> tuple[Ints, Ints]:

@@ -215,9 +215,9 @@ def bound_all(
         except TooManyError:
             opened = min(opened, bound)
         best, steps = plans.best, plans.steps
-    least = min([opened, *(item[0] for item in queue[:1])])
-    limit = Limit.TIME if task.deadline.passed and least < best else None
-    return min(least, best), limit
+    bound = min([opened, *(item[0] for item in queue[:1])])
+    limit = Limit.TIME if task.deadline.passed and bound < best else None
+    return min(bound, best), limit
 
 
 def _bound_orders(task: SearchTask, best: int) -> tuple[int, Limit | None]:

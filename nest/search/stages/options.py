@@ -732,7 +732,7 @@ class StageOptions:
         problem = self.model.problem
         self.schedule = terms.schedule
         #: Whether backward passes overlap gradient sync, and its fraction.
-        self.hides = "gradients" in self.model.runtime.overlap
+        self.overlaps_sync = "gradients" in self.model.runtime.overlap
         self.fraction = problem.job.overlap.get("gradients", 0.0)
         #: How often the maximum of each period counts in the step time.
         self.rounds: Ints = np.array(
@@ -867,8 +867,10 @@ class StageOptions:
                 continue
             load = self.terms.load_on(zones.sites[index], is_free)
             for start in range(0, len(chosen), width):
-                part = chosen[start : start + width]
-                tables.append(self._loose(part, load[:, part], index, limit, cap_bytes))
+                columns = chosen[start : start + width]
+                tables.append(
+                    self._loose(columns, load[:, columns], index, limit, cap_bytes)
+                )
         if not tables:
             none = np.zeros(0, dtype=np.int64)
             return LooseOptions(*(none for _ in fields(LooseOptions)))
@@ -934,7 +936,7 @@ class StageOptions:
         """
         sync = self.least_sync(options)
         wait = options.wait + sync
-        if self.hides:
+        if self.overlaps_sync:
             a_pass = options.wait // (self.split.num_micro_batches - 1)
             wait = np.maximum(options.wait, wait - a_pass)
         return replace(options, wait=wait, sync=np.zeros_like(options.sync))
@@ -947,7 +949,9 @@ class StageOptions:
         of a stage do not tell what sync takes, or take long to find.
         """
         model = self.model
-        if model.network.dear or (self.hides and self.split.num_micro_batches == 1):
+        if model.network.dear or (
+            self.overlaps_sync and self.split.num_micro_batches == 1
+        ):
             return False
         return model.layers.rules.by_groups
 
@@ -1159,7 +1163,7 @@ class StageOptions:
         # shards never receive slower, for any size of the sender.
         group = pairs.level * len(self.zones.spans) + pairs.span
         late = sync + hidden - backward
-        if self.hides:
+        if self.overlaps_sync:
             # With a faster receive, the pass overlaps less.
             group = group * (shards.max(initial=0) + 1) + shards
         order = drop_neighbours(
@@ -1171,7 +1175,7 @@ class StageOptions:
                     *work,
                     -shards,
                     sync,
-                    *([late] if self.hides else []),
+                    *([late] if self.overlaps_sync else []),
                     pairs.fixed_bytes + self.need(1) * pairs.kept_bytes,
                     pairs.fixed_bytes + self.max_inflight * pairs.kept_bytes,
                 )

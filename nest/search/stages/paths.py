@@ -716,15 +716,15 @@ class Paths:
         narrow = []
         for interval in intervals:
             if interval.bound < upper:
-                own, upper = self._bounded(
+                bounded, upper = self._bounded(
                     *(interval.least, interval.up_to, None), upper, offer
                 )
-                narrow.append(max(interval, own, key=attrgetter("bound")))
+                narrow.append(max(interval, bounded, key=attrgetter("bound")))
         return narrow
 
     def _bounded(
         self,
-        least: int,
+        min_wait: int,
         up_to: int,
         multipliers: Multipliers | None,
         upper: int,
@@ -732,14 +732,14 @@ class Paths:
     ) -> tuple[Interval, int]:
         """Bound the plans whose ``max w`` is in a range; also return ``upper``."""
         free = self.zones.free
-        interval = Interval(least, up_to, int(INFINITE), multipliers or free)
+        interval = Interval(min_wait, up_to, int(INFINITE), multipliers or free)
         bound = -1
         for value, tried, path in self.cheapest(up_to, multipliers):
             if path.devices <= self.options.split.devices:
                 upper = offer(path)
-            if value + least > bound:
-                bound = value + least
-                interval = Interval(least, up_to, bound, tried)
+            if value + min_wait > bound:
+                bound = value + min_wait
+                interval = Interval(min_wait, up_to, bound, tried)
             if bound >= upper:
                 break
         return interval, upper

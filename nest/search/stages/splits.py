@@ -228,9 +228,9 @@ class PathBounds:
         take: Callable[[Path], int],
     ) -> PathBounds:
         """Return the bounds of the intervals that stay open."""
-        left = [x for x in intervals if x.bound < upper()]
-        bound = min((x.bound for x in left), default=upper())
-        return PathBounds(paths, left, bound, take)
+        open_ones = [x for x in intervals if x.bound < upper()]
+        bound = min((x.bound for x in open_ones), default=upper())
+        return PathBounds(paths, open_ones, bound, take)
 
     def useful(self, upper: int) -> LooseOptions:
         """Return the options of strategies that plans below ``upper`` may have."""
