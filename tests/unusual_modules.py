@@ -75,10 +75,14 @@ class EarlyRelu(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.relu, self.linear = nn.ReLU(inplace=True), nn.Linear(8, 8)
+        self.relu, self.up, self.down = (
+            nn.ReLU(inplace=True),
+            nn.Linear(8, 16),
+            nn.Linear(16, 8),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(self.relu(x))
+        return self.down(torch.tanh(self.up(self.relu(x))))
 
 
 def early_relu():
