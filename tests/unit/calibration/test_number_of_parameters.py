@@ -47,6 +47,7 @@ LINK_FIELDS = ("efficiency", "latency_ns", "launch_ns", "group_loss")
 CONSTANTS = {
     "ATTENTION_BACKWARD": "five products backward for two forward",
     "BEST_TOLERANCE": "of a statistic",
+    "_ABOVE": "of rounding in sums of floats",
     "_ALIKE": "of the names of software",
     "_SIZE_TOLERANCE": "of the names of devices",
     "FS_PER_NS": "a unit",
