@@ -246,7 +246,7 @@ class OrderSearch:
     def _changed(self) -> Delays:
         """Return the delays of a good order, some of them changed.
 
-        Of one chunk, those of a block, some next to each other or all; half of the
+        Of one chunk, those of a block, some next to each other or all; a quarter of the
         time from what they were, else drawn afresh.
         """
         rng, scope = self._random, self.scope
@@ -254,7 +254,7 @@ class OrderSearch:
         _, _, delays = self._good[index]
         values = [list(x) for x in delays[1:5]]
         num_chunks = len(scope.times)
-        is_near = rng.random() < 0.5
+        is_near = rng.random() < 0.25
         for _ in range(rng.choice((1, 1, 2, 3))):
             column = rng.choice((0, 1, 2, 2, 3))
             row, reach = values[column], rng.random()
