@@ -146,7 +146,7 @@ def test_uneven_stages_become_even() -> None:
     """Four layers on two devices: 2 · 30 per micro-batch, 10 · 2 to start."""
     problem = chain(4, 2, pipeline_parallel=(2,), replicas=(1,), micro_batches=(1,))
     uneven = make_plan(("a", ONE), ("b c d", ONE))
-    best = searched(problem, uneven)[0]
+    best = searched(problem, uneven, 300)[0]
     assert [len(x.layers) for x in best.plan.stages] == [2, 2]
     assert best.step_quanta == 8 * 60 + 20
 
