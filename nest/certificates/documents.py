@@ -21,7 +21,7 @@ TEXT = ("schema", "preset", "name", "kind", "source", "target", ".id", "phase",
         "one_stage", "sharded_with", "needs.tp", "needs.cp", "needs.ep",
         "needs.weights", "needs.gradients", "granularity", "order", "units",
          "by_device.device", "device.name", "model", "placement")
-NAMES = ("layers.id", "edges.source", "edges.target", "stages.layers")  # or numbers
+IDS = ("layers.id", "edges.source", "edges.target", "stages.layers")
 # What objects hold: a value, = an object, + a list of values, # of objects,
 # % of lists, ? a value or a list of them, @ of lists; nothing depends on
 # keys with a star.
@@ -86,8 +86,8 @@ def typed(value, where):
         raise BadInputError(f"{where}: expected 0 to 1e21, got {value}")
     flag = where.endswith(FLAGS)
     text = where.endswith(TEXT) and not flag
-    if type(value) is int and where.endswith(NAMES):
-        text = False
+    if type(value) is int and where.endswith(IDS):
+        text = False  # ids are text or whole numbers
     if ((type(value) is bool) != flag or (type(value) is str) != text
             or (type(value) is float and not where.endswith(REAL))):
         kind = "true or false" if flag else "text" if text else "a number"

@@ -11,7 +11,7 @@ there are at most. Where all layers share one strategy some block has ``‚åàc/S‚å
 A *case* is ``(R, B)``, a runtime, ``v`` and the strategies that chunks may
 mix. The cases whose bound is least have it raised, for all numbers of blocks
 (:mod:`nest.search.passes.batch_bounds`). Then chunks are chosen in pipeline order,
-for as long as that takes few steps; who asks prices every plan.
+for as long as that takes few steps; the caller prices every plan.
 """
 
 from __future__ import annotations

@@ -286,9 +286,8 @@ class _OrdersSearch:
                 return int(INFINITE)
             if candidate.search.best is None and candidate.floor < self.best:
                 self._order(candidate)
-            # An order that is not found where one micro-batch at a time has no room
-            # is not there.
-            if candidate.search.best is not None or deadline.passed:
+            # List scheduling finds an order of every plan that fits in any order.
+            if candidate.search.best is not None:
                 listed.append(candidate)
             return candidate.step_quanta
 
