@@ -186,3 +186,22 @@ class Reread(Blocks):
 
 def reread():
     return Reread(Block), examples()
+
+
+class Masked(nn.Module):
+    """PyTorch's own encoder, which compares its mask with the causal one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        x = self.encoder(self.first(x), mask=mask)
+        return F.mse_loss(self.last(x), target)
+
+
+def masked():
+    return Masked(), (torch.randn(4, 6, 4), torch.randn(4, 6, 2))

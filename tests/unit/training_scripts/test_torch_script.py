@@ -275,6 +275,7 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("masked", pp=2, file=UNUSUAL_FILE),
     Case("unet", pp=2, schedule="zb-h1"),
 ]
 
