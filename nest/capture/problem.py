@@ -873,7 +873,7 @@ class _Memory:
             received = self._received(layer)
             before = saved[layer.name] - self.again - self.inputs
             helps = self._total(received - self.inputs) < self._total(before)
-            if layer.is_block and helps:
+            if layer.can_rerun and helps:
                 recomputed[layer.name] = received
         #: Blocks that keep less if they are computed again.
         self.helped = frozenset(recomputed)

@@ -314,6 +314,28 @@ def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
         )
 
 
+def _check_kept(layer: ModuleLayer, graph: TensorGraph) -> None:
+    """Refuse a block that keeps a tensor for others which it makes last.
+
+    Its backward pass begins there, and fully_shard gathers weights at what it returns.
+    """
+    record, captured = graph.record_of(layer.steps[0]), graph.captured
+    ends = {True: -1, False: -1}
+    for tensor, accessor in zip(record.outputs, record.accessors, strict=True):
+        is_read = captured.readers.get(tensor.name, [0])[-1] >= layer.end
+        if is_read and tensor.has_gradient:
+            is_kept = accessor.startswith("@")
+            ends[is_kept] = max(ends[is_kept], captured.maker.get(tensor.name, -1))
+    if ends[True] > ends[False]:
+        raise refused(
+            layer.name,
+            "a block that makes what it returns after what it keeps, since ZeRO 3 "
+            "gathers its weights for what it returns",
+            f"{captured.operations[ends[True]].function} behind that",
+            "compute it first, or solve with zero 0, 1 or 2",
+        )
+
+
 def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
     """Refuse weights whose gradients PyTorch does not compute apart from the others.
 
@@ -334,9 +356,7 @@ def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
             made_of |= dict.fromkeys(outputs, sources)
         elif outputs:
             received.update(outputs)
-            # On CPUs, each step of a recurrent network is an operation.
-            is_recurrent = operation.function.startswith("torch._VF.")
-            joins.update(dict.fromkeys(sources, 1 + is_recurrent))
+            joins.update(sources)
     for tensor in stage.handed:
         joins.update(made_of.get(tensor.name, ()))
     for name, _ in weights:
@@ -601,7 +621,7 @@ class _Script:
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
             record = self.graph.record_of(layer.steps[0])
-            if layer.is_block and isinstance(record, ModuleCall):
+            if layer.can_rerun and isinstance(record, ModuleCall):
                 if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
                     if full:
@@ -649,6 +669,9 @@ class _Script:
                 rest = {key: x for key, x in rest.items() if key not in storages}
         if stage.zero == 3:
             _check_dtypes(rest.values())
+            for layer in stage.layers:
+                if layer.can_rerun:
+                    _check_kept(layer, self.graph)
         return blocks
 
     @cached_property
