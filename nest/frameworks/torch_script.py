@@ -53,7 +53,11 @@ _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
-_STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
+_STYLES = {
+    "colwise": "ColwiseParallel()",
+    "rowwise": "RowwiseParallel()",
+    "table": "RowwiseParallel(input_layouts=Replicate())",
+}
 
 
 def export(
@@ -500,6 +504,8 @@ class _Script:
             if size > 1 and min(zeros) <= max_zero
         ]
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
+        names = [name for name in self.source.inputs if name]
+        code = self._stages_text(zeros, tied, names)
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
@@ -507,6 +513,7 @@ class _Script:
             "named_schedule": mesh.pipeline > 1 and bool(self.schedule),
             "csv": mesh.pipeline > 1 and not self.schedule,
             "tensor": mesh.tensor > 1,
+            "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": bool(zeros & {1, 2}),
             "zero3": 3 in zeros,
@@ -517,7 +524,6 @@ class _Script:
             "tied": bool(tied),
             "constants": bool(constants),
         }
-        names = [name for name in self.source.inputs if name]
         values = {
             "title": textwrap.fill(
                 f"Train {self.source.factory} as nest planned: {self._title()}.",
@@ -530,7 +536,7 @@ class _Script:
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),
-            "stages": self._stages_text(zeros, tied, names),
+            "stages": code,
             "batch": str(self.source.batch),
             "optimizer": quoted(self._optimizer()),
             "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
