@@ -13,6 +13,7 @@ from nest.capture.problem import (
     graph_of,
     source_of,
 )
+from nest.capture.records import Step
 from nest.capture.strategies import TensorCut
 from nest.errors import InvalidProblemError
 from nest.hardware import find_cluster
@@ -630,6 +631,11 @@ def test_blocks_that_recomputation_helps():
         for kind in problem(made).graph.kinds
     }
     assert flags == {"embed": {False}, "Mlp-16": {True}, "head": {False}}
+    # A stage runs the operations of a block one by one where it cannot call it.
+    embed, first, *others = made.layers
+    steps = tuple(Step(operation=i) for i in range(first.first, first.end))
+    layers = [embed, replace(first, steps=steps), *others]
+    assert checkpointed(made.small, layers) == {"blocks.1"}
 
 
 def test_other_problems_have_no_module():
