@@ -8,6 +8,7 @@ the graph.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import (
@@ -797,6 +798,14 @@ class _Parameters:
         return trained, fixed
 
 
+#: Names of functions that may change what they are given. ``__getitem__`` ends with
+#: ``_``, too, and changes nothing.
+_CHANGES = re.compile(
+    r"[^_]_$|_norm$|__setitem__$"
+    r"|__i(add|sub|mul|truediv|floordiv|mod|pow|matmul|and|or|xor|lshift|rshift)__$"
+)
+
+
 def _written_buffers(captured: CapturedModule) -> frozenset[str]:
     """Return the names of the buffers that the forward pass may write.
 
@@ -808,7 +817,7 @@ def _written_buffers(captured: CapturedModule) -> frozenset[str]:
         name
         for x in captured.operations
         if not x.outputs
-        or x.function.endswith(("_", "_norm"))
+        or _CHANGES.search(x.function)
         or "out=" in x.code
         or not x.function.startswith("torch.")
         or x.function.startswith("torch.ops.")
