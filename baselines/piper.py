@@ -87,7 +87,7 @@ from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
-from nest.solvers.base import Capabilities, Deadline, OutOfTimeError, SolverOutput
+from nest.solvers.base import Deadline, OutOfTimeError, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
 
@@ -99,14 +99,10 @@ class PiperSolver(Planner):
     """Piper's dynamic program, its greedy knapsack, its objective."""
 
     name = "piper"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="Piper (re-impl.): DP over closed sets, greedy recomputation",
         requires=("numpy",),
-        searches=frozenset({"granularity"}),
         objective="time per micro-batch in the steady state, flat network",
-        overruns=True,
         options=downsets.CLOSED_SETS_OPTION,
     )
 
