@@ -383,11 +383,6 @@ class PlanSpace:
             for kind in self._even
         )
 
-    def _restricted(self, choice: Choice) -> bool:
-        """Whether not all numbers of stages are allowed."""
-        max_allowed = max_stages(self.problem, choice.split)
-        return len(choice.stage_counts) < max_allowed
-
     def _first(self, choice: Choice) -> _State:
         ranks = choice.split.num_micro_batches if self._in_turn else 0
         return _State(0, choice.split.devices, ranks)
@@ -436,7 +431,8 @@ class PlanSpace:
         if ended is not None:
             return int(ended)
         key = state
-        if not choice.num_blocks and not self._restricted(choice):
+        split, num_counts = choice.split, len(choice.stage_counts)
+        if not choice.num_blocks and num_counts >= max_stages(self.problem, split):
             key = state._replace(number=0)
         if key not in known:
             known[key] = 0

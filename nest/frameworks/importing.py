@@ -135,7 +135,8 @@ def build(
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
     choices = _choices(launch, model, site, freedom.layers_per_node)
-    has_none = _has_no_sequences(target)
+    rules = find_target(target).rules
+    has_none = rules is not None and rules.sequence_parallel.value is False
     any_sequences = freedom.any_sequences and not has_none and launch.tp > 1
     if any_sequences or (launch.tp == 1 and choices.sequence_parallel and has_none):
         choices = replace(choices, sequence_parallel=(False, True))
@@ -245,11 +246,6 @@ def _with_sequences(plan: Plan) -> Plan:
         return replace(stage, strategy=strategy)
 
     return replace(plan, stages=tuple(map(split, plan.stages)))
-
-
-def _has_no_sequences(target: str) -> bool:
-    rules = find_target(target).rules
-    return rules is not None and rules.sequence_parallel.value is False
 
 
 def _dtype(launch: Launch) -> Dtype:

@@ -740,7 +740,8 @@ class _Reader:
         if name in ("read", "mapfile", "readarray"):
             names = [one for one in texts if NAME.fullmatch(one)]
             for one in names:
-                self._set_unknown(one, f"{name} sets", line)
+                unknown = unknown_word(f"${one}, which {name} sets", line)
+                self._set(one, (unknown,), line)
             if name == "read" and "-d" in texts and document and len(names) == 1:
                 self._set(names[0], (document,), line)
             return None
@@ -846,11 +847,6 @@ class _Reader:
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
         self._set(name, value, line)
-
-    def _set_unknown(self, name: str, why: str, line: int) -> None:
-        """Set a variable to an unknown value; ``why``: ``read sets``."""
-        unknown = unknown_word(f"${name}, which {why}", line)
-        self._set(name, (unknown,), line)
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable; to an unknown value where the branch may not run."""

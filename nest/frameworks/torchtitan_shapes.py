@@ -508,18 +508,15 @@ def _difference(built: Any, model: Any, path: str = "") -> tuple[str, Any, Any] 
         pairs = [("", *values) for values in zip(built, model, strict=False)]
         pairs.append((f"number of {path}", len(built), len(model)))
     else:
-        return None if built == model else (path, _shown(built), model)
+        # No text of a message is empty.
+        shown = "none" if built == "" else built
+        return None if built == model else (path, shown, model)
     for name, theirs, ours in pairs:
         inside = name if path in _OUTER else f"{path}.{name}".strip(".")
         difference = _difference(theirs, ours, inside)
         if difference is not None:
             return difference
     return None
-
-
-def _shown(value: Any) -> Any:
-    """Return a value for messages, in which no text is empty."""
-    return "none" if value == "" else value
 
 
 def _other_details(
