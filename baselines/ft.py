@@ -228,7 +228,6 @@ class Tracking:
         return product(self._done, *frontiers)
 
     def _around(self, layer: int) -> list[int]:
-        """Return the neighbors of a layer."""
         return [
             target if source == layer else source
             for source, target in self.edges

@@ -320,7 +320,6 @@ class PlanSpace:
         return not stage & ~self._available(strategy, micro_batch)
 
     def _ways(self, choice: Choice, stage: int) -> list[_Ways]:
-        """Return the ways to run a stage."""
         micro_batch = choice.split.micro_batch
         key = (micro_batch, choice.strategies, stage)
         if key not in self._known_ways:

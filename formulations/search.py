@@ -343,7 +343,6 @@ class NodeSearch:
         return self._output()
 
     def _list_nodes(self) -> None:
-        """List the nodes of all runtimes."""
         try:
             for instance in self.instances.values():
                 self.open += self._nodes(instance)

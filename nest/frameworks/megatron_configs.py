@@ -468,7 +468,6 @@ def _check_required(
 
 
 def _is_shape(key: str) -> bool:
-    """Whether a key is about the shape of the model."""
     section, _, name = key.partition(".")
     return section in ("model", "language_model") and name not in (
         "optim.name",
@@ -537,7 +536,6 @@ def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> La
 
 
 def _first_keys(layout: Format) -> dict[str, str]:
-    """Return the first key of each option."""
     first: dict[str, str] = {}
     for name, key in layout.keys.items():
         first.setdefault(key.option, name)

@@ -285,7 +285,6 @@ class _Reader:
         return self.at >= len(self.tokens) or self._here() in closing
 
     def _words(self) -> list[RawWord]:
-        """Take words up to a separator."""
         words: list[RawWord] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]

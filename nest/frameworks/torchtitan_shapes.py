@@ -440,7 +440,6 @@ def architecture_of(args: ModelArgs, name: str) -> Architecture:
 
 
 def _read_experts(experts: MoEArgs, hidden: int) -> Mlp:
-    """Return the experts that arguments describe."""
     return Mlp(
         hidden=hidden,
         gated=True,
@@ -467,7 +466,6 @@ def _router(args: ModelArgs, experts: MoEArgs) -> Router:
 
 
 def _rotary(args: ModelArgs) -> Rotary:
-    """Return the rotary positions that arguments describe."""
     base = args.rope_theta
     if isinstance(args, TransformerModelArgs):
         scaling = args.rope_scaling_args

@@ -322,7 +322,6 @@ class _Run:
         return verdict
 
     def result(self, verdict: Verdict) -> SolveResult:
-        """Return the result with a verdict."""
         cell, usage = self.cell, self.cell.usage
         peak = cell.last.peak_rss_bytes if cell.last else None
         if peak is None and usage is not None:
