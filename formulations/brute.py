@@ -80,14 +80,9 @@ class BruteSolver:
     ) -> SolverOutput:
         """Score every plan and return the first of the best.
 
-        Raises
-        ------
-        UnsupportedProblemError
-            If there are more plans than ``max_plans``.
-        InvalidOptionError
-            If ``max_plans`` is no positive integer.
-        InvalidPlanError
-            If the warm start does not fit.
+        Raises ``UnsupportedProblemError`` if there are more plans than ``max_plans``;
+        ``InvalidOptionError`` if ``max_plans`` is no positive integer;
+        ``InvalidPlanError`` if the warm start does not fit.
         """
         deadline = Deadline(options.time_limit_s)
         max_plans = _max_plans(options)
@@ -210,12 +205,7 @@ class PlanSpace:
     Sets of layers are bit masks over positions in the graph. A stage is the
     difference of two predecessor-closed sets.
 
-    Parameters
-    ----------
-    problem, model
-        The problem and its cost model, which knows what is available.
-    deadline
-        Checked all along: any method may raise ``OutOfTimeError``.
+    The deadline is checked all along: any method may raise ``OutOfTimeError``.
     """
 
     def __init__(self, problem: Problem, model: CostModel, deadline: Deadline) -> None:
@@ -399,10 +389,7 @@ class PlanSpace:
     def count(self, max_plans: int) -> int:
         """Return the number of plans.
 
-        Raises
-        ------
-        UnsupportedProblemError
-            If there are more than ``max_plans``.
+        Raises ``UnsupportedProblemError`` if there are more than ``max_plans``.
         """
         total = 0
         try:

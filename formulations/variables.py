@@ -189,10 +189,7 @@ class Model(ABC):
 def create(model: Model) -> None:
     """Create the variables of a model.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     instance = model.instance
     num_stages = model.sub_problem.num_stages

@@ -90,12 +90,7 @@ class Place(NamedTuple):
 
 
 class StageTable:
-    """All rows of a case.
-
-    Parameters
-    ----------
-    model, cuts, case, deadline
-        The cost model of the runtime, the cuts, what is searched, and the clock.
+    """All rows of a case; the cost model is that of the runtime.
 
     Attributes
     ----------

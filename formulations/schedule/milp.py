@@ -29,12 +29,8 @@ def schedule_part(
 
     Engines are not told of the timetable.
 
-    Raises
-    ------
-    OutOfTimeError
-        If there is no time for the engine.
-    SolverError
-        If the engine fails.
+    Raises ``OutOfTimeError`` if there is no time for the engine, and ``SolverError`` if
+    the engine fails.
     """
     started_s = how.deadline.elapsed_s
     model = Model(group, table, bound_ticks)

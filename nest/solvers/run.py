@@ -51,19 +51,12 @@ class CellInterrupted(KeyboardInterrupt):
 def check_request(problem: Problem, name: str, options: SolveOptions) -> type[Solver]:
     """Refuse what no run could make sense of; return the solver's class.
 
-    Raises
-    ------
-    UnknownSolverError
-        If there is no such solver.
-    SolverNotInstalledError
-        If it cannot run here.
-    InvalidOptionError
-        If an option is unknown or out of range.
-    InvalidPlanError
-        If the warm start is no feasible plan of this problem, or uses what
-        the solver does not search.
-    InvalidProblemError, UnknownNameError
-        If the cost model cannot price the problem.
+    Raises ``UnknownSolverError`` if there is no such solver;
+    ``SolverNotInstalledError`` if it cannot run here; ``InvalidOptionError`` if an
+    option is unknown or out of range; ``InvalidPlanError`` if the warm start is no
+    feasible plan of this problem, or uses what the solver does not search;
+    ``InvalidProblemError`` or ``UnknownNameError`` if the cost model cannot price the
+    problem.
     """
     registry.solver_target(name)
     check_limits("num_workers", options.num_workers, options.time_limit_s)
