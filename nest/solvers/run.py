@@ -87,12 +87,12 @@ def run_solver(
     on_end: Callable[[Cell], None] | None = None,
     alone: bool = False,
 ) -> SolveResult:
-    """Let one solver work on a problem and check what it says.
+    """Let one solver, by its keyword, work on a problem and check what it says.
+
+    A solver that fails is a result too.
 
     Parameters
     ----------
-    problem, name
-        The problem, and the keyword of the solver.
     options
         Limits and seeds. The time limit holds from this call to its return; a solver
         that ignores it is killed :data:`~nest.solvers.cell.GRACE_S` later.
@@ -106,11 +106,6 @@ def run_solver(
     alone
         Whether nobody compares what the run takes: then a quick search needs
         no process of its own.
-
-    Returns
-    -------
-    SolveResult
-        What is known. A solver that fails is a result too.
 
     Raises
     ------
