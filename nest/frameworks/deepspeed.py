@@ -34,7 +34,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron_details import Flags
+from nest.frameworks.megatron_details import Flag
 from nest.frameworks.megatron_model import (
     check_shape,
     check_tensor_split,
@@ -122,9 +122,9 @@ def write(
     }
 
 
-def _old(flags: Flags, model: Architecture) -> Flags:
+def _old(flags: Sequence[Flag], model: Architecture) -> list[Flag]:
     """Return arguments under the names that they have there."""
-    old: Flags = []
+    old: list[Flag] = []
     for name, values in flags:
         if name in _OLD.unknown:
             raise InvalidPlanError(
