@@ -168,12 +168,10 @@ def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]
             yield row
 
 
-def propose(
-    learned: Learned, pool: Candidates, count: int = PROPOSED
-) -> list[Proposal]:
+def propose(learned: Learned, pool: Candidates) -> list[Proposal]:
     """Return the runs of a pool that would tell most, the best first."""
     noise = learned.noise
-    chosen = choose(pool.slopes, learned.after.covariance, noise, count)
+    chosen = choose(pool.slopes, learned.after.covariance, noise, PROPOSED)
     return [
         Proposal(pool.rows[n], math.hypot(deviation, noise)) for n, deviation in chosen
     ]

@@ -111,12 +111,11 @@ def fits_word(
     return "likely" if within_50.high <= device_bytes else "doubtful"
 
 
-def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Problem:
+def with_headroom(problem: Problem, text: str) -> Problem:
     """Return the problem with less memory on every device.
 
     ``text`` is a size such as ``8GB`` or ``8GiB``, a part of the memory of each type of
-    devices such as ``10%``, or ``0``; bytes are rounded up. ``option`` is what it comes
-    from, for messages.
+    devices such as ``10%``, or ``0``; bytes are rounded up.
 
     Raises ``InvalidOptionError`` if the text is neither, or a type of devices has no
     more memory than that.
@@ -124,7 +123,7 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
     quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:
         raise InvalidOptionError(
-            f"{option}: expected a size such as 8GB or 8GiB, or a part such "
+            "--headroom: expected a size such as 8GB or 8GiB, or a part such "
             f"as 10%, got {text!r}; correct the value"
         )
     amount, unit = quantity
@@ -136,9 +135,9 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
             raise InvalidOptionError(
-                f"{option} {text}: expected less than the {format_bytes(usable_bytes)} "
-                f"that plans may use of a device ({device.name}), got "
-                f"{format_bytes(size_bytes)}; leave less free"
+                f"--headroom {text}: expected less than the "
+                f"{format_bytes(usable_bytes)} that plans may use of a device "
+                f"({device.name}), got {format_bytes(size_bytes)}; leave less free"
             )
         return replace(
             device,
