@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nest.errors import NestError
 from nest.util.text import did_you_mean
+
+#: Bytes that a factory may allocate, in all, if it reads values while it builds.
+MAX_BUILT_BYTES = 2**33
 
 
 class InvalidModuleError(NestError, ValueError):
@@ -23,7 +27,7 @@ class InvalidModuleError(NestError, ValueError):
 
 
 class Built(NamedTuple):
-    """A module on the meta device, its example inputs, and its name."""
+    """A module, on the meta device if it can be, its example inputs, and its name."""
 
     module: torch.nn.Module
     inputs: tuple[Any, ...]
@@ -84,6 +88,8 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
 def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:
     """Call a factory on the meta device, where no tensor has values.
 
+    A factory that reads values while it builds is called again on the CPU.
+
     Parameters
     ----------
     samples
@@ -92,17 +98,24 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     Raises
     ------
     InvalidModuleError
-        If it fails, or returns anything but a module and a tuple of inputs, or if no
-        input has a first axis.
+        If it fails, makes more than :data:`MAX_BUILT_BYTES` of values that it reads, or
+        returns anything but a module and a tuple of inputs, or if no input has a first
+        axis.
     """
     try:
-        with torch.device("meta"), seeded():
-            made = factory()
+        try:
+            with torch.device("meta"), seeded():
+                made = factory()
+        except Exception as error:
+            # Each function of PyTorch that needs values names the device.
+            if "meta" not in str(error).lower():
+                raise
+            with _LimitedMemory(), seeded():
+                made = factory()
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
-            f"{name}: expected a factory that runs on the meta device, where tensors "
-            f"have no values, got {first_line(error)}; let it build without reading "
-            f"values"
+            f"{name}: expected a factory that runs without arguments, got "
+            f"{first_line(error)}; call it in Python first"
         ) from error
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):
@@ -117,6 +130,28 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"
     )
+
+
+class _LimitedMemory(TorchDispatchMode):  # type: ignore[misc]
+    """Stops a factory before it fills large tensors with values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size_bytes = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        is_new = not function.is_view and all(result is not x for x in args)
+        if is_new and isinstance(result, torch.Tensor):
+            self.size_bytes += result.nbytes
+        if self.size_bytes > MAX_BUILT_BYTES:
+            raise MemoryError(
+                f"more than {MAX_BUILT_BYTES:,} bytes of tensors, which it makes with "
+                f"values since it reads some of them"
+            )
+        return result
 
 
 @contextmanager

@@ -249,6 +249,8 @@ def _losses_as(
     whole = loss_of(every)
     before = _state(module)
     again = loss_of(every)
+    # What the same inputs make again is no state, such as a loss that a block keeps.
+    changed = tuple(_changed(before, _state(module)))
     half = ROWS // 2
     losses = _Losses(
         whole=whole,
@@ -258,7 +260,7 @@ def _losses_as(
         halves=(loss_of(every[:half]), loss_of(every[half:])),
         singles=(),
         tolerance=_TOLERANCES.get(mode.least_precise, 2e-2),
-        changed=tuple(_changed(before, _state(module))),
+        changed=changed,
         obstacle="",
     )
     try:

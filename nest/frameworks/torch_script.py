@@ -53,7 +53,11 @@ _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
-_STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
+_STYLES = {
+    "colwise": "ColwiseParallel()",
+    "rowwise": "RowwiseParallel()",
+    "table": "RowwiseParallel(input_layouts=Replicate())",
+}
 
 
 def export(
@@ -314,6 +318,28 @@ def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
         )
 
 
+def _check_kept(layer: ModuleLayer, graph: TensorGraph) -> None:
+    """Refuse a block that keeps a tensor for others which it makes last.
+
+    Its backward pass begins there, and fully_shard gathers weights at what it returns.
+    """
+    record, captured = graph.record_of(layer.steps[0]), graph.captured
+    ends = {True: -1, False: -1}
+    for tensor, accessor in zip(record.outputs, record.accessors, strict=True):
+        is_read = captured.readers.get(tensor.name, [0])[-1] >= layer.end
+        if is_read and tensor.has_gradient:
+            is_kept = accessor.startswith("@")
+            ends[is_kept] = max(ends[is_kept], captured.maker.get(tensor.name, -1))
+    if ends[True] > ends[False]:
+        raise refused(
+            layer.name,
+            "a block that makes what it returns after what it keeps, since ZeRO 3 "
+            "gathers its weights for what it returns",
+            f"{captured.operations[ends[True]].function} behind that",
+            "compute it first, or solve with zero 0, 1 or 2",
+        )
+
+
 def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
     """Refuse weights whose gradients PyTorch does not compute apart from the others.
 
@@ -334,9 +360,7 @@ def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
             made_of |= dict.fromkeys(outputs, sources)
         elif outputs:
             received.update(outputs)
-            # On CPUs, each step of a recurrent network is an operation.
-            is_recurrent = operation.function.startswith("torch._VF.")
-            joins.update(dict.fromkeys(sources, 1 + is_recurrent))
+            joins.update(sources)
     for tensor in stage.handed:
         joins.update(made_of.get(tensor.name, ()))
     for name, _ in weights:
@@ -480,6 +504,8 @@ class _Script:
             if size > 1 and min(zeros) <= max_zero
         ]
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
+        names = [name for name in self.source.inputs if name]
+        code = self._stages_text(zeros, tied, names)
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
@@ -487,6 +513,7 @@ class _Script:
             "named_schedule": mesh.pipeline > 1 and bool(self.schedule),
             "csv": mesh.pipeline > 1 and not self.schedule,
             "tensor": mesh.tensor > 1,
+            "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": bool(zeros & {1, 2}),
             "zero3": 3 in zeros,
@@ -497,7 +524,6 @@ class _Script:
             "tied": bool(tied),
             "constants": bool(constants),
         }
-        names = [name for name in self.source.inputs if name]
         values = {
             "title": textwrap.fill(
                 f"Train {self.source.factory} as nest planned: {self._title()}.",
@@ -510,7 +536,7 @@ class _Script:
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),
-            "stages": self._stages_text(zeros, tied, names),
+            "stages": code,
             "batch": str(self.source.batch),
             "optimizer": quoted(self._optimizer()),
             "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
@@ -601,7 +627,7 @@ class _Script:
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
             record = self.graph.record_of(layer.steps[0])
-            if layer.is_block and isinstance(record, ModuleCall):
+            if layer.can_rerun and isinstance(record, ModuleCall):
                 if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
                     if full:
@@ -649,6 +675,9 @@ class _Script:
                 rest = {key: x for key, x in rest.items() if key not in storages}
         if stage.zero == 3:
             _check_dtypes(rest.values())
+            for layer in stage.layers:
+                if layer.can_rerun:
+                    _check_kept(layer, self.graph)
         return blocks
 
     @cached_property

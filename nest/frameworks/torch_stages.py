@@ -230,10 +230,11 @@ class StageCode:
             if tensor.name in self.last
         ]
         changed = [pair for pair in made if pair[1].startswith("{")]
-        made = [pair for pair in made if pair not in changed]
+        kept = [pair for pair in made if pair[1].startswith("@")]
+        made = [pair for pair in made if pair not in changed + kept]
         if not made:
             is_statement = any(x.startswith("{") for x in record.accessors)
-            if is_statement or not record.outputs:
+            if kept or is_statement or not record.outputs:
                 self.lines.append(call)
         elif len(made) == 1:
             tensor, accessor = made[0]
@@ -245,6 +246,12 @@ class StageCode:
             self.lines.append(f"{result} = {call}")
             for tensor, accessor in made:
                 self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        for tensor, accessor in kept:  # Attributes of the module.
+            path = f"{where(record)}.{accessor.removeprefix('@')}"
+            attribute = path.rpartition(".")[2]
+            name = self._unique(attribute if attribute.isidentifier() else "kept")
+            self.names[tensor.name] = name
+            self.lines.append(f"{name} = {self._attribute(path)}")
         for tensor, accessor in changed:  # Other names of what the call changes.
             index = int(accessor.strip("{}"))
             self.names[tensor.name] = self._read(record.inputs[index])

@@ -275,6 +275,10 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("masked", pp=2, file=UNUSUAL_FILE),
+    Case("early_penalty", dp=2, zero=3, file=UNUSUAL_FILE),
+    Case("late_penalty", pp=2, recompute="full", file=UNUSUAL_FILE),
+    Case("recurrent", pp=2, schedule="zb-h1", file=UNUSUAL_FILE),
     Case("unet", pp=2, schedule="zb-h1"),
 ]
 
@@ -363,6 +367,13 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
             "--to torch: blocks.0.gain, blocks.0.down.bias: expected one data type of "
             "all weights that ZeRO 3 gathers together, as fully_shard has it, got "
             "float64, float32; solve with zero 0, 1 or 2, or convert them",
+        ),
+        (
+            Case("late_penalty", dp=2, zero=3),
+            "--to torch: blocks.0: expected a block that makes what it returns after "
+            "what it keeps, since ZeRO 3 gathers its weights for what it returns, got "
+            "torch.Tensor.mean behind that; compute it first, or solve with zero 0, 1 "
+            "or 2",
         ),
         (
             Case("penalized", pp=2, schedule="zb-h1"),
