@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nest.errors import NestError
 from nest.util.text import did_you_mean
-
-#: Bytes that a factory may allocate, in all, if it reads values while it builds.
-MAX_BUILT_BYTES = 2**33
 
 
 class InvalidModuleError(NestError, ValueError):
@@ -98,9 +94,8 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     Raises
     ------
     InvalidModuleError
-        If it fails, makes more than :data:`MAX_BUILT_BYTES` of values that it reads, or
-        returns anything but a module and a tuple of inputs, or if no input has a first
-        axis.
+        If it fails, or returns anything but a module and a tuple of inputs, or if no
+        input has a first axis.
     """
     try:
         try:
@@ -110,7 +105,7 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
             # Each function of PyTorch that needs values names the device.
             if "meta" not in str(error).lower():
                 raise
-            with _LimitedMemory(), seeded():
+            with seeded():
                 made = factory()
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
@@ -130,28 +125,6 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"
     )
-
-
-class _LimitedMemory(TorchDispatchMode):  # type: ignore[misc]
-    """Stops a factory before it fills large tensors with values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size_bytes = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        is_new = not function.is_view and all(result is not x for x in args)
-        if is_new and isinstance(result, torch.Tensor):
-            self.size_bytes += result.nbytes
-        if self.size_bytes > MAX_BUILT_BYTES:
-            raise MemoryError(
-                f"more than {MAX_BUILT_BYTES:,} bytes of tensors, which it makes with "
-                f"values since it reads some of them"
-            )
-        return result
 
 
 @contextmanager

@@ -231,8 +231,5 @@ class ModuleLayer(Struct, frozen=True, kw_only=True):
 
     @property
     def can_rerun(self) -> bool:
-        """Whether a stage can call the block as one module, and so call it again.
-
-        It calls parts of one whose other tensors are read elsewhere.
-        """
+        """Whether it is a block that stages call, not the parts of it one by one."""
         return self.is_block and len(self.steps) == 1 and self.steps[0].module >= 0

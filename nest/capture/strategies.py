@@ -16,6 +16,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.capture.records import CapturedModule, ModuleLayer, Operation
 from nest.ir.base import Struct
 
@@ -47,11 +49,6 @@ _SHAPING = _RESHAPES | {
     "broadcast_to", "chunk", "expand", "narrow", "new_empty", "new_ones", "new_zeros",
     "ones", "repeat", "repeat_interleave", "split", "tensor_split", "zeros",
 }  # fmt: skip
-#: How the call of a table without options ends.
-_PLAIN_TABLE = (
-    "padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False, "
-    "sparse=False)"
-)
 _ALONG_AXIS = {
     "amax", "log_softmax", "logsumexp", "mean", "softmax", "sum", "var",
 }  # fmt: skip
@@ -135,13 +132,14 @@ def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorC
     tables = _table_cut(captured, layer, tp)
     if any(step.module < 0 for step in layer.steps):
         return tables
-    cut = _linear_cut(captured, layer, tp)
-    return TensorCut(
-        styles=cut.styles | tables.styles,
-        axes=cut.axes,
-        ranks=tp,
-        reasons=tables.reasons + (cut.reasons if layer.is_block else ()),
-    )
+    whole: dict[str, str] = {}
+    search = _Search(captured, layer, tp, whole)
+    while (failed := search.run()) is not None:
+        whole.update(failed)
+        search = _Search(captured, layer, tp, whole)
+    cut = search.cut()
+    reasons = tables.reasons + (cut.reasons if layer.is_block else ())
+    return replace(cut, styles=cut.styles | tables.styles, reasons=reasons)
 
 
 def _table_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
@@ -165,23 +163,12 @@ def _table_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorC
             reasons[path] = "it shares its weight with another module"
         elif num_rows % tp:
             reasons[path] = f"{tp} ranks do not divide its {num_rows} rows"
-        elif not operation.code.endswith(_PLAIN_TABLE):
+        elif not re.search("padding_idx=None, max_norm=None(?!.*True)", operation.code):
             reasons[path] = "PyTorch cuts no table with padding_idx or other options"
         else:
             styles[path] = "table"
     lines = (f"{path}: {reason}" for path, reason in reasons.items())
     return TensorCut(styles=styles, ranks=tp, reasons=tuple(lines))
-
-
-def _linear_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
-    """Return how ``tp`` tensor ranks share the linear layers of a layer."""
-    whole: dict[str, str] = {}
-    while True:
-        search = _Search(captured, layer, tp, whole)
-        failed = search.run()
-        if failed is None:
-            return search.cut()
-        whole.update(failed)
 
 
 def read_apart(

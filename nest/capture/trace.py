@@ -260,11 +260,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         if make is not None:
             owner = torch.utils.checkpoint
             replacements.append((owner, name, make, refuse_recomputation))
-        # PyTorch compares a mask with the causal one only to choose a faster kernel.
-        owner = torch.nn.modules.transformer
-        detect = getattr(owner, "_detect_is_causal_mask", None)
+        owner, name = torch.nn.modules.transformer, "_detect_is_causal_mask"
+        detect = getattr(owner, name, None)
         if detect is not None:
-            replacements.append((owner, detect.__name__, detect, _is_stated_causal))
+            # It compares masks with the causal one only to choose a faster kernel.
+            replacements.append((owner, name, detect, lambda _, x, *__: bool(x)))
         masks = sys.modules.get("transformers.masking_utils")
         find = getattr(masks, "find_packed_sequence_indices", None)
         if find is not None:
@@ -753,11 +753,6 @@ def _plain_values(module: torch.nn.Module) -> dict[str, object]:
         for name, value in vars(each).items()
         if not name.startswith("_") and isinstance(value, plain_types)
     }
-
-
-def _is_stated_causal(mask: Any, is_causal: Any = None, size: Any = None) -> bool:
-    """Return whether the caller says that a mask is causal, without reading it."""
-    return is_causal is True
 
 
 def _random_states() -> tuple[object, ...]:

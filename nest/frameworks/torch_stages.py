@@ -7,6 +7,8 @@ tensors without parameters are made again where they are used.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import keyword
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,11 +78,6 @@ class PlanStage(NamedTuple):
     steps: Sequence[Step]
     received: Sequence[Tensor]
     handed: Sequence[Tensor]
-
-    @property
-    def zero(self) -> int:
-        """Its ZeRO stage."""
-        return self.strategies[0].zero
 
 
 class TensorGraph:
@@ -262,7 +259,7 @@ class StageCode:
         code = record.code.format(*texts, device=device)
         if isinstance(record, ModuleCall):
             return f"{self._attribute(record.call.path)}({code})"
-        return code
+        return _without_defaults(code)
 
     def _read(self, name: str) -> str:
         """Return how a stage calls a tensor."""
@@ -321,6 +318,25 @@ class StageCode:
         while unique in taken:
             unique, suffix = f"{name}_{suffix}", suffix + 1
         return unique
+
+
+def _without_defaults(code: str) -> str:
+    """Leave out the arguments that a function of ``torch.nn.functional`` has anyway."""
+    owner, _, name = code.partition("(")[0].rpartition(".")
+    if owner != "torch.nn.functional":
+        return code
+    from torch.nn import functional
+
+    function = getattr(functional, name)
+    call = ast.parse(code, mode="eval").body
+    if not inspect.isfunction(function) or not isinstance(call, ast.Call):
+        return code
+    parameters = inspect.signature(function).parameters
+    defaults = {name: repr(x.default) for name, x in parameters.items()}
+    call.keywords = [
+        x for x in call.keywords if ast.unparse(x.value) != defaults.get(str(x.arg))
+    ]
+    return ast.unparse(call)
 
 
 _BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")
