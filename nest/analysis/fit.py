@@ -44,8 +44,9 @@ SECONDS_PER_DAY = 86_400
 #: Up to so many nodes every number of them is a candidate.
 FEW_NODES = 16
 
-#: Option of solvers that can stop at a target.
-_AT_MOST = "at_most_quanta"
+#: Options of solvers that can stop at any plan within a target, and of those that
+#: can look for the best plan within it alone.
+_AT_MOST, _WITHIN = "at_most_quanta", "within_quanta"
 
 
 @dataclass(frozen=True)
@@ -353,7 +354,7 @@ def fewest_devices(
             )
     ask = Asker(solver, options or SolveOptions(), on_progress)
     trials: list[Trial] = []
-    num_left = len(set(counts)) + 1  # the best plan for the answer is sought
+    num_left = len(set(counts)) + 1  # the answer may be sought again
     for count in sorted(set(counts)):
         candidate = with_devices(problem, count)
         trials.append(ask(candidate, target.quanta, num_left))
@@ -396,7 +397,7 @@ def smallest_memory(
             f"--memory: expected devices of one type, got "
             f"{problem.cluster.device_name}; ask for each type alone"
         )
-    ask = Asker(solver, options or SolveOptions(), on_progress)
+    ask = Asker(solver, options or SolveOptions(), on_progress, any_plan=True)
     unlimited = with_memory(problem, most_memory_bytes(problem))
     first = ask(unlimited, target.quanta)
     trials = [first]
@@ -441,29 +442,36 @@ class Asker:
     """Asks one solver about one problem after the other.
 
     All runs share the time limit of ``options``. On Ctrl-C ``stopped`` is the
-    interrupt, and nothing more is asked.
+    interrupt, and nothing more is asked. With ``any_plan`` any plan within a target
+    ends a run, else the best one is sought, if the solver can.
     """
 
     def __init__(
-        self, solver: str, options: SolveOptions, on_progress: OnProgress | None
+        self,
+        solver: str,
+        options: SolveOptions,
+        on_progress: OnProgress | None,
+        *,
+        any_plan: bool = False,
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
         self.clock = Deadline(options.time_limit_s)
         self.stopped: CellInterrupted | None = None
         promised = solver_class(solver, options.time_limit_s).capabilities
-        self.stops = _AT_MOST in promised.options
+        option = _AT_MOST if any_plan else _WITHIN
+        self.option = option if option in promised.options else None
 
     def solve(
         self, problem: Problem, quanta: int | None, num_left: int = 1
     ) -> SolveResult:
-        """Run the solver, up to a target if it can stop there.
+        """Run the solver, up to a target if it can look there alone.
 
         It gets an equal share of the time, if ``num_left`` runs are left.
         """
         extra = dict(self.options.extra)
-        if quanta is not None and self.stops:
-            extra[_AT_MOST] = str(quanta)
+        if quanta is not None and self.option is not None:
+            extra[self.option] = str(quanta)
         left_s = self.clock.remaining_s
         options = replace(
             self.options, extra=extra, time_limit_s=left_s and left_s / num_left
@@ -508,7 +516,7 @@ class Asker:
 
     def improved(self, trial: Trial) -> Trial:
         """Return a trial with the best plan for its problem."""
-        if self.stopped is not None:
+        if self.stopped is not None or trial.result.status is Status.OPTIMAL:
             return trial
         result = self.solve(trial.problem, None)
         step, known = result.step_quanta, trial.result.step_quanta
@@ -519,22 +527,21 @@ class Asker:
     def fastest(self, problems: Sequence[Problem]) -> Trial | None:
         """Return the problem with the least step time, and its best plan."""
         best: Trial | None = None
+        known: int | None = None
         for problem in problems:
             if self.stopped is not None:
                 break
-            if best is not None:
-                assert best.result.step_quanta is not None
+            if known is None:
+                trial = Trial(problem, "no", self.solve(problem, None))
+            else:
                 # Is there anything better at all?
-                quick = self(problem, best.result.step_quanta - 1)
-                if quick.answer == "no":
+                trial = self(problem, known - 1)
+                if trial.answer == "no":
                     continue
-            result = self.solve(problem, None)
-            if result.step_quanta is not None and (
-                best is None
-                or best.result.step_quanta is None
-                or result.step_quanta < best.result.step_quanta
-            ):
-                best = Trial(problem, "no", result)
+                trial = self.improved(trial)
+            step = trial.result.step_quanta
+            if step is not None and (known is None or step < known):
+                best, known = replace(trial, answer="no"), step
         return best
 
 

@@ -11,7 +11,7 @@ says *yes* becomes the best. All figures are whole numbers and fractions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -184,23 +184,25 @@ def best_offer(
         if limits.hourly_usd is None
         or hourly_usd(candidate.cluster) <= limits.hourly_usd
     ]
-    # What is likely to be good comes first: it refutes the others.
-    todo.sort(key=lambda x: hourly_usd(x.cluster), reverse=wish == "fastest")
     trials: list[Trial] = []
     best: Trial | None = None
     proven = True
-    for candidate in todo:
+    best_index = 0
+    for index in _likely_first(todo, wish):
+        candidate = todo[index]
         if ask.stopped is not None:
             proven = False
             break
         most = _most_quanta(candidate, limits)
         if best is not None:
-            most = min(most, _better_quanta(candidate, wish, best))
+            is_before = index < best_index
+            most = min(most, _better_quanta(candidate, wish, best, is_before))
         if most < 0:
             continue
         trial = ask(candidate, most)
         if trial.answer == "yes":
             best = trial = ask.improved(trial)
+            best_index = index
             proven = proven and trial.result.status is Status.OPTIMAL
         proven = proven and trial.answer != "open"
         trials.append(trial)
@@ -218,21 +220,48 @@ def _most_quanta(problem: Problem, limits: Limits) -> int:
     return most
 
 
-def _better_quanta(problem: Problem, wish: Wish, best: Trial) -> int:
+def _likely_first(problems: Sequence[Problem], wish: Wish) -> list[int]:
+    """Return positions of candidates: what is likely to be best comes first.
+
+    Its plan then refutes the others. Devices of a type are taken to be as fast as they
+    compute the first entries of the cost tables.
+    """
+
+    def rank(index: int) -> tuple[float, Fraction]:
+        problem, cluster = problems[index], problems[index].cluster
+        hourly = hourly_usd(cluster)
+        if wish == "fastest":
+            return 0, -hourly
+        speed = 0.0
+        for number, device in enumerate(cluster.types):
+            work_ns = {
+                kind.name: kind.costs[0].on(device.name).passes_ns
+                for kind in problem.graph.kinds
+                if kind.costs
+            }
+            total_ns = sum(work_ns.get(x.kind, 0) for x in problem.graph.layers)
+            speed += cluster.devices_of(number) / max(1, total_ns)
+        return float(hourly) / speed, hourly
+
+    return sorted(range(len(problems)), key=rank)
+
+
+def _better_quanta(problem: Problem, wish: Wish, best: Trial, is_before: bool) -> int:
     """Return how long a step of a candidate takes if it is better.
 
-    By their order, candidates that are as fast are cheaper than those before,
-    and candidates that cost as much are faster.
+    ``is_before`` is whether the candidate is better if it is as fast and costs as much.
     """
     known = best.result.step_quanta
     assert known is not None
     hourly = hourly_usd(problem.cluster)
     hourly_best = hourly_usd(best.problem.cluster)
     if hourly == hourly_best:
-        return known - 1
+        return known if is_before else known - 1
     if wish == "fastest":
-        return known
-    return math.floor(hourly_best * known / hourly)
+        return known  # by their order, candidates are cheaper than those before
+    as_dear = hourly_best * known / hourly
+    # A candidate that costs as much is faster only if its devices are dearer.
+    return math.floor(as_dear) if hourly > hourly_best else math.ceil(as_dear) - 1
 
 
 def to_document(document: Mapping[str, Any], fit: Fit) -> dict[str, Any]:
