@@ -391,8 +391,8 @@ class _FitSearch:
         if not left_s:
             return None
         options = SolveOptions(time_limit_s=left_s)
-        ask = Asker(self.solver, options, self.on_progress, any_plan=True)
-        return ask(problem, MAX_TOTAL)
+        asker = Asker(self.solver, options, self.on_progress, any_plan=True)
+        return asker(problem, MAX_TOTAL)
 
 
 def _needs(trial: Trial) -> tuple[int, Plan]:

@@ -27,7 +27,7 @@ from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.solvers.base import Deadline, SolveOptions, Status
-from nest.solvers.cell import OnProgress, about
+from nest.solvers.cell import OnProgress, about, one_process
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import CellInterrupted, not_run, run_solver
@@ -320,6 +320,7 @@ def most_memory_bytes(problem: Problem) -> int:
 # Questions
 
 
+@one_process()
 def fewest_devices(
     problem: Problem,
     target: StepTimeLimit,
@@ -373,6 +374,7 @@ def fewest_devices(
     return ask.ended(fit)
 
 
+@one_process()
 def smallest_memory(
     problem: Problem,
     target: StepTimeLimit,
@@ -527,21 +529,21 @@ class Asker:
     def fastest(self, problems: Sequence[Problem]) -> Trial | None:
         """Return the problem with the least step time, and its best plan."""
         best: Trial | None = None
-        known: int | None = None
+        best_quanta: int | None = None
         for problem in problems:
             if self.stopped is not None:
                 break
-            if known is None:
+            if best_quanta is None:
                 trial = Trial(problem, "no", self.solve(problem, None))
             else:
                 # Is there anything better at all?
-                trial = self(problem, known - 1)
+                trial = self(problem, best_quanta - 1)
                 if trial.answer == "no":
                     continue
                 trial = self.improved(trial)
-            step = trial.result.step_quanta
-            if step is not None and (known is None or step < known):
-                best, known = replace(trial, answer="no"), step
+            quanta = trial.result.step_quanta
+            if quanta is not None and (best_quanta is None or quanta < best_quanta):
+                best, best_quanta = replace(trial, answer="no"), quanta
         return best
 
 

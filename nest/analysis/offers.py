@@ -25,7 +25,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.cluster import Cluster
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.cell import OnProgress
+from nest.solvers.cell import OnProgress, one_process
 from nest.units import MAX_TOTAL
 
 Wish = Literal["fastest", "cheapest"]
@@ -155,6 +155,7 @@ def candidates(
     return found
 
 
+@one_process()
 def best_offer(
     problem: Problem,
     wish: Wish,
@@ -228,19 +229,15 @@ def _likely_first(problems: Sequence[Problem], wish: Wish) -> list[int]:
     """
 
     def rank(index: int) -> tuple[float, Fraction]:
-        problem, cluster = problems[index], problems[index].cluster
+        cluster, kinds = problems[index].cluster, problems[index].graph.kinds
         hourly = hourly_usd(cluster)
         if wish == "fastest":
             return 0, -hourly
+        costs = [kind.costs[0] for kind in kinds if kind.costs]
         speed = 0.0
-        for number, device in enumerate(cluster.types):
-            work_ns = {
-                kind.name: kind.costs[0].on(device.name).passes_ns
-                for kind in problem.graph.kinds
-                if kind.costs
-            }
-            total_ns = sum(work_ns.get(x.kind, 0) for x in problem.graph.layers)
-            speed += cluster.devices_of(number) / max(1, total_ns)
+        for type_index, device in enumerate(cluster.types):
+            work_ns = sum(cost.on(device.name).passes_ns for cost in costs)
+            speed += cluster.devices_of(type_index) / (1 + work_ns)
         return float(hourly) / speed, hourly
 
     return sorted(range(len(problems)), key=rank)
@@ -251,15 +248,15 @@ def _better_quanta(problem: Problem, wish: Wish, best: Trial, is_before: bool) -
 
     ``is_before`` is whether the candidate is better if it is as fast and costs as much.
     """
-    known = best.result.step_quanta
-    assert known is not None
+    best_quanta = best.result.step_quanta
+    assert best_quanta is not None
     hourly = hourly_usd(problem.cluster)
     hourly_best = hourly_usd(best.problem.cluster)
     if hourly == hourly_best:
-        return known if is_before else known - 1
+        return best_quanta if is_before else best_quanta - 1
     if wish == "fastest":
-        return known  # by their order, candidates are cheaper than those before
-    as_dear = hourly_best * known / hourly
+        return best_quanta  # by their order, later candidates are cheaper
+    as_dear = hourly_best * best_quanta / hourly
     # A candidate that costs as much is faster only if its devices are dearer.
     return math.floor(as_dear) if hourly > hourly_best else math.ceil(as_dear) - 1
 
