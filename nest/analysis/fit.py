@@ -44,9 +44,8 @@ SECONDS_PER_DAY = 86_400
 #: Up to so many nodes every number of them is a candidate.
 FEW_NODES = 16
 
-#: Options of solvers that can stop at any plan within a target, and of those that
-#: can look for the best plan within it alone.
-_AT_MOST, _WITHIN = "at_most_quanta", "within_quanta"
+#: Option of solvers that can stop at any plan within a target.
+ANY_PLAN = "at_most_quanta"
 
 
 @dataclass(frozen=True)
@@ -399,7 +398,7 @@ def smallest_memory(
             f"--memory: expected devices of one type, got "
             f"{problem.cluster.device_name}; ask for each type alone"
         )
-    ask = Asker(solver, options or SolveOptions(), on_progress, any_plan=True)
+    ask = Asker(solver, options or SolveOptions(), on_progress, ANY_PLAN)
     unlimited = with_memory(problem, most_memory_bytes(problem))
     first = ask(unlimited, target.quanta)
     trials = [first]
@@ -444,8 +443,8 @@ class Asker:
     """Asks one solver about one problem after the other.
 
     All runs share the time limit of ``options``. On Ctrl-C ``stopped`` is the
-    interrupt, and nothing more is asked. With ``any_plan`` any plan within a target
-    ends a run, else the best one is sought, if the solver can.
+    interrupt, and nothing more is asked. ``target_option`` of the solver, if it has it,
+    gets the target; by default the best plan within it is sought alone.
     """
 
     def __init__(
@@ -453,16 +452,14 @@ class Asker:
         solver: str,
         options: SolveOptions,
         on_progress: OnProgress | None,
-        *,
-        any_plan: bool = False,
+        target_option: str = "within_quanta",
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
         self.clock = Deadline(options.time_limit_s)
         self.stopped: CellInterrupted | None = None
         promised = solver_class(solver, options.time_limit_s).capabilities
-        option = _AT_MOST if any_plan else _WITHIN
-        self.option = option if option in promised.options else None
+        self.option = target_option if target_option in promised.options else None
 
     def solve(
         self, problem: Problem, quanta: int | None, num_left: int = 1
@@ -518,7 +515,9 @@ class Asker:
 
     def improved(self, trial: Trial) -> Trial:
         """Return a trial with the best plan for its problem."""
-        if self.stopped is not None or trial.result.status is Status.OPTIMAL:
+        result = trial.result
+        was_best = self.option is None and result.limit is None
+        if self.stopped is not None or was_best or result.status is Status.OPTIMAL:
             return trial
         result = self.solve(trial.problem, None)
         step, known = result.step_quanta, trial.result.step_quanta
@@ -528,21 +527,16 @@ class Asker:
 
     def fastest(self, problems: Sequence[Problem]) -> Trial | None:
         """Return the problem with the least step time, and its best plan."""
-        best: Trial | None = None
-        best_quanta: int | None = None
+        best, best_quanta = None, MAX_TOTAL + 1
         for problem in problems:
             if self.stopped is not None:
                 break
-            if best_quanta is None:
-                trial = Trial(problem, "no", self.solve(problem, None))
-            else:
-                # Is there anything better at all?
-                trial = self(problem, best_quanta - 1)
-                if trial.answer == "no":
-                    continue
+            # Is there anything better at all?
+            trial = self(problem, best_quanta - 1)
+            if trial.answer != "no":
                 trial = self.improved(trial)
             quanta = trial.result.step_quanta
-            if quanta is not None and (best_quanta is None or quanta < best_quanta):
+            if quanta is not None and quanta < best_quanta:
                 best, best_quanta = replace(trial, answer="no"), quanta
         return best
 

@@ -11,7 +11,7 @@ says *yes* becomes the best. All figures are whole numbers and fractions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -189,8 +189,9 @@ def best_offer(
     best: Trial | None = None
     proven = True
     best_index = 0
-    for index in _likely_first(todo, wish):
-        candidate = todo[index]
+    # What is likely to be good comes first: it refutes the others.
+    by_rank = sorted(enumerate(todo), key=lambda x: _likely_rank(x[1], wish))
+    for index, candidate in by_rank:
         if ask.stopped is not None:
             proven = False
             break
@@ -221,26 +222,20 @@ def _most_quanta(problem: Problem, limits: Limits) -> int:
     return most
 
 
-def _likely_first(problems: Sequence[Problem], wish: Wish) -> list[int]:
-    """Return positions of candidates: what is likely to be best comes first.
+def _likely_rank(problem: Problem, wish: Wish) -> tuple[float, Fraction]:
+    """Return a key of candidates; what is likely to be best is first.
 
-    Its plan then refutes the others. Devices of a type are taken to be as fast as they
-    compute the first entries of the cost tables.
+    Devices are taken to be as fast as they compute the first entries of cost tables.
     """
-
-    def rank(index: int) -> tuple[float, Fraction]:
-        cluster, kinds = problems[index].cluster, problems[index].graph.kinds
-        hourly = hourly_usd(cluster)
-        if wish == "fastest":
-            return 0, -hourly
-        costs = [kind.costs[0] for kind in kinds if kind.costs]
-        speed = 0.0
-        for type_index, device in enumerate(cluster.types):
-            work_ns = sum(cost.on(device.name).passes_ns for cost in costs)
-            speed += cluster.devices_of(type_index) / (1 + work_ns)
-        return float(hourly) / speed, hourly
-
-    return sorted(range(len(problems)), key=rank)
+    cluster, hourly = problem.cluster, hourly_usd(problem.cluster)
+    if wish == "fastest":
+        return 0, -hourly
+    costs = [kind.costs[0] for kind in problem.graph.kinds if kind.costs]
+    speed = 0.0
+    for type_index, device in enumerate(cluster.types):
+        work_ns = sum(cost.on(device.name).passes_ns for cost in costs)
+        speed += cluster.devices_of(type_index) / (1 + work_ns)
+    return float(hourly) / speed, hourly
 
 
 def _better_quanta(problem: Problem, wish: Wish, best: Trial, is_before: bool) -> int:

@@ -12,7 +12,7 @@ from nest.analysis.fit import Trial, smallest_memory, to_document, within
 from nest.analysis.offers import (
     Limits,
     _better_quanta,
-    _likely_first,
+    _likely_rank,
     best_offer,
     candidates,
     hourly_usd,
@@ -160,8 +160,10 @@ def test_what_is_likely_to_be_best_comes_first():
         replace(priced, cluster=priced.cluster.keeping(x))
         for x in ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (1, 2))
     ]
-    assert _likely_first(todo, "cheapest") == [3, 0, 1, 5, 4, 2]
-    assert _likely_first(todo, "fastest") == [5, 0, 1, 2, 3, 4]
+    ranks = [_likely_rank(x, "cheapest") for x in todo]
+    assert sorted(range(6), key=lambda i: ranks[i]) == [3, 0, 1, 5, 4, 2]
+    ranks = [_likely_rank(x, "fastest") for x in todo]
+    assert sorted(range(6), key=lambda i: ranks[i]) == [5, 0, 1, 2, 3, 4]
 
 
 def test_the_best_plan_is_sought_once(monkeypatch):
