@@ -206,20 +206,23 @@ def _scatter(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
     return SyncCall("reduce-scatter", ((names[0], dense), (names[1], expert)))
 
 
-#: Terms without a block of the last problems. Devices of the same types agree on them,
-#: however many there are and however they are joined.
-_FREE: deque[tuple[object, dict[object, LayerTerms | None]]] = deque(maxlen=4)
+#: Terms and passes without a block, by what they depend on.
+FreePrices = tuple[dict[object, LayerTerms | None], dict[object, Passes | None]]
+
+#: Those of the last problems. Devices of the same types agree on them, however many
+#: there are and however they are joined.
+FREE: deque[tuple[object, FreePrices]] = deque(maxlen=4)
 
 
-def _free_terms(problem: Problem, rules: CostRules) -> dict[object, LayerTerms | None]:
-    """Return the terms without a block that are known of a problem."""
+def free_prices(problem: Problem, rules: CostRules) -> FreePrices:
+    """Return what is known of a problem without a block."""
     types = problem.cluster.types
     key = rules, problem.graph, problem.job, problem.quantum_ps, types
-    for other, terms in _FREE:
+    for other, prices in FREE:
         if other == key:
-            return terms
-    _FREE.appendleft((key, {}))
-    return _FREE[0][1]
+            return prices
+    FREE.appendleft((key, ({}, {})))
+    return FREE[0][1]
 
 
 class LayerPrices:
@@ -247,7 +250,7 @@ class LayerPrices:
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self.kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
-        self._free = _free_terms(problem, rules)
+        self._free_terms, self._free_passes = free_prices(problem, rules)
         self._available: dict[object, bool] = {}
         self._places: dict[object, object] = {}
         self._known_held: dict[object, Held] = {}
@@ -338,7 +341,7 @@ class LayerPrices:
         many replicas: no block of one of them has smaller ones.
         """
         place: object = replicas
-        prices = self._free
+        prices = self._free_terms
         if block is not None:
             place, replicas = self.place(strategy, block), block.replicas
             prices = self._terms
@@ -367,17 +370,19 @@ class LayerPrices:
         overlap: frozenset[Overlap],
     ) -> Passes | None:
         """Return the passes of :meth:`terms` alone."""
+        key = self.kinds[layer], strategy, micro_batch, overlap
+        if block is None and key in self._free_passes:
+            return self._free_passes[key]
+        passes = None
+        if self._is_available(layer, strategy, micro_batch):
+            passes = self._with_traffic(
+                *(layer, strategy, micro_batch, block),
+                self._groups_of(strategy, block),
+                overlap,
+            )
         if block is None:
-            runtime = PLAIN._replace(overlap=overlap)
-            terms = self.terms(layer, strategy, micro_batch, None, runtime)
-            return terms and Passes(*terms[:6])
-        if not self._is_available(layer, strategy, micro_batch):
-            return None
-        return self._with_traffic(
-            *(layer, strategy, micro_batch, block),
-            self._groups_of(strategy, block),
-            overlap,
-        )
+            self._free_passes[key] = passes
+        return passes
 
     def _is_available(self, layer: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether a layer can run under a strategy."""

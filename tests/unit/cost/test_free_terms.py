@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.cost.model import CostModel
-from nest.cost.terms import _free_terms
+from nest.cost.terms import free_prices
 from nest.ir import Device, DeviceRange, Optimizer, Problem, Strategy
 from tests.builders import make_cost, make_levels, make_problem
 
@@ -23,7 +23,7 @@ def free_terms(problem: Problem) -> Any:
 
 
 def known(problem: Problem) -> Any:
-    return _free_terms(problem, CostModel(problem).rules)
+    return free_prices(problem, CostModel(problem).rules)
 
 
 def changed(what: str) -> Problem:
@@ -53,7 +53,7 @@ def test_the_number_of_devices_and_their_network_change_nothing() -> None:
     # And the model of one of two types is that of the type alone.
     other = DeviceRange(first=2, count=2, device=Device(name="other", memory_bytes=5))
     mixed = replace(problem, cluster=replace(problem.cluster, others=(other,)))
-    assert CostModel(mixed).on_type(0).layers._free is known(problem)
+    assert CostModel(mixed).on_type(0).layers._free_terms is known(problem)[0]
     assert known(mixed) is not known(problem)
 
 
@@ -66,4 +66,12 @@ def test_what_they_depend_on_tells_them_apart(what: str) -> None:
 
 def test_rules_tell_them_apart() -> None:
     problem = one_layer()
-    assert _free_terms(problem, object()) is not known(problem)  # type: ignore[arg-type]
+    assert free_prices(problem, object()) is not known(problem)  # type: ignore[arg-type]
+
+
+def test_passes_without_a_block_are_kept_too() -> None:
+    layers, again = CostModel(one_layer()).layers, CostModel(one_layer()).layers
+    passes = layers.passes(0, Strategy(), 1, None, frozenset())
+    assert passes is again.passes(0, Strategy(), 1, None, frozenset())
+    assert passes is not None
+    assert (passes.forward, passes.backward) == (10, 20)
