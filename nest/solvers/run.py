@@ -32,7 +32,7 @@ from nest.solvers.base import (
     Status,
     check_limits,
 )
-from nest.solvers.cell import Cell, OnProgress, OnReport, run_cells
+from nest.solvers.cell import WAITING, Cell, OnProgress, OnReport, run_cells
 from nest.solvers.judge import judge
 from nest.solvers.messages import Failure, OutputMessage
 from nest.solvers.process import Usage
@@ -134,9 +134,11 @@ def run_solver(
     if reason is not None:
         return run.result(Verdict(Outcome.SKIPPED, None, detail=reason))
     try:
-        if alone and registry.is_built_in(name) and capabilities.is_quick(problem):
+        is_built_in = registry.is_built_in(name)
+        if alone and is_built_in and capabilities.is_quick(problem):
             cell.answer_here()
         else:
+            cell.waiting = WAITING.get() if is_built_in else None
             run_cells(iter([cell]), 1, on_end or (lambda ended: None))
         return run.result(run.conclude())
     except OSError as error:
