@@ -29,13 +29,13 @@ def capture_rank(
     """
     built = build(factory, name, samples)
     for path, style in styles.items():
-        part = built.module.get_submodule(path)
+        owner = built.module.get_submodule(path)
         axis = 1 if style == "rowwise" else 0
-        for name, parameter in [*part.named_parameters()]:
+        for name, parameter in [*owner.named_parameters()]:
             shape = list(parameter.shape)
             if axis < len(shape):
                 shape[axis] //= tp
             values = parameter.new_empty(shape)
             cut = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
-            setattr(part, name, cut)
+            setattr(owner, name, cut)
     return capture(built)
