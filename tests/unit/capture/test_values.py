@@ -18,6 +18,10 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+class UnitGradient(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x * 1.0)
+    backward = staticmethod(lambda ctx, gradient: gradient / gradient.norm())
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -88,6 +92,13 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
     assert "--split-loss" in text
     note = assumed(tmp_path, code, split_loss=True)
     assert "the loss is no mean over samples: " in note
+
+
+def test_gradients_that_are_no_means(torch: Any, tmp_path: Path) -> None:
+    """The losses of halves have the mean of the whole."""
+    code = "return F.mse_loss(UnitGradient.apply(a), b)"
+    assert "a gradient that differs by 0." in refusal(tmp_path, code)
+    assert "a gradient that differs" in assumed(tmp_path, code, split_loss=True)
 
 
 @pytest.mark.parametrize(
