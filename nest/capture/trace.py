@@ -522,8 +522,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a call that the module keeps, such as losses."""
         made = {x.name for fields, _ in self.records[first:] for x in fields["outputs"]}
-        for path, owner in module.named_modules():
-            for name, value in vars(owner).items():
+        for path, submodule in module.named_modules():
+            for name, value in vars(submodule).items():
                 if self.named.get(id(value), ("",))[0] in made:
                     yield f"@{path}.{name}" if path else f"@{name}", value
 

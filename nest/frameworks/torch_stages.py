@@ -243,7 +243,7 @@ class StageCode:
             self.lines.append(f"{result} = {call}")
             for tensor, accessor in made:
                 self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
-        for tensor, accessor in attributes:  # Of the module.
+        for tensor, accessor in attributes:  # Attributes of the module.
             path = f"{where(record)}.{accessor.removeprefix('@')}"
             attribute = path.rpartition(".")[2]
             name = self._unique(attribute if attribute.isidentifier() else "kept")
