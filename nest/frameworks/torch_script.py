@@ -519,6 +519,7 @@ class _Script:
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
         names = [name for name in self.source.inputs if name]
         code = self._stages_text(tied, names)
+        uneven = bool(_uneven(stages, self.graph, mesh))
         several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
         flags = {
             "single": mesh.pipeline == 1,
@@ -533,6 +534,8 @@ class _Script:
             "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": mesh.zero in (1, 2),
+            "uneven": uneven,
+            "even": not uneven,
             "sharded": bool(mesh.zero),
             "zero1": mesh.zero == 1,
             "zero2": mesh.zero == 2,
