@@ -974,11 +974,28 @@ class StageOptions:
                 blocks[first.devices] = self._different_blocks(first.devices)
             of_size = blocks[first.devices]
             for block in fastest_blocks(self.model, first, of_size, passes=False):
-                sync = self._table(block, used[rows]).sync
+                sync = self._sync(block, used[rows])
                 min_sync[rows] = np.minimum(min_sync[rows], sync)
         of_shape: Ints = min_sync @ self.shapes.counts.T
         stage_sync: Ints = of_shape[row, options.shape]
         return stage_sync
+
+    def _sync(self, block: Block, used: Ints) -> Ints:
+        """Return the gradient sync of every kind under some strategies on a block."""
+        strategies, model = self.terms.strategies, self.model
+        return np.array(
+            [
+                [
+                    model.layers.layer_sync(
+                        *(layer, strategies[index], self.split.micro_batch, block),
+                        model.runtime,
+                    )
+                    for layer in self.shapes.representatives
+                ]
+                for index in used.tolist()
+            ],
+            dtype=np.int64,
+        )
 
     def _different_blocks(self, size: int) -> list[Block]:
         """Return blocks, one of which has the groups and types of any other."""
