@@ -45,6 +45,9 @@ from nest.solvers.base import Deadline, EnoughError, OutOfTimeError
 #: Guesses at the best step time, as multiples of the current least bound.
 GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 
+#: An incumbent below so many times the next guess takes the place of guesses.
+NEAR = 2
+
 Subproblem = TypeVar("Subproblem")
 Answer = TypeVar("Answer")
 
@@ -89,6 +92,8 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
         for factor in (*GUESSES, None):
             bound = min((split.bound for split in splits), default=0)
             guess = int(INFINITE) if factor is None else int(factor * bound) + 1
+            if guess <= incumbent() < NEAR * guess:
+                guess = int(INFINITE)  # guesses in between would help little
             bound_all(guess)
             if incumbent() < guess:
                 return

@@ -254,7 +254,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         """Bound the splits that may have plans below a guess."""
 
         def upper() -> int:
-            return min(guess, self._enough())
+            return min(guess, self._goal())
 
         def goal() -> int:
             self.deadline.check()
@@ -271,7 +271,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
                 if not bounds.intervals:
                     item.bound = max(item.bound, bounds.bound)
                     return
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            loose = item.options_below(goal(), self.capacity)
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
             if len(self.model.problem.cluster.types) > 1:
                 # Few paths have device ranges there, so more of them are tried.
                 bounds = bounds.refined(goal)
@@ -346,10 +347,12 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
         ``None`` if the paths prove that there is no plan below the goal.
         """
-        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
-        if bounds.intervals and item.options.bounds_sync:
-            joint = item.options.joint(bounds.useful(goal()))
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
+        upper = goal()
+        loose = item.options_below(upper, self.capacity)
+        if item.options.bounds_sync:
+            useful = item.limit(upper).admits(loose.once, loose.wait)
+            loose = item.options.joint(loose.take(useful))
+        bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
         bounds = bounds.refined(goal)
         if not bounds.intervals:
             return None

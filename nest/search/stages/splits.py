@@ -55,6 +55,17 @@ class OpenSplit:
     rank: int = 0
     #: Step time of the plan that its last search found.
     best_quanta: int = int(INFINITE)
+    #: The highest limit of :meth:`options_below` so far, and the options.
+    _below: tuple[int, LooseOptions] | None = None
+
+    def options_below(self, upper: int, cap_bytes: int) -> LooseOptions:
+        """Return its options for plans below ``upper``, perhaps with more.
+
+        Those of the highest limit are kept; all calls have one ``cap_bytes``.
+        """
+        if self._below is None or upper > self._below[0]:
+            self._below = upper, self.options.loose(self.limit(upper), cap_bytes)
+        return self._below[1]
 
     @property
     def lower_bound(self) -> int:
