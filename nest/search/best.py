@@ -33,7 +33,7 @@ from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import Pipeline, improvements
-from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
+from nest.search.stages.options import INFINITE, BatchTerms, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -251,7 +251,10 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         return groups
 
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
-        """Bound the splits that may have plans below a guess."""
+        """Bound the splits that may have plans below a guess.
+
+        In this process: those of the proof begin with all that it computes.
+        """
 
         def upper() -> int:
             return min(guess, self._goal())
@@ -281,20 +284,11 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         def offer_none(*_: object) -> None:
             """Offer no path without communication: its plan has some."""
 
-        def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
+        for group in groups:
             self._bound_each(group, upper, bound)
-            terms = vars(group[0].options.terms)
-            return [item.bound for item in group], terms.get("least_load")
-
-        def done(group: list[OpenSplit], result: object) -> None:
-            bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            for item, bound in zip(group, bounds, strict=True):
+            for item in group:
                 for other in self._equal_paths[item]:
-                    other.bound = max(other.bound, bound)
-                    if least_load is not None:
-                        other.options.terms.least_load = least_load
-
-        self._share(groups, run, done)
+                    other.bound = max(other.bound, item.bound)
 
     # Proofs by label search
 

@@ -197,7 +197,14 @@ def test_passes_are_fastest_where_zero_traffic_is():
 def test_the_sync_of_a_layer_alone_is_that_of_its_terms():
     """Of two ranks ZeRO 0 all-reduces, 1 scatters and gathers, 2 gathers alone."""
     cost = make_cost(weight_bytes=100)
-    problem = make_problem({"a": cost}, devices=4, overlap={"gradients": 0.5})
+    problem = make_problem(
+        {"a": cost},
+        devices=4,
+        overlap={"gradients": 0.5},
+        distributed_optimizer=True,
+        data_parallel=(2,),
+        zero=(0, 1, 2, 3),
+    )
     model, block = CostModel(problem), Block(2, 2, 0, 2)
     seen = set()
     hidden = PLAIN._replace(overlap=frozenset({"gradients"}))
