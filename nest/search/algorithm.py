@@ -45,9 +45,6 @@ from nest.solvers.base import Deadline, EnoughError, OutOfTimeError
 #: Guesses at the best step time, as multiples of the current least bound.
 GUESSES = (1.15, 1.3, 1.5, 2.0, 10.0)
 
-#: An incumbent below so many times the next guess takes the place of guesses.
-NEAR = 2
-
 Subproblem = TypeVar("Subproblem")
 Answer = TypeVar("Answer")
 
@@ -59,6 +56,7 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
     stage_options: ClassVar[type[StageOptions]] = StageOptions
     #: Whether a path is a plan; where stages are relaxed, it is a bound alone.
     paths_are_plans: ClassVar[bool] = True
+    near: ClassVar[int] = 1  #: An incumbent of so many guesses ends the guesses.
 
     def __init__(
         self, model: CostModel, sets: ClosedSets, deadline: Deadline, workers: int
@@ -92,7 +90,7 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
         for factor in (*GUESSES, None):
             bound = min((split.bound for split in splits), default=0)
             guess = int(INFINITE) if factor is None else int(factor * bound) + 1
-            if guess <= incumbent() < NEAR * guess:
+            if guess <= incumbent() < self.near * guess:
                 guess = int(INFINITE)  # guesses in between would help little
             bound_all(guess)
             if incumbent() < guess:

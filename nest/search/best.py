@@ -76,6 +76,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
     #: What the search opens, for the detail of an answer.
     unit: ClassVar[str] = "splits"
+    near: ClassVar[int] = 2
 
     def __init__(self, task: SearchTask) -> None:
         # Processes do not share the terms that they compute of a network.
