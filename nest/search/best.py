@@ -4,8 +4,8 @@ A subproblem of :mod:`nest.search.algorithm` is a split ``(R, B)``, and one
 plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
 stages that a plan better than the incumbent may have. No step drops such a plan:
 
-1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range:
-   first without gradient sync, then with the least that a stage takes anywhere.
+1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range,
+   with the least gradient sync that it takes anywhere.
 2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
    offset, from both ends of the pipeline.
 3. Copies of a stage for each size of its neighbors

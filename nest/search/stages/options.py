@@ -978,7 +978,9 @@ class StageOptions:
             fastest = fastest_blocks(self.model, first, of_size, passes=False)
             sync = np.min([self._sync(block, rows) for block in fastest], axis=0)
             self._min_sync.update(zip(rows, sync, strict=True))
-        min_sync = np.array([self._min_sync[index] for index in used.tolist()])
+        min_sync = np.array(
+            [self._min_sync[index] for index in used.tolist()], dtype=np.int64
+        ).reshape(len(used), len(self.shapes.representatives))
         of_shape: Ints = min_sync @ self.shapes.counts.T
         stage_sync: Ints = of_shape[row, options.shape]
         return stage_sync
