@@ -372,8 +372,8 @@ class LayerPrices:
             return 0
         sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
         key = (
-            *(sizes, strategy.spread, strategy.zero, block.replicas),
-            *(self.groups.number(strategy, block), self._types_of(block)),
+            *(sizes, strategy.spread, strategy.zero),
+            *(self.network.alike(block), self._types_of(block)),
             *("gradients" in runtime.overlap, runtime.distributed_optimizer),
         )
         if key not in self._known_sync:
