@@ -320,14 +320,14 @@ class LayerPrices:
         Without a block they are the terms without any communication, for so
         many replicas: no block of one of them has smaller ones.
         """
-        place: object = replicas
+        block_key: object = replicas
         if block is not None:
-            place, replicas = self.place(strategy, block), block.replicas
+            block_key, replicas = self.place(strategy, block), block.replicas
         key = (
             self.kinds[layer],
             strategy,
             micro_batch,
-            place,
+            block_key,
             runtime.overlap,
             runtime.distributed_optimizer,
         )
@@ -373,8 +373,8 @@ class LayerPrices:
         sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
         key = (
             *(sizes, strategy.spread, strategy.zero),
-            *(self.network.alike(block), self._types_of(block)),
-            *("gradients" in runtime.overlap, runtime.distributed_optimizer),
+            *(self.place(strategy, block), "gradients" in runtime.overlap),
+            runtime.distributed_optimizer,
         )
         if key not in self._known_sync:
             groups, where = self._groups_of(strategy, block), self.kinds[layer]
