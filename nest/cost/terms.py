@@ -260,6 +260,7 @@ class LayerPrices:
         self._reserve_bytes: dict[object, int] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int, int, int]] = {}
+        self._known_sync: dict[object, tuple[int, int]] = {}
 
     def cost(
         self, layer: int, strategy: Strategy, micro_batch: int
@@ -340,16 +341,16 @@ class LayerPrices:
         Without a block they are the terms without any communication, for so
         many replicas: no block of one of them has smaller ones.
         """
-        place: object = replicas
+        block_key: object = replicas
         prices = self._free_terms
         if block is not None:
-            place, replicas = self.place(strategy, block), block.replicas
+            block_key, replicas = self.place(strategy, block), block.replicas
             prices = self._terms
         key = (
             self.kinds[layer],
             strategy,
             micro_batch,
-            place,
+            block_key,
             runtime.overlap,
             runtime.distributed_optimizer,
         )
@@ -384,6 +385,34 @@ class LayerPrices:
             self._free_passes[key] = passes
         return passes
 
+    def layer_sync(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block,
+        runtime: Runtime,
+    ) -> int:
+        """Return the sync of :meth:`terms` alone, where groups tell it; 0 for none.
+
+        Most strategies share it: recomputation and samples do not change it.
+        """
+        if not self._is_available(layer, strategy, micro_batch):
+            return 0
+        sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
+        key = (
+            *(sizes, strategy.spread, strategy.zero),
+            *(self.place(strategy, block), "gradients" in runtime.overlap),
+            runtime.distributed_optimizer,
+        )
+        if key not in self._known_sync:
+            groups, where = self._groups_of(strategy, block), self.kinds[layer]
+            replicas = block.replicas if runtime.distributed_optimizer else 1
+            self._known_sync[key] = self.sync(
+                *(sizes, strategy, groups, block, runtime, replicas, where)
+            )
+        return self._known_sync[key][0]
+
     def _is_available(self, layer: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether a layer can run under a strategy."""
         key = (self.kinds[layer], strategy, micro_batch)
@@ -414,13 +443,12 @@ class LayerPrices:
         if not runtime.distributed_optimizer:
             replicas = 1
         held = self._held(layer, strategy, micro_batch, runtime, replicas)
-        sizes = held.sizes
         sync_ns = self.rules.layer_sync_ns(
-            self.network, block, sum(size.weight_bytes for size in sizes)
+            self.network, block, sum(size.weight_bytes for size in held.sizes)
         )
         if sync_ns is None:
             sync, hideable = self.sync(
-                *(sizes, strategy, groups, block, runtime, replicas, where)
+                *(held.sizes, strategy, groups, block, runtime, replicas, where)
             )
         else:
             sync, hideable = self.quanta.round(sync_ns, where), 0

@@ -4,8 +4,8 @@ A subproblem of :mod:`nest.search.algorithm` is a split ``(R, B)``, and one
 plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
 stages that a plan better than the incumbent may have. No step drops such a plan:
 
-1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range:
-   first without gradient sync, then with the least that a stage takes anywhere.
+1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range,
+   with the least gradient sync that it takes anywhere.
 2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
    offset, from both ends of the pipeline.
 3. Copies of a stage for each size of its neighbors
@@ -33,7 +33,7 @@ from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import Pipeline, improvements
-from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
+from nest.search.stages.options import INFINITE, BatchTerms, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -76,6 +76,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
     #: What the search opens, for the detail of an answer.
     unit: ClassVar[str] = "splits"
+    near: ClassVar[int] = 2
 
     def __init__(self, task: SearchTask) -> None:
         # Processes do not share the terms that they compute of a network.
@@ -251,10 +252,13 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         return groups
 
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
-        """Bound the splits that may have plans below a guess."""
+        """Bound the splits that may have plans below a guess.
+
+        In this process: those of the proof begin with all that it computes.
+        """
 
         def upper() -> int:
-            return min(guess, self._enough())
+            return min(guess, self._goal())
 
         def goal() -> int:
             self.deadline.check()
@@ -271,7 +275,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
                 if not bounds.intervals:
                     item.bound = max(item.bound, bounds.bound)
                     return
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            loose = item.options_below(goal(), self.capacity)
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
             if len(self.model.problem.cluster.types) > 1:
                 # Few paths have device ranges there, so more of them are tried.
                 bounds = bounds.refined(goal)
@@ -280,20 +285,11 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         def offer_none(*_: object) -> None:
             """Offer no path without communication: its plan has some."""
 
-        def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
+        for group in groups:
             self._bound_each(group, upper, bound)
-            terms = vars(group[0].options.terms)
-            return [item.bound for item in group], terms.get("least_load")
-
-        def done(group: list[OpenSplit], result: object) -> None:
-            bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            for item, bound in zip(group, bounds, strict=True):
+            for item in group:
                 for other in self._equal_paths[item]:
-                    other.bound = max(other.bound, bound)
-                    if least_load is not None:
-                        other.options.terms.least_load = least_load
-
-        self._share(groups, run, done)
+                    other.bound = max(other.bound, item.bound)
 
     # Proofs by label search
 
@@ -346,10 +342,12 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
         ``None`` if the paths prove that there is no plan below the goal.
         """
-        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
-        if bounds.intervals and item.options.bounds_sync:
-            joint = item.options.joint(bounds.useful(goal()))
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
+        upper = goal()
+        loose = item.options_below(upper, self.capacity)
+        if item.options.bounds_sync:
+            useful = item.limit(upper).admits(loose.once, loose.wait)
+            loose = item.options.joint(loose.take(useful))
+        bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
         bounds = bounds.refined(goal)
         if not bounds.intervals:
             return None

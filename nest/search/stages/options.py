@@ -772,6 +772,8 @@ class StageOptions:
         self._receives: dict[object, Ints] = {}
         self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
+        #: The least sync of every kind under a strategy, see :meth:`least_sync`.
+        self._min_sync: dict[int, Ints] = {}
         self._passing: dict[int, Ints] = {}
 
     def _allowed_shapes(self) -> Bools | None:
@@ -962,23 +964,43 @@ class StageOptions:
         a stage takes at least the sum.
         """
         used, row = np.unique(options.strategy, return_inverse=True)
-        min_sync = np.full((len(used), len(self.shapes.representatives)), INFINITE)
         spreads: dict[object, list[int]] = {}
-        for index, strategy in enumerate(used.tolist()):
-            spread = self.terms.strategies[strategy].spread
-            spreads.setdefault(spread, []).append(index)
+        for index in used.tolist():
+            if index not in self._min_sync:
+                spread = self.terms.strategies[index].spread
+                spreads.setdefault(spread, []).append(index)
         blocks: dict[int, list[Block]] = {}
         for rows in spreads.values():
-            first = self.terms.strategies[used[rows[0]]]
+            first = self.terms.strategies[rows[0]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._different_blocks(first.devices)
             of_size = blocks[first.devices]
-            for block in fastest_blocks(self.model, first, of_size, passes=False):
-                sync = self._table(block, used[rows]).sync
-                min_sync[rows] = np.minimum(min_sync[rows], sync)
+            fastest = fastest_blocks(self.model, first, of_size, passes=False)
+            sync = np.min([self._sync(block, rows) for block in fastest], axis=0)
+            self._min_sync.update(zip(rows, sync, strict=True))
+        min_sync = np.array(
+            [self._min_sync[index] for index in used.tolist()], dtype=np.int64
+        ).reshape(len(used), len(self.shapes.representatives))
         of_shape: Ints = min_sync @ self.shapes.counts.T
         stage_sync: Ints = of_shape[row, options.shape]
         return stage_sync
+
+    def _sync(self, block: Block, used: list[int]) -> Ints:
+        """Return the gradient sync of every kind under some strategies on a block."""
+        strategies, model = self.terms.strategies, self.model
+        return np.array(
+            [
+                [
+                    model.layers.layer_sync(
+                        *(layer, strategies[index], self.split.micro_batch, block),
+                        model.runtime,
+                    )
+                    for layer in self.shapes.representatives
+                ]
+                for index in used
+            ],
+            dtype=np.int64,
+        )
 
     def _different_blocks(self, size: int) -> list[Block]:
         """Return blocks, one of which has the groups and types of any other."""
