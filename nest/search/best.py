@@ -33,7 +33,13 @@ from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import Pipeline, improvements
-from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
+from nest.search.stages.options import (
+    INFINITE,
+    BatchTerms,
+    Ints,
+    PairOptions,
+    StageOptions,
+)
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -354,11 +360,20 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         if not bounds.intervals:
             return None
         upper = goal()
-        placed = item.options.placed(
-            merged(bounds.survivors(upper)), item.limit(upper), self.deadline.check
-        )
         target = IncumbentCurve.below(upper)
-        return PlacementGraph(item.options, placed, target, self.deadline)
+
+        def placed(options: StageOptions, pairs: PairOptions) -> PlacementGraph:
+            stages = options.placed(pairs, item.limit(upper), self.deadline.check)
+            return PlacementGraph(options, stages, target, self.deadline)
+
+        pairs = merged(bounds.survivors(upper))
+        if self.model.network.dear and self.stage_options is StageOptions:
+            # Groups are priced for the few stages that bounds on them leave.
+            graph = placed(item.options.relaxed(), pairs)
+            if graph.bounds().min() >= INFINITE:
+                return None
+            pairs = item.options.within(pairs, graph.edges)
+        return placed(item.options, pairs)
 
 
 def search(task: SearchTask) -> SolverOutput:

@@ -11,6 +11,7 @@ options that the bounds leave, at each of their offsets.
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from bisect import bisect_right
@@ -165,6 +166,11 @@ class StageShapes:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    @cached_property
+    def bounding(self) -> CostModel:
+        """A model whose costs are lower bounds."""
+        return self.model.bounding()
 
     def passing_bytes(self, micro_batch: int, shards: int) -> Ints:
         """Return the bytes of passing tensors per micro-batch, by shape."""
@@ -420,10 +426,14 @@ class BatchTerms:
         return worst
 
     def _min_load(self, device_type: int | None) -> Ints:
-        """Return the least amounts over device ranges of one or all types."""
+        """Return the least amounts over device ranges of one or all types.
+
+        Where groups are dear to price, each counts alone.
+        """
+        dear = self.model.network.dear
         return self._min_amounts(
             ("placed", device_type),
-            self.model,
+            self.shapes.bounding.under(self.model.runtime) if dear else self.model,
             lambda: self._distinct_blocks(device_type),
         )
 
@@ -773,6 +783,18 @@ class StageOptions:
         self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
         self._passing: dict[int, Ints] = {}
+        #: Whether stages at device ranges have lower bounds for costs.
+        self._is_relaxed = False
+
+    def relaxed(self) -> Self:
+        """Return the options that :meth:`placed` gives lower bounds for costs.
+
+        A stage then has the least passes of all device ranges and no gradient
+        sync, so that no groups are priced for it.
+        """
+        other = copy.copy(self)
+        other._is_relaxed = True
+        return other
 
     def _allowed_shapes(self) -> Bools | None:
         """Return which shapes the rules about complete plans allow."""
@@ -989,6 +1011,36 @@ class StageOptions:
 
     # At device ranges
 
+    def within(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
+        """Return the options that some of their stages at offsets are left of.
+
+        They may begin between the first and the last of these offsets. All are of
+        level 0.
+        """
+        sets, num_strategies = self.shapes.sets, len(self.terms.strategies)
+
+        def keys(source: Ints, target: Ints, strategy: Ints) -> Ints:
+            key: Ints = (source * sets.count + target) * num_strategies + strategy
+            return key
+
+        left, number = np.unique(
+            keys(edges.source, edges.target, edges.strategy), return_inverse=True
+        )
+        first = np.full(len(left), INFINITE)
+        last = np.zeros(len(left), dtype=np.int64)
+        np.minimum.at(first, number, edges.offset)
+        np.maximum.at(last, number, edges.offset)
+        ends = sets.pair_source[pairs.pair], sets.pair_target[pairs.pair]
+        of_pair = keys(*ends, pairs.strategy)
+        chosen = np.isin(of_pair, left)
+        where = np.searchsorted(left, of_pair[chosen])
+        pairs = pairs.take(chosen)
+        return replace(
+            pairs,
+            first=np.maximum(pairs.first, first[where]),
+            last=np.minimum(pairs.last, last[where]),
+        )
+
     def placed(
         self, pairs: PairOptions, limit: StageFilter, check_time: Callable[[], object]
     ) -> PlacedOptions:
@@ -1182,7 +1234,8 @@ class StageOptions:
             ],
             rounds=1,
         )
-        kept = fast[order]
+        # A bound may be above the cost of an option with a higher bound.
+        kept = fast if self._is_relaxed else fast[order]
         base = pairs.level * sets.count
         none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
@@ -1236,8 +1289,12 @@ class StageOptions:
         return work, sums
 
     def _table(self, block: Block, used: Ints) -> Table:
-        """Return the exact terms of some strategies on a block."""
+        """Return the terms of some strategies on a block, or bounds on them."""
         terms, tables = self.terms, []
+        if self._is_relaxed:
+            assert terms.free is not None
+            least = terms.least_anywhere[: len(self.rounds), used]
+            return replace(terms.free.take(used), periods=np.moveaxis(least, 0, -1))
         for index in used.tolist():
             strategy = terms.strategies[index]
             key = index, self.model.layers.place(strategy, block)
