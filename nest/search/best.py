@@ -21,6 +21,7 @@ found which plan first.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -87,6 +88,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         workers = 1 if dear else task.options.num_workers
+        self._bounds_groups = dear and self.stage_options is StageOptions
         super().__init__(task.model, task.sets, task.deadline, workers)
         self.report, self.options, self.plan = task.report, task.options, task.plan
         self.best = self.upper = int(INFINITE) if task.upper is None else task.upper
@@ -267,7 +269,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return upper()
 
         def bound(item: OpenSplit) -> None:
-            if self.model.network.dear and self.stage_options is StageOptions:
+            if self._bounds_groups:
                 # Most splits are above the guess without communication, too. Then no
                 # groups are priced for them, which takes long on such networks.
                 free = item.options.without_communication(
@@ -367,12 +369,14 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return PlacementGraph(options, stages, target, self.deadline)
 
         pairs = merged(bounds.survivors(upper))
-        if self.model.network.dear and self.stage_options is StageOptions:
+        if self._bounds_groups:
             # Groups are priced for the few stages that bounds on them leave.
-            graph = placed(item.options.relaxed(), pairs)
+            relaxed = copy.copy(item.options)
+            relaxed.is_relaxed = True
+            graph = placed(relaxed, pairs)
             if graph.bounds().min() >= INFINITE:
                 return None
-            pairs = item.options.within(pairs, graph.edges)
+            pairs = item.options.left(pairs, graph.edges)
         return placed(item.options, pairs)
 
 

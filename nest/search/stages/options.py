@@ -11,7 +11,6 @@ options that the bounds leave, at each of their offsets.
 
 from __future__ import annotations
 
-import copy
 import enum
 import math
 from bisect import bisect_right
@@ -783,18 +782,9 @@ class StageOptions:
         self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
         self._passing: dict[int, Ints] = {}
-        #: Whether stages at device ranges have lower bounds for costs.
-        self._is_relaxed = False
-
-    def relaxed(self) -> Self:
-        """Return the options that :meth:`placed` gives lower bounds for costs.
-
-        A stage then has the least passes of all device ranges and no gradient
-        sync, so that no groups are priced for it.
-        """
-        other = copy.copy(self)
-        other._is_relaxed = True
-        return other
+        #: Whether stages at device ranges have lower bounds for costs: the least passes
+        #: of all device ranges and no gradient sync, so that no groups are priced.
+        self.is_relaxed = False
 
     def _allowed_shapes(self) -> Bools | None:
         """Return which shapes the rules about complete plans allow."""
@@ -1011,35 +1001,21 @@ class StageOptions:
 
     # At device ranges
 
-    def within(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
-        """Return the options that some of their stages at offsets are left of.
-
-        They may begin between the first and the last of these offsets. All are of
-        level 0.
-        """
+    def left(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
+        """Return the options of level 0 with stages among some at offsets."""
         sets, num_strategies = self.shapes.sets, len(self.terms.strategies)
-
-        def keys(source: Ints, target: Ints, strategy: Ints) -> Ints:
-            key: Ints = (source * sets.count + target) * num_strategies + strategy
-            return key
-
-        left, number = np.unique(
-            keys(edges.source, edges.target, edges.strategy), return_inverse=True
-        )
-        first = np.full(len(left), INFINITE)
-        last = np.zeros(len(left), dtype=np.int64)
-        np.minimum.at(first, number, edges.offset)
-        np.maximum.at(last, number, edges.offset)
-        ends = sets.pair_source[pairs.pair], sets.pair_target[pairs.pair]
-        of_pair = keys(*ends, pairs.strategy)
-        chosen = np.isin(of_pair, left)
-        where = np.searchsorted(left, of_pair[chosen])
-        pairs = pairs.take(chosen)
-        return replace(
-            pairs,
-            first=np.maximum(pairs.first, first[where]),
-            last=np.minimum(pairs.last, last[where]),
-        )
+        keys = [
+            (source * sets.count + target) * num_strategies + strategy
+            for source, target, strategy in (
+                (edges.source, edges.target, edges.strategy),
+                (
+                    sets.pair_source[pairs.pair],
+                    sets.pair_target[pairs.pair],
+                    pairs.strategy,
+                ),
+            )
+        ]
+        return pairs.take(np.isin(keys[1], keys[0]))
 
     def placed(
         self, pairs: PairOptions, limit: StageFilter, check_time: Callable[[], object]
@@ -1235,7 +1211,7 @@ class StageOptions:
             rounds=1,
         )
         # A bound may be above the cost of an option with a higher bound.
-        kept = fast if self._is_relaxed else fast[order]
+        kept = fast if self.is_relaxed else fast[order]
         base = pairs.level * sets.count
         none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
@@ -1291,7 +1267,7 @@ class StageOptions:
     def _table(self, block: Block, used: Ints) -> Table:
         """Return the terms of some strategies on a block, or bounds on them."""
         terms, tables = self.terms, []
-        if self._is_relaxed:
+        if self.is_relaxed:
             assert terms.free is not None
             least = terms.least_anywhere[: len(self.rounds), used]
             return replace(terms.free.take(used), periods=np.moveaxis(least, 0, -1))

@@ -15,7 +15,6 @@ broadcast, reduction and scan*, Parallel Computing 35(12), 2009; Cho et al.,
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,16 +57,11 @@ class Places:
     """What is known of where ranks are.
 
     ``units`` has the number of the unit of every rank, an array per partition, finest
-    first; ``coordinates`` has those of every rank, if there are any.
+    first; ``coordinates`` has a row for every rank, if there are any.
     """
 
     units: Sequence[Ints] = ()
-    coordinates: Sequence[tuple[int, ...]] = ()
-
-    @cached_property
-    def axes(self) -> Ints:
-        """Return the coordinates of every rank, a row each."""
-        return np.array(self.coordinates, np.int64)
+    coordinates: Ints | tuple[()] = ()
 
     @cached_property
     def slots(self) -> list[Ints]:
@@ -94,7 +88,7 @@ class Places:
             ]
             units.append(np.array(of_ranks, np.int64))
         at = topology.coordinates
-        return cls(tuple(units), tuple(at[name] for name in ranks if at))
+        return cls(tuple(units), np.array([at[name] for name in ranks if at], np.int64))
 
 
 class Batch(NamedTuple):
@@ -645,16 +639,16 @@ def _choices(
 # Tori
 
 
-def _boxes(batches: Iterable[Batch], coordinates: Ints) -> list[Ints]:
+def _boxes(batches: Sequence[Batch], coordinates: Ints | tuple[()]) -> list[Ints]:
     """Return groups as boxes, an array for each shape; none if some group is no box."""
     of_shape: dict[tuple[int, ...], list[Ints]] = {}
-    for ranks, _ in batches:
-        columns = np.moveaxis(coordinates[ranks], -1, 0)
+    for ranks, _ in batches if len(coordinates) else ():
+        columns = np.moveaxis(np.asarray(coordinates)[ranks], -1, 0)
         order = np.lexsort(columns[::-1], axis=1)
         ordered = np.take_along_axis(columns, order[None], axis=2)
         sides = 1 + np.count_nonzero(np.diff(np.sort(columns, axis=2)), axis=2).T
-        alone = (np.diff(ordered) != 0).any(axis=0).all()
-        if not alone or (sides.prod(axis=1) != ranks.shape[1]).any():
+        distinct = (np.diff(ordered) != 0).any(axis=0).all()
+        if not distinct or (sides.prod(axis=1) != ranks.shape[1]).any():
             return []
         rows = np.take_along_axis(ranks, order, axis=1)
         for shape, row in zip(map(tuple, sides.tolist()), rows, strict=True):
@@ -662,7 +656,7 @@ def _boxes(batches: Iterable[Batch], coordinates: Ints) -> list[Ints]:
     return [np.stack(same_shape) for same_shape in of_shape.values()]
 
 
-def _torus(routes: Routes, boxes: Sequence[Ints], axes: Sequence[int]) -> Line:
+def _torus(routes: Routes, boxes: Sequence[Ints], axes: list[int]) -> Line:
     """Return a half on boxes: two-way rings along each axis in turn.
 
     As many colors as axes, each starting with another one.
@@ -756,16 +750,13 @@ def algorithms(
             tables = [_flat(routes, lower, ()) for lower in below]
             tables.append(_flat(routes, level, components))
     offers["pipelined"] = _pipelined(tables, components)
-    boxes = _boxes(batches, positions.axes) if positions.coordinates else []
+    boxes = _boxes(batches, positions.coordinates)
     if boxes:
-        shapes = np.array([box.shape[1:] for box in boxes])
-        used = (shapes > 1).any(axis=0)
-        choices = itertools.product(*([True] if x else others for x in used))
-        halves = [_torus(routes, boxes, np.flatnonzero(x).tolist()) for x in choices]
-        offers["torus"] = {
-            "half": tuple(halves),
-            "all-reduce": tuple(half.times(2) for half in halves),
-        }
+        sides = map(max, *(box.shape[1:] for box in boxes * 2))
+        choices = itertools.product(*((True,) if x > 1 else others for x in sides))
+        offers["torus"] = _twice(
+            *(_torus(routes, boxes, np.flatnonzero(x).tolist()) for x in choices)
+        )
     return {
         component: {
             name: tuple(line.rounded() for line in offers[name][component])
@@ -776,5 +767,5 @@ def algorithms(
     }
 
 
-def _twice(half: Line) -> dict[Component, tuple[Line, ...]]:
-    return {"half": (half,), "all-reduce": (half.times(2),)}
+def _twice(*halves: Line) -> dict[Component, tuple[Line, ...]]:
+    return {"half": halves, "all-reduce": tuple(half.times(2) for half in halves)}

@@ -89,7 +89,7 @@ class GraphNetwork:
         No price is above that of all groups at once; there are far fewer of them.
         """
         other = copy.copy(self)
-        other._prices, other._known, other._is_alone = {}, {}, True
+        vars(other).update(_prices={}, _known={}, _is_alone=True)
         return other
 
     @cached_property
