@@ -86,6 +86,8 @@ class CostModel:
         """Return a model in which no collective takes longer, cheap to price."""
         other = copy.copy(self)
         other.network = self.network.bounding
+        if other.network is self.network:
+            return self
         other.groups = GroupTable(other.network, self.problem)
         other.layers = LayerPrices(
             self.problem, self.rules, other.network, other.groups, self.quanta

@@ -427,12 +427,11 @@ class BatchTerms:
     def _min_load(self, device_type: int | None) -> Ints:
         """Return the least amounts over device ranges of one or all types.
 
-        Where groups are dear to price, each counts alone.
+        Bounds on them where groups are dear to price.
         """
-        dear = self.model.network.dear
         return self._min_amounts(
             ("placed", device_type),
-            self.shapes.bounding.under(self.model.runtime) if dear else self.model,
+            self.shapes.bounding.under(self.model.runtime),
             lambda: self._distinct_blocks(device_type),
         )
 

@@ -26,6 +26,7 @@ from nest.topology.graph.algorithms import (
 )
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
+from nest.topology.graph.shifts import SMALL
 from nest.topology.graph.symmetry import Rotation, rotations
 from nest.topology.protocol import Block, Kinds, Link, ParallelGroups, Route
 
@@ -86,8 +87,11 @@ class GraphNetwork:
     def bounding(self) -> GraphNetwork:
         """A network on which one of parallel groups runs its collectives alone.
 
-        No price is above that of all groups at once; there are far fewer of them.
+        No price is above that of all groups at once; there are far fewer of them. A
+        small network is itself: its prices are found soon, and bound more tightly.
         """
+        if self.num_devices <= SMALL:
+            return self
         other = copy.copy(self)
         vars(other).update(_prices={}, _known={}, _is_alone=True)
         return other

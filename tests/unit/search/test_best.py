@@ -20,7 +20,7 @@ from nest.search.stages.splits import PathBounds, merged, open_splits
 from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
 from nest.topology.generators import generate
-from nest.topology.graph import GraphNetwork
+from nest.topology.graph import GraphNetwork, network
 from nest.topology.graph.convert import topology_of
 from tests import optima
 from tests.builders import make_cost, make_problem, with_others
@@ -284,6 +284,7 @@ def test_groups_are_priced_for_the_stages_that_bounds_leave(monkeypatch):
         groups[len(ranks) == 1] += 1
         return prices(self, ranks, components)
 
+    monkeypatch.setattr(network, "SMALL", 0)
     monkeypatch.setattr(StageOptions, "placed", noted)
     monkeypatch.setattr(GraphNetwork, "prices", priced)
     layers = (1000, 800), (100, 8000), (1000, 8000), (1000, 800)

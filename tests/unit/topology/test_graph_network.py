@@ -13,6 +13,7 @@ from nest.ir.graph import COLLECTIVES
 from nest.topology import Block, Link, ParallelGroups, network_of
 from nest.topology.generators import generate
 from nest.topology.graph import GraphNetwork
+from nest.topology.graph import network as graph_network
 from nest.topology.graph.algorithms import NAMES, Places, algorithms
 from nest.topology.graph.bounds import bound_ns
 from nest.topology.graph.convert import graph_of, read_node_link, topology_of
@@ -584,9 +585,10 @@ def test_numbers_that_no_float_holds_are_refused():
         read_node_link(document)
 
 
-def test_a_group_alone_is_no_slower_than_beside_others():
+def test_a_group_alone_is_no_slower_than_beside_others(monkeypatch):
     """On a torus of 3 × 3, at every offset: what bounds say of all groups."""
     network, faster = network_of(torus()), 0
+    monkeypatch.setattr(graph_network, "SMALL", 8)
     for size, stride in itertools.product((2, 3, 4), (1, 2, 3)):
         for devices in range(size * stride, 10, size * stride):
             for offset in range(10 - devices):
