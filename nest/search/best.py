@@ -54,6 +54,9 @@ from nest.solvers.base import (
 )
 from nest.units import MAX_TOTAL
 
+#: If bounds leave more options, the least loads that they have are made exact.
+MAX_LOOSE = 500
+
 
 def as_triples(
     bounds: Mapping[tuple[int, int], int],
@@ -377,6 +380,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             if graph.bounds().min() >= INFINITE:
                 return None
             pairs = item.options.left(pairs, graph.edges)
+            if len(pairs) > MAX_LOOSE and item.options.terms.refine():
+                return self._placement_graph(item, goal)
         return placed(item.options, pairs)
 
 

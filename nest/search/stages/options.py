@@ -322,6 +322,14 @@ class BatchTerms:
         )
         self.shards = [model.shards(s) for s in self.strategies]
         self._free_rows = rows
+        self._is_exact = shapes.bounding is shapes.model
+
+    def refine(self) -> bool:
+        """Make the least loads exact; return whether they were not."""
+        was_exact, self._is_exact = self._is_exact, True
+        for name in () if was_exact else ("least_load", "least_anywhere"):
+            vars(self).pop(name, None)
+        return not was_exact
 
     @cached_property
     def schedule(self) -> StageSchedule:
@@ -429,9 +437,10 @@ class BatchTerms:
 
         Bounds on them where groups are dear to price.
         """
+        bounding = self.shapes.bounding.under(self.model.runtime)
         return self._min_amounts(
-            ("placed", device_type),
-            self.shapes.bounding.under(self.model.runtime),
+            ("placed" if self._is_exact else "bounds", device_type),
+            self.model if self._is_exact else bounding,
             lambda: self._distinct_blocks(device_type),
         )
 

@@ -11,6 +11,7 @@ from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
 from nest.search.stages.options import (
+    BatchTerms,
     PairOptions,
     StageOptions,
     StageShapes,
@@ -292,3 +293,24 @@ def test_groups_are_priced_for_the_stages_that_bounds_leave(monkeypatch):
     assert optima.search(problem).status is Status.OPTIMAL
     assert options == {True: 67, False: 13}
     assert groups == {True: 6, False: 3}
+
+
+@pytest.mark.parametrize(("max_loose", "expected"), [(500, 1), (0, 2)])
+def test_least_loads_become_exact_where_bounds_leave_much(
+    monkeypatch, max_loose, expected
+):
+    """Then those of all groups are computed, too."""
+    whats = set()
+    amounts = BatchTerms._min_amounts
+
+    def noted(self, what, *arguments):
+        whats.add(what[0])
+        return amounts(self, what, *arguments)
+
+    monkeypatch.setattr(BatchTerms, "_min_amounts", noted)
+    monkeypatch.setattr(network, "SMALL", 0)
+    monkeypatch.setattr(best, "MAX_LOOSE", max_loose)
+    layers = (1000, 800), (100, 8000), (1000, 8000), (1000, 800)
+    problem = on_a_torus("torus:2x2", *layers, edge=10000)
+    assert optima.search(problem).status is Status.OPTIMAL
+    assert len(whats - {"free"}) == expected
