@@ -186,3 +186,83 @@ class Reread(Blocks):
 
 def reread():
     return Reread(Block), examples()
+
+
+class Masked(nn.Module):
+    """PyTorch's own encoder, which compares its mask with the causal one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        x = self.encoder(self.first(x), mask=mask)
+        return F.mse_loss(self.last(x), target)
+
+
+def masked():
+    return Masked(), (torch.randn(4, 6, 4), torch.randn(4, 6, 2))
+
+
+class Penalties(Blocks):
+    """Blocks that keep a loss each, which the model adds to its own."""
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = super().forward(x, target)
+        return loss + 0.1 * sum(block.penalty for block in self.blocks)
+
+
+class EarlyPenalty(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.penalty = self.up(x).square().mean()
+        return super().forward(x)
+
+
+class LatePenalty(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.penalty = self.up(x).square().mean()
+        return y
+
+
+def early_penalty():
+    return Penalties(EarlyPenalty), examples()
+
+
+def late_penalty():
+    return Penalties(LatePenalty), examples()
+
+
+class Recurrent(nn.Module):
+    """A block of a recurrent network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.network(x)[0]
+
+
+def recurrent():
+    return Blocks(Recurrent), (torch.randn(4, 6, 4), torch.randn(4, 6, 2))
+
+
+class ChannelsLast(nn.Module):
+    """Weights that are not in one piece, and one bias that two ranks cannot share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 3, 3)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y = self.last(self.first(x).relu())
+        return F.mse_loss(y.mean((2, 3)), target)
+
+
+def channels_last():
+    return ChannelsLast(), (torch.randn(4, 3, 8, 8), torch.randn(4, 3))

@@ -23,7 +23,7 @@ class InvalidModuleError(NestError, ValueError):
 
 
 class Built(NamedTuple):
-    """A module on the meta device, its example inputs, and its name."""
+    """A module, on the meta device if it can be, its example inputs, and its name."""
 
     module: torch.nn.Module
     inputs: tuple[Any, ...]
@@ -84,6 +84,8 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
 def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:
     """Call a factory on the meta device, where no tensor has values.
 
+    A factory that reads values while it builds is called again on the CPU.
+
     Parameters
     ----------
     samples
@@ -96,13 +98,19 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
         input has a first axis.
     """
     try:
-        with torch.device("meta"), seeded():
-            made = factory()
+        try:
+            with torch.device("meta"), seeded():
+                made = factory()
+        except Exception as error:
+            # Each function of PyTorch that needs values names the device.
+            if "meta" not in str(error).lower():
+                raise
+            with seeded():
+                made = factory()
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
-            f"{name}: expected a factory that runs on the meta device, where tensors "
-            f"have no values, got {first_line(error)}; let it build without reading "
-            f"values"
+            f"{name}: expected a factory that runs without arguments, got "
+            f"{first_line(error)}; call it in Python first"
         ) from error
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):

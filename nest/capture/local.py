@@ -20,7 +20,7 @@ def capture_rank(
     styles: Mapping[str, Style],
     tp: int,
 ) -> CapturedModule:
-    """Capture a module whose linear layers have the weights of one of ``tp`` ranks.
+    """Capture a module whose parts have the weights of one of ``tp`` ranks.
 
     Raises
     ------
@@ -29,13 +29,13 @@ def capture_rank(
     """
     built = build(factory, name, samples)
     for path, style in styles.items():
-        linear = built.module.get_submodule(path)
-        axis = 0 if style == "colwise" else 1
-        for name, parameter in [*linear.named_parameters()]:
+        part = built.module.get_submodule(path)
+        axis = 1 if style == "rowwise" else 0
+        for name, parameter in [*part.named_parameters()]:
             shape = list(parameter.shape)
             if axis < len(shape):
                 shape[axis] //= tp
             values = parameter.new_empty(shape)
             cut = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
-            setattr(linear, name, cut)
+            setattr(part, name, cut)
     return capture(built)

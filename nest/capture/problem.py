@@ -8,6 +8,7 @@ the graph.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import (
@@ -571,8 +572,8 @@ class _Pricing:
     def _cuts(self, tp: int) -> dict[str, TensorCut]:
         """Return how tensor ranks share each layer, where they do.
 
-        Layers of modules only, and only if they run with the weights of one rank. The
-        first reason of each kind of block is kept.
+        Only layers that run with the weights of one rank. The first reason of each kind
+        is kept.
         """
         small = self.captures.small
         cuts: dict[str, TensorCut] = {}
@@ -580,15 +581,13 @@ class _Pricing:
         uncut: dict[str, str] = {}
         readers = read_apart(small, self.captures.layers)
         for layer in self.captures.layers:
-            if all(step.module >= 0 for step in layer.steps):
-                cut = tensor_cut(small, layer, tp)
-                cuts[layer.name] = cut
-                for path in cut.styles:
-                    if path in readers:
-                        reason = f"{path}: {readers[path]} also reads its weights apart"
-                        uncut.setdefault(layer.kind, reason)
-                if layer.is_block and cut.reasons:
-                    whole.setdefault(layer.kind, cut.reasons[0])
+            cut = cuts[layer.name] = tensor_cut(small, layer, tp)
+            for path in cut.styles:
+                if path in readers:
+                    reason = f"{path}: {readers[path]} also reads its weights apart"
+                    uncut.setdefault(layer.kind, reason)
+            if cut.reasons:
+                whole.setdefault(layer.kind, cut.reasons[0])
         cuts = self._without(cuts, uncut)
         shared = {name: cut for name, cut in cuts.items() if cut.styles}
         kinds = {x.kind: x for x in self.captures.layers if x.name in shared}
@@ -799,6 +798,14 @@ class _Parameters:
         return trained, fixed
 
 
+#: Names of functions that may change what they are given. ``__getitem__`` ends with
+#: ``_``, too, and changes nothing.
+_CHANGES = re.compile(
+    r"[^_]_$|_norm$|__setitem__$"
+    r"|__i(add|sub|mul|truediv|floordiv|mod|pow|matmul|and|or|xor|lshift|rshift)__$"
+)
+
+
 def _written_buffers(captured: CapturedModule) -> frozenset[str]:
     """Return the names of the buffers that the forward pass may write.
 
@@ -810,7 +817,7 @@ def _written_buffers(captured: CapturedModule) -> frozenset[str]:
         name
         for x in captured.operations
         if not x.outputs
-        or x.function.endswith(("_", "_norm"))
+        or _CHANGES.search(x.function)
         or "out=" in x.code
         or not x.function.startswith("torch.")
         or x.function.startswith("torch.ops.")
@@ -873,7 +880,7 @@ class _Memory:
             received = self._received(layer)
             before = saved[layer.name] - self.again - self.inputs
             helps = self._total(received - self.inputs) < self._total(before)
-            if layer.is_block and helps:
+            if layer.can_rerun and helps:
                 recomputed[layer.name] = received
         #: Blocks that keep less if they are computed again.
         self.helped = frozenset(recomputed)
@@ -963,15 +970,16 @@ def _node(
     working_bytes = 0
     for operation in captured.operations[layer.first : layer.end]:
         style = cut.styles.get(operation.calls[-1].path) if operation.calls else None
-        if function_name(operation) != "linear":
+        if function_name(operation) not in ("linear", "embedding"):
             style = None
         operators += _operator(operation, memory, cut, tp, style)
-        working_bytes = max(
-            working_bytes, *(tensor.size_bytes for tensor in operation.outputs), 0
-        )
+        made = [tensor.size_bytes for tensor in operation.outputs]
+        if style == "table":  # Its backward pass makes the gradient of all rows.
+            made += [captured.named_parameters[x].size_bytes for x in operation.weights]
+        working_bytes = max(working_bytes, *made, 0)
         # Megatron's f and g: a sum of the outputs, and of the gradients of the inputs.
         inputs = memory.tensors.get(operation.inputs[0]) if operation.inputs else None
-        if style == "rowwise":
+        if style in ("rowwise", "table"):
             size_bytes = operation.outputs[0].size_bytes
             collectives.append(_sum_of("forward", size_bytes))
         elif style == "colwise" and inputs is not None and inputs.has_gradient:

@@ -115,7 +115,8 @@ class ModuleCall(Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     outputs: tuple[Tensor, ...]
     #: As of an operation: an empty text, ``[0]``, ``['logits']`` or ``.logits``. An
-    #: output may be one of the inputs, or the output of another module.
+    #: output may be one of the inputs, or the output of another module. ``@aux`` is a
+    #: tensor that the call makes and the module keeps as its attribute ``aux``.
     accessors: tuple[str, ...]
     #: Positions of its operations in :attr:`CapturedModule.operations`.
     first: int
@@ -227,3 +228,8 @@ class ModuleLayer(Struct, frozen=True, kw_only=True):
     end: int
     #: Whether it is a repeated block: one call of a module.
     is_block: bool = False
+
+    @property
+    def can_rerun(self) -> bool:
+        """Whether it is a block that stages call, not the parts of it one by one."""
+        return self.is_block and len(self.steps) == 1 and self.steps[0].module >= 0

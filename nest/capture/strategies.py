@@ -5,6 +5,7 @@ some linear layers are cut, what they yield stays cut through attention heads an
 elementwise operations, and the rows of a later linear layer are cut, which sums over
 the ranks. A cut is found by passing on, from operation to operation, which axis of a
 tensor is cut; where an operation has no rule, the linear layers before it stay whole.
+Tables are cut by rows, as the paper's are by words.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from nest.capture.records import CapturedModule, ModuleLayer, Operation
 from nest.ir.base import Struct
 
-Style = Literal["colwise", "rowwise"]
+#: Columns or rows of a linear layer, or rows of a table.
+Style = Literal["colwise", "rowwise", "table"]
 
 #: Functions that draw random numbers.
 _RANDOM = {
@@ -39,6 +43,7 @@ _ELEMENTWISE = {
 }  # fmt: skip
 _RESHAPES = {
     "flatten", "reshape", "unflatten", "unsqueeze", "squeeze", "view",
+    "view_as_complex", "view_as_real",
 }  # fmt: skip
 #: Functions whose numbers show in the shape of their result, which is checked.
 _SHAPING = _RESHAPES | {
@@ -53,12 +58,12 @@ _ALONG_AXIS = {
 class TensorCut(Struct, frozen=True, kw_only=True):
     """How the tensor ranks share a layer."""
 
-    #: ``colwise`` or ``rowwise`` for linear layers, by the path of the module.
+    #: By the path of the module.
     styles: dict[str, Style] = {}
     #: The axis along which a rank has a part, by the name of the tensor.
     axes: dict[str, int] = {}
     ranks: int = 1
-    #: Why linear layers stay whole, one line each.
+    #: Why linear layers and tables stay whole, one line each.
     reasons: tuple[str, ...] = ()
 
 
@@ -122,15 +127,49 @@ def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset
 def tensor_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
     """Return how ``tp`` tensor ranks share a layer.
 
-    Without styles the layer cannot be shared, and every rank computes all of it.
+    Without styles the layer cannot be shared, and every rank computes all of it. Linear
+    layers are shared where all of the layer is modules.
     """
+    tables = _table_cut(captured, layer, tp)
+    if any(step.module < 0 for step in layer.steps):
+        return tables
     whole: dict[str, str] = {}
-    while True:
-        search = _Search(captured, layer, tp, whole)
-        failed = search.run()
-        if failed is None:
-            return search.cut()
+    search = _Search(captured, layer, tp, whole)
+    while (failed := search.run()) is not None:
         whole.update(failed)
+        search = _Search(captured, layer, tp, whole)
+    cut = search.cut()
+    reasons = tables.reasons + (cut.reasons if layer.is_block else ())
+    return replace(cut, styles=cut.styles | tables.styles, reasons=reasons)
+
+
+def _table_cut(captured: CapturedModule, layer: ModuleLayer, tp: int) -> TensorCut:
+    """Return the tables of ``torch.nn.Embedding`` of which each rank holds some rows.
+
+    All ranks look up everything, zeros where they lack the row, and add up the outputs.
+    It pays for tables with more rows than a sample looks up.
+    """
+    styles: dict[str, Style] = {}
+    reasons: dict[str, str] = {}
+    for operation in captured.operations[layer.first : layer.end]:
+        if not _is_own(operation, "embedding", "Embedding"):
+            continue
+        path = operation.calls[-1].path
+        table = captured.named_parameters[operation.weights[0]]
+        num_rows = table.shape[0]
+        lookups = math.prod(operation.outputs[0].shape[:-1])
+        if num_rows * captured.batch <= lookups or not table.trained:
+            continue
+        if len(table.names) > 1:
+            reasons[path] = "it shares its weight with another module"
+        elif num_rows % tp:
+            reasons[path] = f"{tp} ranks do not divide its {num_rows} rows"
+        elif not re.search("padding_idx=None, max_norm=None(?!.*True)", operation.code):
+            reasons[path] = "PyTorch cuts no table with padding_idx or other options"
+        else:
+            styles[path] = "table"
+    lines = (f"{path}: {reason}" for path, reason in reasons.items())
+    return TensorCut(styles=styles, ranks=tp, reasons=tuple(lines))
 
 
 def read_apart(
@@ -144,7 +183,9 @@ def read_apart(
     readers: dict[str, str] = {}
     loose = {step.operation for layer in layers for step in layer.steps}
     for position, operation in enumerate(captured.operations):
-        is_own = _is_linear(operation) and position not in loose
+        is_own = position not in loose and (
+            _is_linear(operation) or _is_own(operation, "embedding", "Embedding")
+        )
         path = operation.calls[-1].path if is_own else ""
         for name in operation.weights:
             owner = name.rpartition(".")[0]
@@ -390,10 +431,15 @@ class _Search:
 
 def _is_linear(operation: Operation) -> bool:
     """Whether an operation is the product of a ``torch.nn.Linear``."""
+    return _is_own(operation, "linear", "Linear")
+
+
+def _is_own(operation: Operation, function: str, class_name: str) -> bool:
+    """Whether a module of PyTorch of a class runs a function."""
     return (
-        function_name(operation) == "linear"
+        function_name(operation) == function
         and bool(operation.calls)
-        and operation.calls[-1].class_name == "Linear"
+        and operation.calls[-1].class_name == class_name
         and operation.calls[-1].from_torch
     )
 

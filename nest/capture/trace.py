@@ -260,6 +260,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         if make is not None:
             owner = torch.utils.checkpoint
             replacements.append((owner, name, make, refuse_recomputation))
+        owner, name = torch.nn.modules.transformer, "_detect_is_causal_mask"
+        detect = getattr(owner, name, None)
+        if detect is not None:
+            # It compares masks with the causal one only to choose a faster kernel.
+            replacements.append((owner, name, detect, lambda _, x, *__: bool(x)))
         masks = sys.modules.get("transformers.masking_utils")
         find = getattr(masks, "find_packed_sequence_indices", None)
         if find is not None:
@@ -497,6 +502,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             self.argument_names.pop()
         returned = [*leaves(result)]
         self._replace_unknown([tensor for _, tensor in returned])
+        returned += self._kept(module, first)
         outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
         self.modules[position] = ModuleCall(
             call=this,
@@ -510,6 +516,16 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             obstacle=obstacle,
         )
         return result
+
+    def _kept(
+        self, module: torch.nn.Module, first: int
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of a call that the module keeps, such as losses."""
+        made = {x.name for fields, _ in self.records[first:] for x in fields["outputs"]}
+        for path, part in module.named_modules():
+            for name, value in vars(part).items():
+                if self.named.get(id(value), ("",))[0] in made:
+                    yield f"@{path}.{name}" if path else f"@{name}", value
 
     def _write(
         self, write: Callable[[Callable[[torch.Tensor], str]], str]

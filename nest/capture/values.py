@@ -4,11 +4,12 @@ The operations of a capture do not show everything: a batch may be normalized, s
 or shifted by functions that keep its shape, and a module may change what it keeps. A
 small module is therefore built with values on the CPU. The loss of a batch is compared
 with the mean of the losses of its parts, with its loss in another order, and with its
-own loss a second time.
+own loss a second time; its gradients with the mean of those of its halves.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,6 +84,9 @@ class _Losses(NamedTuple):
     changed: tuple[str, ...]
     #: Why single samples do not run.
     obstacle: str
+    #: By how much the gradient differs from the mean of those of the halves, as a share
+    #: of it, both as vectors; ``None`` if there is none.
+    gradient: float | None
 
 
 def check_values(
@@ -180,6 +184,12 @@ def _difference(losses: _Losses) -> str:
         mean = sum(part_losses) / max(len(part_losses), 1)
         if part_losses and not _equal(losses, losses.whole, mean):
             return f"{whole} and a mean of {mean:.6g} for their {what}"
+    if (losses.gradient or 0.0) > 10 * losses.tolerance:
+        return (
+            f"the loss of {ROWS} samples as the mean of those of their halves, and a "
+            f"gradient that differs by {losses.gradient:.2g} of its size from the mean "
+            f"of theirs"
+        )
     return ""
 
 
@@ -239,16 +249,22 @@ def _losses_as(
     torch.set_default_dtype(dtype)
     mode = _EqualNumbers(dtype)
 
-    def loss_of(rows: Sequence[int], seed: int = 1) -> float:
+    def run(rows: Sequence[int], seed: int = 1) -> torch.Tensor:
         seed_all(seed)
-        with torch.no_grad(), mode:
+        with mode:
             chosen = with_rows(inputs, rows, examples)
-            return float(module(*tree_map_only(torch.Tensor, torch.clone, chosen)))
+            return module(*tree_map_only(torch.Tensor, torch.clone, chosen))
+
+    def loss_of(rows: Sequence[int], seed: int = 1) -> float:
+        with torch.no_grad():
+            return float(run(rows, seed))
 
     every = range(ROWS)
     whole = loss_of(every)
     before = _state(module)
     again = loss_of(every)
+    # What the same inputs make again is no state, such as a loss that a block keeps.
+    changed = tuple(_changed(before, _state(module)))
     half = ROWS // 2
     losses = _Losses(
         whole=whole,
@@ -258,13 +274,49 @@ def _losses_as(
         halves=(loss_of(every[:half]), loss_of(every[half:])),
         singles=(),
         tolerance=_TOLERANCES.get(mode.least_precise, 2e-2),
-        changed=tuple(_changed(before, _state(module))),
+        changed=changed,
         obstacle="",
+        gradient=_gradient_difference(module, run, (every, every[:half], every[half:])),
     )
     try:
         return losses._replace(singles=tuple(loss_of((row,)) for row in every))
     except (Exception, SystemExit) as error:
         return losses._replace(obstacle=first_line(error))
+
+
+def _gradient_difference(
+    module: torch.nn.Module,
+    run: Callable[[Sequence[int]], torch.Tensor],
+    batches: tuple[Sequence[int], Sequence[int], Sequence[int]],
+) -> float | None:
+    """Return by how much the gradient of a batch differs from that of its halves.
+
+    ``None`` where the module trains nothing, or has no backward pass on the CPU.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    difference: list[torch.Tensor] = []
+    size = 0.0
+    try:
+        for rows in batches:
+            found = torch.autograd.grad(run(rows), trained, allow_unused=True)
+            gradients = [
+                torch.zeros_like(p) if g is None else g.to_dense()
+                for p, g in zip(trained, found, strict=True)
+            ]
+            if not difference:
+                size = _norm(gradients)
+                difference = gradients
+            else:
+                for total, gradient in zip(difference, gradients, strict=True):
+                    total -= gradient / 2
+    except (Exception, SystemExit):
+        return None
+    return _norm(difference) / size if size else None
+
+
+def _norm(tensors: Sequence[torch.Tensor]) -> float:
+    """Return the Euclidean norm of tensors as one vector."""
+    return math.sqrt(sum(float(x.abs().square().sum()) for x in tensors))
 
 
 def _train_only_own(module: torch.nn.Module) -> None:

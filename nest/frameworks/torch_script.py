@@ -17,12 +17,10 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from msgspec.structs import replace
-
 from nest.capture.imports import hashes_of_imports
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter
+from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter, Tensor
 from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
@@ -44,6 +42,7 @@ from nest.frameworks.torch_stages import (
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.profiles.torch_profiler import require_torch
+from nest.units import ceil_div
 
 NAME = "torch"
 SCRIPT = "train.py"
@@ -53,7 +52,11 @@ _SCHEDULES = {"1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe"}
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _META = 'meta = functools.partial(torch.empty, device="meta", requires_grad=True)'
-_STYLES = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
+_STYLES = {
+    "colwise": "ColwiseParallel()",
+    "rowwise": "RowwiseParallel()",
+    "table": "RowwiseParallel(input_layouts=Replicate())",
+}
 
 
 def export(
@@ -109,7 +112,7 @@ def export(
             if not isinstance(module_part, (ModuleList, ParameterList, Sequential))
         ),
     )
-    return script(problem, plan, source)
+    return script(problem, plan, source, tell)
 
 
 def _file_of(module: ModuleSource, folder: Path) -> Path:
@@ -149,13 +152,21 @@ def _check_imports(module: ModuleSource, path: Path) -> None:
             )
 
 
-def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
+def script(
+    problem: Problem,
+    plan: Plan,
+    source: Source,
+    tell: Callable[[str, bool], None] = lambda text, is_warning: None,
+) -> dict[str, str]:
     """Return the files that run a plan of a module, captured with ``B / dp`` samples.
 
     Errors are those of :func:`export`.
     """
     mesh = _mesh_of(problem, plan)
     stages = _stages_of(problem, plan, source, mesh)
+    uneven = _uneven(stages, TensorGraph(source), mesh) if mesh.zero else ""
+    if uneven:
+        tell(f"note: --to {NAME}: {uneven}", True)
     return _Script(problem, plan, source, mesh, stages).files()
 
 
@@ -168,6 +179,8 @@ class _Mesh(NamedTuple):
     tensor: int
     samples: int
     micro_batches: int
+    #: The ZeRO stage, 0 if nothing is sharded.
+    zero: int
 
 
 def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
@@ -176,11 +189,11 @@ def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
     for stage_idx, stage in enumerate(plan.stages, 1):
         for strategy in stage.layer_strategies:
             _check_strategy(f"stage {stage_idx}", strategy)
-            zero = stage.layer_strategies[0].zero
-            if (strategy.dp, strategy.tp, strategy.zero) != (first.dp, first.tp, zero):
+            expected = (first.dp, first.tp, first.zero)
+            if (strategy.dp, strategy.tp, strategy.zero) != expected:
                 raise refused(
                     f"stage {stage_idx}",
-                    f"dp and tp of stage 1, and one ZeRO stage ({first})",
+                    f"dp, tp and the ZeRO stage of stage 1 ({first})",
                     strategy,
                     "solve with --granularity stage and one strategy for all stages",
                 )
@@ -193,12 +206,12 @@ def _mesh_of(problem: Problem, plan: Plan) -> _Mesh:
             plan.micro_batch,
             "choose a divisor",
         )
-    replicas, shards = plan.replicas, first.dp
-    if plan.distributed_optimizer:
-        replicas, shards = 1, plan.replicas * first.dp
+    replicas, shards, zero = plan.replicas, first.dp, first.zero
+    if plan.distributed_optimizer:  # It is ZeRO 1 over all data ranks.
+        replicas, shards, zero = 1, plan.replicas * first.dp, 1
     return _Mesh(
         plan.num_blocks, replicas, shards, first.tp,
-        plan.micro_batch // first.dp, batch // share,
+        plan.micro_batch // first.dp, batch // share, zero if shards > 1 else 0,
     )  # fmt: skip
 
 
@@ -235,10 +248,8 @@ def _stages_of(
         ) from None
     members = []
     for stage in plan.stages:
-        # A distributed optimizer is ZeRO 1 over all data ranks.
-        min_zero = int(plan.distributed_optimizer)
         pairs = sorted(
-            (position, replace(strategy, zero=max(strategy.zero, min_zero)))
+            (position, strategy)
             for name, strategy in zip(stage.layers, stage.layer_strategies, strict=True)
             for position in nodes[str(name)]
         )
@@ -286,19 +297,39 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                 record.obstacle or record.inputs,
                 "move it into a module that takes and returns tensors",
             )
-    if stage.zero and mesh.shards > 1:
+    if mesh.zero == 3:
+        for name, parameter in graph.trained(graph.paths(stage.steps)).values():
+            if not parameter.shape:
+                raise refused(
+                    name,
+                    "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
+                    parameter.shape,
+                    "solve with --zero 0,1,2, or give it the shape (1,)",
+                )
+
+
+def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str:
+    """Return what data ranks hold beyond equal parts, or nothing."""
+    uneven: dict[str, int] = {}
+    for stage in stages:
         for name, parameter in graph.trained(graph.paths(stage.steps)).values():
             shape = parameter.shape
-            axes = shape if stage.zero == 3 else (prod(shape),)
-            if not any(size and size % mesh.shards == 0 for size in axes):
-                raise refused(
-                    f"{name}",
-                    f"a parameter that {mesh.shards} data ranks get equal parts of, "
-                    f"for ZeRO {stage.zero}, since a padded part is larger than the "
-                    f"plan has it",
-                    shape,
-                    "solve with --zero 0, or another dp",
-                )
+            size = prod(shape)
+            if mesh.zero < 3:
+                most = ceil_div(size, mesh.shards)
+            elif any(x % mesh.shards == 0 for x in shape):
+                continue
+            else:
+                most = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
+            if most * mesh.shards > size:
+                uneven[name] = ceil_div(most * mesh.shards - size, mesh.shards)
+    if not uneven:
+        return ""
+    return (
+        f"{mesh.shards} data ranks get no equal parts of {next(iter(uneven))} and "
+        f"{len(uneven) - 1} others: a rank holds up to {sum(uneven.values()):,} values "
+        f"more than planned"
+    )
 
 
 def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
@@ -312,6 +343,21 @@ def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
             ", ".join(names),
             "solve with zero 0, 1 or 2, or convert them",
         )
+
+
+def _check_kept(layer: ModuleLayer, graph: TensorGraph) -> None:
+    """Refuse a block that makes a tensor last which it keeps, and does not return."""
+    record = graph.record_of(layer.steps[0])
+    last = [x.name for x in graph.captured.operations[layer.end - 1].outputs]
+    for tensor, accessor in zip(record.outputs, record.accessors, strict=True):
+        if accessor.startswith("@") and tensor.has_gradient and tensor.name in last:
+            raise refused(
+                layer.name,
+                "a block that makes what it returns last, since ZeRO 3 gathers its "
+                "weights for that",
+                accessor[1:],
+                "compute that first, or solve with zero 0, 1 or 2",
+            )
 
 
 def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
@@ -334,9 +380,7 @@ def _check_joins(stage: PlanStage, graph: TensorGraph) -> None:
             made_of |= dict.fromkeys(outputs, sources)
         elif outputs:
             received.update(outputs)
-            # On CPUs, each step of a recurrent network is an operation.
-            is_recurrent = operation.function.startswith("torch._VF.")
-            joins.update(dict.fromkeys(sources, 1 + is_recurrent))
+            joins.update(sources)
     for tensor in stage.handed:
         joins.update(made_of.get(tensor.name, ()))
     for name, _ in weights:
@@ -441,9 +485,9 @@ class _Script:
         if split is None:
             return
         needs = [
-            f"ZeRO {stage.zero}" if stage.zero > 1 else "recomputation"
+            f"ZeRO {self.mesh.zero}" if self.mesh.zero > 1 else "recomputation"
             for stage in self.stages
-            if (stage.zero > 1 and self.mesh.shards > 1) or self._recomputed(stage)
+            if self.mesh.zero > 1 or self._recomputed(stage)
         ]
         if needs:
             raise refused(
@@ -469,35 +513,39 @@ class _Script:
 
     def _text(self) -> str:
         mesh, stages = self.mesh, self.stages
-        zeros = {stage.zero if mesh.shards > 1 else 0 for stage in stages}
         tied = self._tied()
-        average = [
-            f"{INDENT * 3}average(named.values(), mesh.get_group({axis!r}))"
-            for axis, size, max_zero in (
-                ("replica", mesh.replicas, 2),
-                ("shard", mesh.shards, 0),
-            )
-            if size > 1 and min(zeros) <= max_zero
-        ]
+        replicas = mesh.replicas > 1 and mesh.zero < 3
+        shards = mesh.shards > 1 and not mesh.zero
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
+        names = [name for name in self.source.inputs if name]
+        code = self._stages_text(tied, names)
+        several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
+            "one": mesh.pipeline > 1 and not several,
+            "several": several,
+            "unsharded": mesh.zero < 3,
             "keep": self._leaves_out,
             "named_schedule": mesh.pipeline > 1 and bool(self.schedule),
             "csv": mesh.pipeline > 1 and not self.schedule,
             "tensor": mesh.tensor > 1,
+            "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
-            "slices": bool(zeros & {1, 2}),
-            "zero3": 3 in zeros,
+            "slices": mesh.zero in (1, 2),
+            "sharded": bool(mesh.zero),
+            "zero1": mesh.zero == 1,
+            "zero2": mesh.zero == 2,
+            "zero3": mesh.zero == 3,
             "frozen": any(
                 not x.trained and not x.buffer for x in self.source.captured.parameters
             ),
-            "average": bool(average),
+            "average": replicas or shards,
+            "replicas": replicas,
+            "shards": shards,
             "tied": bool(tied),
             "constants": bool(constants),
         }
-        names = [name for name in self.source.inputs if name]
         values = {
             "title": textwrap.fill(
                 f"Train {self.source.factory} as nest planned: {self._title()}.",
@@ -510,22 +558,20 @@ class _Script:
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),
-            "stages": self._stages_text(zeros, tied, names),
+            "stages": code,
             "batch": str(self.source.batch),
             "optimizer": quoted(self._optimizer()),
-            "inside": "Stage(stage, nn.Module.__call__)" if 3 in zeros else "stage",
+            "inside": "Stage(stage, nn.Module.__call__)" if mesh.zero == 3 else "stage",
             "name": 'name.replace(WRAPPED, "")' if flags["recompute"] else "name",
             "constants": str(constants),
-            "average": "\n".join(average),
+            "zero": str(mesh.zero),
+            "owner": "OWNERS[i]" if several else "i",
         }
         template = files("nest.frameworks").joinpath("data", "torch_train.py.txt")
         return _rendered(template.read_text(), flags, values)
 
     def _stages_text(
-        self,
-        zeros: set[int],
-        tied: Sequence[Sequence[tuple[int, str]]],
-        names: Sequence[str],
+        self, tied: Sequence[Sequence[tuple[int, str]]], names: Sequence[str]
     ) -> str:
         """Return the functions of the stages, and the tables that describe them."""
         codes = [
@@ -533,24 +579,24 @@ class _Script:
         ]
         lines = ["\n\n".join(codes), "", "STAGES = ["]
         for stage in self.stages:
-            lines += ["    {", f'        "run": stage_{stage.position},']
-            lines += [
-                f'        "{key}": {x},' for key, x in self._plan_of(stage, zeros)
-            ]
-            lines.append("    },")
+            items = [f'"run": stage_{stage.position}']
+            items += [f'"{key}": {x}' for key, x in self._plan_of(stage)]
+            lines += _row(items, "{}")
         lines.append("]")
         if self.mesh.pipeline > 1:
-            owners = [self.plan.block_of(stage.position) for stage in self.stages]
-            lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
+            if self.plan.virtual_stages > 1:
+                owners = [self.plan.block_of(stage.position) for stage in self.stages]
+                lines.append(f"OWNERS = {owners}  # The pipeline rank of each stage.")
             lines += ["# What enters each stage, and the loss, without values.", _META]
-            lines += ["BETWEEN = [", *map(self._entering, self.stages)]
+            lines.append("BETWEEN = [")
+            for stage in self.stages:
+                lines += _row([*map(_without_values, stage.received)], "[]")
             loss = self.graph.tensors[self.source.captured.loss]
             lines += [f"    [meta((1,), dtype=torch.{loss.dtype})],", "]"]
         if tied:
             lines.append("TIED = [  # Copies of a weight: their stages and names.")
             for copies in tied:
-                pairs = ", ".join(f"({i}, {quoted(name)})" for i, name in copies)
-                lines.append(f"    [{pairs}],")
+                lines += _row([f"({i}, {quoted(name)})" for i, name in copies], "[]")
             lines.append("]")
         index = [i for i, name in enumerate(self.source.inputs) if name]
         pairs = ", ".join(
@@ -559,27 +605,11 @@ class _Script:
         lines.append(f"INPUTS = {{{pairs}}}  # Those whose first axis is the batch.")
         return "\n".join(lines)
 
-    def _entering(self, stage: PlanStage) -> str:
-        """Return the tensors that a stage receives."""
-        texts = [
-            f"meta({x.shape}, dtype=torch.{x.dtype}"
-            f"{'' if x.has_gradient else ', requires_grad=False'})"
-            for x in stage.received
-        ]
-        line = f"    [{', '.join(texts)}],"
-        return (
-            line
-            if len(line) <= WIDTH
-            else "    [\n" + "".join(f"        {x},\n" for x in texts) + "    ],"
-        )
-
-    def _plan_of(self, stage: PlanStage, zeros: set[int]) -> Iterator[tuple[str, str]]:
+    def _plan_of(self, stage: PlanStage) -> Iterator[tuple[str, str]]:
         """Yield what the plan says about a stage."""
         if self._leaves_out:
             yield "keep", listed(self.graph.paths(stage.steps))
-        if zeros != {0}:
-            yield "zero", str(stage.zero)
-        if 3 in zeros:
+        if self.mesh.zero == 3:
             yield "shard", listed(self._sharded(stage))
         if any(self._recomputed(x) for x in self.stages):
             yield "recompute", listed(self._recomputed(stage))
@@ -601,7 +631,7 @@ class _Script:
         seen = set()
         for layer, strategy in zip(stage.layers, stage.strategies, strict=True):
             record = self.graph.record_of(layer.steps[0])
-            if layer.is_block and isinstance(record, ModuleCall):
+            if layer.can_rerun and isinstance(record, ModuleCall):
                 if record.call.path not in seen:
                     full = strategy.recompute == "full" and layer.name in self.helped
                     if full:
@@ -647,8 +677,10 @@ class _Script:
                 blocks.append(path)
                 _check_dtypes(storages.values())
                 rest = {key: x for key, x in rest.items() if key not in storages}
-        if stage.zero == 3:
-            _check_dtypes(rest.values())
+        _check_dtypes(rest.values())
+        for layer in stage.layers:
+            if layer.can_rerun:
+                _check_kept(layer, self.graph)
         return blocks
 
     @cached_property
@@ -690,17 +722,27 @@ class _Script:
             trained = self.graph.trained(self.graph.paths(stage.steps))
             for storage, (name, _) in trained.items():
                 copies.setdefault(storage, []).append((stage.position, name))
-        tied = [x for x in copies.values() if len(x) > 1]
-        for pairs in tied:
-            zeros = {self.stages[index].zero for index, _ in pairs}
-            if len(zeros) > 1:
-                raise refused(
-                    f"{pairs[0][1]}",
-                    "the same ZeRO stage on all stages with a copy of it",
-                    sorted(zeros),
-                    "solve with one ZeRO stage",
-                )
-        return tied
+        return [x for x in copies.values() if len(x) > 1]
+
+
+def _without_values(tensor: Tensor) -> str:
+    """Return how a script makes a tensor with a shape and no values."""
+    gradient = "" if tensor.has_gradient else ", requires_grad=False"
+    return f"meta({tensor.shape}, dtype=torch.{tensor.dtype}{gradient})"
+
+
+def _row(items: Sequence[str], brackets: str) -> list[str]:
+    """Return an item of a table in one line if it fits, else between its brackets."""
+    line = f"{INDENT}{brackets[0]}{', '.join(items)}{brackets[1]},"
+    if len(line) <= WIDTH and "\n" not in line:
+        return [line]
+    rows: list[str] = []
+    for item in items:
+        if rows and "\n" not in item and len(rows[-1]) + len(item) + 2 <= WIDTH:
+            rows[-1] += f" {item},"
+        else:
+            rows.append(f"{INDENT * 2}{item},")
+    return [f"{INDENT}{brackets[0]}", *rows, f"{INDENT}{brackets[1]},"]
 
 
 def _pattern(path: str) -> str:

@@ -7,6 +7,8 @@ tensors without parameters are made again where they are used.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import keyword
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,11 +78,6 @@ class PlanStage(NamedTuple):
     steps: Sequence[Step]
     received: Sequence[Tensor]
     handed: Sequence[Tensor]
-
-    @property
-    def zero(self) -> int:
-        """Its ZeRO stage."""
-        return self.strategies[0].zero
 
 
 class TensorGraph:
@@ -230,10 +227,11 @@ class StageCode:
             if tensor.name in self.last
         ]
         changed = [pair for pair in made if pair[1].startswith("{")]
-        made = [pair for pair in made if pair not in changed]
+        kept = [pair for pair in made if pair[1].startswith("@")]
+        made = [pair for pair in made if pair not in changed + kept]
         if not made:
             is_statement = any(x.startswith("{") for x in record.accessors)
-            if is_statement or not record.outputs:
+            if kept or is_statement or not record.outputs:
                 self.lines.append(call)
         elif len(made) == 1:
             tensor, accessor = made[0]
@@ -245,6 +243,12 @@ class StageCode:
             self.lines.append(f"{result} = {call}")
             for tensor, accessor in made:
                 self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
+        for tensor, accessor in kept:  # Attributes of the module.
+            path = f"{where(record)}.{accessor.removeprefix('@')}"
+            attribute = path.rpartition(".")[2]
+            name = self._unique(attribute if attribute.isidentifier() else "kept")
+            self.names[tensor.name] = name
+            self.lines.append(f"{name} = {self._attribute(path)}")
         for tensor, accessor in changed:  # Other names of what the call changes.
             index = int(accessor.strip("{}"))
             self.names[tensor.name] = self._read(record.inputs[index])
@@ -255,7 +259,7 @@ class StageCode:
         code = record.code.format(*texts, device=device)
         if isinstance(record, ModuleCall):
             return f"{self._attribute(record.call.path)}({code})"
-        return code
+        return _without_defaults(code)
 
     def _read(self, name: str) -> str:
         """Return how a stage calls a tensor."""
@@ -314,6 +318,25 @@ class StageCode:
         while unique in taken:
             unique, suffix = f"{name}_{suffix}", suffix + 1
         return unique
+
+
+def _without_defaults(code: str) -> str:
+    """Leave out the arguments that a function of ``torch.nn.functional`` has anyway."""
+    owner, _, name = code.partition("(")[0].rpartition(".")
+    if owner != "torch.nn.functional":
+        return code
+    from torch.nn import functional
+
+    function = getattr(functional, name)
+    call = ast.parse(code, mode="eval").body
+    if not inspect.isfunction(function) or not isinstance(call, ast.Call):
+        return code
+    parameters = inspect.signature(function).parameters
+    defaults = {name: repr(x.default) for name, x in parameters.items()}
+    call.keywords = [
+        x for x in call.keywords if ast.unparse(x.value) != defaults.get(str(x.arg))
+    ]
+    return ast.unparse(call)
 
 
 _BLOCK = re.compile(r"(.+ = )(model[\w.\[\]]*)\[(\d+)\](\(.*\))")

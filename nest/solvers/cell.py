@@ -238,10 +238,7 @@ def run_cells(
     Whatever happens, no process is left behind. The next cell is asked for when it can
     start; ``on_end`` gets every cell that has ended.
 
-    Raises
-    ------
-    OSError
-        If a process cannot be started.
+    Raises ``OSError`` if a process cannot be started.
     """
     running: list[Cell] = []
     try:

@@ -232,7 +232,7 @@ def test_what_other_problems_say(cli, files):
         ("no.py:plain", "no.py: expected a file with the function plain, found none; "),
         ("model.py:plane", "model.py: expected a function plane, found none; did you "),
         ("model.py:nothing", "model-nothing: expected (module, example_inputs), "),
-        ("model.py:fails", "model-fails: expected a factory that runs on the meta "),
+        ("model.py:fails", "model-fails: expected a factory that runs without "),
         (
             "model.py:vector",
             "model-vector: the module itself: expected a scalar loss, ",

@@ -34,7 +34,7 @@ def test_files_and_factories_that_fail(torch: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     assert "got ZeroDivisionError: division by zero" in refusal(path, "1 / 0\n")
     text = refusal(path, "def make():\n    raise KeyError('width')\n")
-    assert "model-make: expected a factory that runs on the meta device" in text
+    assert "model-make: expected a factory that runs without arguments, got Key" in text
     text = refusal(path, "def make():\n    return 3\n")
     assert "expected (module, example_inputs)" in text
     text = refusal(
@@ -57,3 +57,25 @@ def test_built_without_values(torch: Any, tmp_path: Path) -> None:
     assert name == "model-make"
     assert built.module.weight.is_meta
     assert [tuple(x.shape) for x in built.inputs] == [(5, 4)]
+
+
+READS_VALUES = """
+import torch
+
+def scaled():
+    x = torch.rand(3, 4)
+    module = torch.nn.Linear(int(x.max().item() < 2) + 3, 2)
+    with torch.no_grad():
+        module.weight.div_(module.weight.std().item())
+    return module, (torch.from_numpy(x.numpy() + sum(module.bias.tolist())),)
+"""
+
+
+def test_factories_may_read_values(torch: Any, tmp_path: Path) -> None:
+    from nest.capture import factory
+
+    path = tmp_path / "model.py"
+    path.write_text(READS_VALUES)
+    built = factory.build(*factory.load(f"{path}:scaled"), samples=5)
+    assert built.module.weight.std().item() == pytest.approx(1)
+    assert built.inputs[0].shape == (5, 4)

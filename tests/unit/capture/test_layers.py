@@ -167,7 +167,7 @@ def test_experts_are_no_blocks(torch: Any, layers: Any) -> None:
 
 def test_calls_that_hide_what_they_give_are_opened(torch: Any, layers: Any) -> None:
     def forward(block: Any, x: Any) -> Any:
-        block.balance = x.mean()
+        block.balance = [x.mean()]
         return plain(block, x)
 
     def loss(y: Any) -> Any:
@@ -184,7 +184,7 @@ def test_calls_that_hide_what_they_give_are_opened(torch: Any, layers: Any) -> N
                 self.model = model
 
             def forward(self, x: Any) -> Any:
-                return self.model(x) + sum(b.balance for b in self.model.blocks)
+                return self.model(x) + sum(b.balance[0] for b in self.model.blocks)
 
         return Whole(), inputs
 

@@ -62,11 +62,13 @@ class Replay:
             return None
         return eval(code, scope)
 
-    def _keep(self, result: Any, record: Any) -> None:
+    def _keep(self, result: Any, record: Any, called: Any = None) -> None:
         for tensor, accessor in zip(record.outputs, record.accessors, strict=True):
             if accessor.startswith("{"):
                 number = int(accessor[1 : accessor.index("}")])
                 value = self.values[record.inputs[number]]
+            elif accessor.startswith("@"):
+                value = attribute(called, accessor[1:])
             else:
                 value = eval(f"result{accessor}", {"result": result})
             assert tuple(value.shape) == tensor.shape
@@ -84,7 +86,7 @@ class Replay:
         record = self.captured.modules[position]
         called = self.module.get_submodule(record.call.path)
         text = f"called({record.code})"
-        self._keep(self._evaluate(text, record.inputs, called=called), record)
+        self._keep(self._evaluate(text, record.inputs, called=called), record, called)
 
     def layers(self, layers: Any) -> Any:
         """Run all steps of layers and return the loss."""

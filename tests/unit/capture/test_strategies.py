@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from nest.capture.strategies import function_name, remade, tensor_cut, why_not_local
-from tests.captured import Writer, captures, mlp
+from tests.captured import Writer, captures, mlp, problem
 
 VIEW = "torch.Tensor.view"
 
@@ -75,6 +75,76 @@ def test_columns_then_rows():
     assert cut.styles == {"block.up": "colwise", "block.down": "rowwise"}
     assert cut.axes == {"t0": 2, "t1": 2}
     assert not cut.reasons
+
+
+def table(writer, rows=64, padding="None"):
+    """Write the lookup of four words a sample in a table, as a block."""
+    writer.given("words", (4,))
+    options = (
+        f"padding_idx={padding}, max_norm=None, norm_type=2.0, "
+        "scale_grad_by_freq=False, sparse=False"
+    )
+    y = writer.run(
+        "torch.nn.functional.embedding",
+        ("words", writer.weight("embed.weight", (rows, 8))),
+        (writer.batch, 4, 8),
+        f"torch.nn.functional.embedding({{0}}, {{1}}, {options})",
+        module=("embed", "Embedding"),
+    )
+    writer.layer("embed", "Embedding", 0, block=True)
+    return y
+
+
+def test_tables_are_cut_by_rows():
+    cut = cut_of(table)
+    assert cut.styles == {"embed": "table"}
+    assert not cut.axes
+
+
+@pytest.mark.parametrize(
+    ("rows", "padding", "reason"),
+    [
+        (63, "None", "embed: 2 ranks do not divide its 63 rows"),
+        (64, "0", "embed: PyTorch cuts no table with padding_idx or other options"),
+        (4, "None", "embed: no torch.nn.Linear that can be cut"),
+    ],
+)
+def test_tables_that_stay_whole(rows, padding, reason):
+    """A sample looks up four rows, so a table of four stays whole."""
+    cut = cut_of(lambda writer: table(writer, rows, padding))
+    assert not cut.styles
+    assert cut.reasons[0] == reason
+
+
+def test_tables_that_share_their_weights_stay_whole():
+    made = captures(lambda writer: writer.loss(table(writer))).small
+    (shared,) = made.parameters
+    shared = replace(shared, names=("embed.weight", "head.weight"))
+    layer = captures(table).layers[0]
+    cut = tensor_cut(replace(made, parameters=(shared,)), layer, 2)
+    assert cut.reasons[0] == "embed: it shares its weight with another module"
+
+
+def test_ranks_add_up_what_they_look_up():
+    """Outputs of 2 × 4 × 8 values, and a table of 64 × 8, in fp32."""
+
+    def write(writer):
+        first = len(writer.operations)
+        loss = writer.loss(table(writer))
+        writer.layer("head", "head", first + 1)
+        return loss
+
+    (kind, _) = problem(captures(write), tp=(1, 2)).graph.kinds
+    whole, half = (
+        next(x for x in kind.costs if (x.tp, x.samples) == (tp, 2)) for tp in (1, 2)
+    )
+    assert not whole.collectives
+    assert [(x.kind, x.axis, x.phase, x.size_bytes) for x in half.collectives] == [
+        ("all-reduce", "tp", "forward", 2 * 4 * 8 * 4)
+    ]
+    assert half.weight_bytes * 2 == whole.weight_bytes == 64 * 8 * 4
+    # A rank's backward pass makes the gradient of all rows before it keeps its own.
+    assert (half.working_bytes, whole.working_bytes) == (64 * 8 * 4, 2 * 4 * 8 * 4)
 
 
 def test_attention_is_cut_by_heads():
@@ -152,6 +222,10 @@ def between(function, code, **settings):
             "block: an index takes a part of the axis that is cut",
         ),
         (
+            between("torch.view_as_complex", "torch.view_as_complex({0})", shape=(4,)),
+            "block: a view mixes the axis that is cut with the one before it",
+        ),
+        (
             between("torch.Tensor.transpose", "{0}.transpose(1, 2)", shape=(16, 4)),
             "block.down: its input is not cut along the last axis",
         ),
@@ -179,6 +253,7 @@ def test_operations_that_keep_layers_whole(write, reason):
         ("torch.Tensor.__getitem__", "{0}[..., 1:, :]", (3, 16)),
         ("torch.Tensor.permute", "{0}.permute(0, 1, 2)", (4, 16)),
         ("torch.Tensor.to", "{0}.to(torch.float32)", (4, 16)),
+        ("torch.view_as_complex", "torch.view_as_complex({0}[..., None])", (4, 16)),
     ],
 )
 def test_operations_that_take_a_part(function, code, shape):

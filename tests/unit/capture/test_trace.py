@@ -335,3 +335,21 @@ def test_modules_count_no_passes(torch: Any) -> None:
     text = refusal(blocks_of(torch, counted))
     assert "blocks.0.passes: expected a forward pass that changes nothing" in text
     assert captured(blocks_of(torch, measured)).num_parameters
+
+
+def test_masks_of_pytorch_s_own_encoder_are_not_read(torch: Any) -> None:
+    nn = torch.nn
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def forward(self, x: Any) -> Any:
+            mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+            return self.encoder(x, mask=mask).mean()
+
+    made = captured(lambda: (Model(), (torch.randn(4, 6, 16),)))
+    layer = next(x for x in made.modules if x.call.path == "encoder.layers.0")
+    assert "is_causal=False" in layer.code

@@ -18,6 +18,10 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+class UnitGradient(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x * 1.0)
+    backward = staticmethod(lambda ctx, gradient: gradient / gradient.norm())
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -90,6 +94,13 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
     assert "the loss is no mean over samples: " in note
 
 
+def test_gradients_that_are_no_means(torch: Any, tmp_path: Path) -> None:
+    """The losses of halves have the mean of the whole."""
+    code = "return F.mse_loss(UnitGradient.apply(a), b)"
+    assert "a gradient that differs by 0." in refusal(tmp_path, code)
+    assert "a gradient that differs" in assumed(tmp_path, code, split_loss=True)
+
+
 @pytest.mark.parametrize(
     ("code", "what"),
     [
@@ -97,7 +108,7 @@ def test_losses_that_are_no_means(torch: Any, tmp_path: Path, code: str) -> None
         ("self.kept += 1", "Tensor.add_ on kept"),
         ("self.kept.copy_(b.mean(0))", "got torch.Tensor.copy_ on kept; remove"),
         ("self.steps += 1", "steps: expected a forward pass that changes nothing"),
-        ("self.last = a.mean()", "last: expected a forward pass that changes nothing"),
+        ("self.last = getattr(self, 'last', 0) * 0.9 + a.mean()", "last: expected a f"),
         ("self.seen.append(1); a = a * len(self.seen)", "seen: expected a forward"),
         ("a = a * next(self.counts)", "for the same inputs"),
     ],
@@ -121,6 +132,7 @@ def test_state_that_changes(
         "return F.mse_loss(F.dropout(a, 0.5, self.training), b)",
         "return F.mse_loss(a + torch.randn_like(a), b)",
         "return F.mse_loss(a.sort(1).values, b.flip(1))",
+        "self.last = a.mean(); return F.mse_loss(a, b) + 0.1 * self.last",
     ],
 )
 def test_means(torch: Any, tmp_path: Path, code: str) -> None:

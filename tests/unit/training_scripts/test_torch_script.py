@@ -33,8 +33,9 @@ FILE = Path(__file__).parents[2] / "capture_models.py"
 UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
-#: Models whose stages copy what they receive, which the plan does not count.
-COPIED = ("resnet", "early_relu", "assigned")
+#: Models whose stages copy what they receive, which the plan does not count, or whose
+#: weights ZeRO puts in another order.
+COPIED = ("resnet", "early_relu", "assigned", "channels_last")
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI each third or fourth.
 EVERY_PLAN = PROFILE == "full"
 
@@ -173,8 +174,10 @@ def export(case: Case, folder: Path) -> tuple[Problem, Plan, Score]:
     return problem, plan, score(problem, plan)
 
 
-def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> list[str]:
-    """Return what is otherwise than the plan says."""
+def check(
+    case: Case, result: dict[str, Any], plan: Plan, verdict: Score, spare: int = 0
+) -> list[str]:
+    """Return what is otherwise than the plan says, by more than some spare bytes."""
     if "error" in result:
         return [result["error"]]
     wrong = []
@@ -191,7 +194,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         ("optimizer_bytes", "state_bytes"),
     ):
         expected = [getattr(block, field) for block in blocks]
-        if result[key] != expected:
+        pairs = zip(result[key], expected, strict=True)
+        if any(abs(x - y) > spare * (1 + (field != "weight_bytes")) for x, y in pairs):
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
         # In split backward passes, the hooks that count keep tensors alive.
@@ -275,6 +279,10 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("masked", pp=2, file=UNUSUAL_FILE),
+    Case("early_penalty", dp=2, zero=3, file=UNUSUAL_FILE),
+    Case("late_penalty", pp=2, recompute="full", file=UNUSUAL_FILE),
+    Case("recurrent", pp=2, schedule="zb-h1", file=UNUSUAL_FILE),
     Case("unet", pp=2, schedule="zb-h1"),
 ]
 
@@ -323,7 +331,7 @@ def with_strategies(plan: Plan, *strategies: Strategy) -> Plan:
         (Strategy(cp=2), "stage 2: expected cp 1, .* got cp2; solve with cp 1"),
         (Strategy(tp=2, sequence_parallel=True), "sequence parallelism"),
         (Strategy(dp=2, recompute="selective"), "none or full, got selective"),
-        (Strategy(tp=2), "dp and tp of stage 1, and one ZeRO stage .* got tp2"),
+        (Strategy(tp=2), "dp, tp and the ZeRO stage of stage 1 .* got tp2"),
     ],
 )
 def test_strategies_without_a_script_are_refused(torch, strategy, said):
@@ -333,12 +341,45 @@ def test_strategies_without_a_script_are_refused(torch, strategy, said):
     assert re.search(f"--to torch: .*{said}", refusal(Case("vit", pp=2, dp=2), change))
 
 
-def test_a_parameter_without_equal_parts_is_refused(torch):
-    said = refusal(Case("unet", dp=2, zero=3))
+#: Models with parameters of which data ranks get no equal parts.
+UNEVEN = [
+    Case("unet", dp=2, zero=1, optimizer="adamw"),
+    Case("unet", pp=2, dp=2, zero=2),
+    Case("unet", dp=2, zero=3, optimizer="adamw"),
+    Case("channels_last", dp=2, zero=1, file=UNUSUAL_FILE),
+    Case("channels_last", dp=2, zero=3, file=UNUSUAL_FILE),
+]
+
+
+@pytest.mark.parametrize("case", UNEVEN, ids=str)
+def test_parameters_without_equal_parts(torch, tmp_path, case):
+    """Some ranks hold a little more or less than planned, as a note says."""
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = planned(case)
+    notes = []
+    files = files_of(problem, plan, tell=lambda text, _: notes.append(text))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    said = re.search(
+        r"2 data ranks get no equal parts of \w+\.bias and \d others: a rank holds up "
+        r"to (\d+) values more than planned",
+        notes[-1],
+    )
+    assert said
+    options = ["--steps", "3", "--lr", "0.01", "--optimizer", case.optimizer]
+    job = {"folder": str(tmp_path), "world": case.world, "options": options}
+    (result,) = run_scripts(tmp_path, [job])
+    found = check(case, result, plan, score(problem, plan), spare=int(said[1]) * 4)
+    assert found == []
+
+
+def test_parameters_without_an_axis_have_no_part(torch):
+    said = refusal(Case("scaled", dp=2, zero=3, file=UNUSUAL_FILE))
     assert said == (
-        "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
-        "parts of, for ZeRO 3, since a padded part is larger than the plan has it, got "
-        "(3,); solve with --zero 0, or another dp"
+        "--to torch: blocks.0.scale: expected a parameter with an axis, for ZeRO 3, as "
+        "fully_shard cuts it, got (); solve with --zero 0,1,2, or give it the shape "
+        "(1,)"
     )
 
 
@@ -363,6 +404,12 @@ def test_a_parameter_without_equal_parts_is_refused(torch):
             "--to torch: blocks.0.gain, blocks.0.down.bias: expected one data type of "
             "all weights that ZeRO 3 gathers together, as fully_shard has it, got "
             "float64, float32; solve with zero 0, 1 or 2, or convert them",
+        ),
+        (
+            Case("late_penalty", dp=2, zero=3),
+            "--to torch: blocks.0: expected a block that makes what it returns last, "
+            "since ZeRO 3 gathers its weights for that, got penalty; compute that "
+            "first, or solve with zero 0, 1 or 2",
         ),
         (
             Case("penalized", pp=2, schedule="zb-h1"),
@@ -703,7 +750,6 @@ def test_a_stage_reads_as_a_user_writes_it(torch):
     from nest.frameworks.torch_script import export as files_of
 
     text = files_of(*planned(Case("gpt", pp=2, dp=2, cuts=(3,))))["train.py"]
-    assert len(text.splitlines()) <= 300
     stage = text[text.index("def stage_1(") :]
     stage = stage[: stage.index("\n\n\n")]
     assert (
@@ -717,13 +763,19 @@ def stage_1(model, x, tokens, labels):
     x = model.head(x)
     x = x.flatten(0, 1)
     flatten = labels.flatten()
-    x = torch.nn.functional.cross_entropy(
-        x, flatten, weight=None, size_average=None, ignore_index=-100, reduce=None,
-        reduction='mean', label_smoothing=0.0
-    )
+    x = torch.nn.functional.cross_entropy(x, flatten)
     return x.view(1)'''
     )
     assert "nest" not in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_scripts_of_a_gpt_are_short(torch, zero):
+    from nest.frameworks.torch_script import export as files_of
+
+    case = Case("gpt", pp=2, dp=2, zero=zero, recompute="full")
+    text = files_of(*planned(case))["train.py"]
+    assert len(text.splitlines()) <= 300
 
 
 def test_a_checkpoint_replaces_the_weights_of_the_seed(torch, tmp_path):
