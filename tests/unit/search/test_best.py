@@ -300,11 +300,11 @@ def test_least_loads_become_exact_where_bounds_leave_much(
     monkeypatch, max_loose, expected
 ):
     """Then those of all groups are computed, too."""
-    whats = set()
+    loads = set()
     amounts = BatchTerms._min_amounts
 
     def noted(self, what, *arguments):
-        whats.add(what[0])
+        loads.add(what[0])
         return amounts(self, what, *arguments)
 
     monkeypatch.setattr(BatchTerms, "_min_amounts", noted)
@@ -313,4 +313,4 @@ def test_least_loads_become_exact_where_bounds_leave_much(
     layers = (1000, 800), (100, 8000), (1000, 8000), (1000, 800)
     problem = on_a_torus("torus:2x2", *layers, edge=10000)
     assert optima.search(problem).status is Status.OPTIMAL
-    assert len(whats - {"free"}) == expected
+    assert len(loads - {"free"}) == expected
