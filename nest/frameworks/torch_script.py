@@ -316,13 +316,13 @@ def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str
             shape = parameter.shape
             size = prod(shape)
             if mesh.zero < 3:
-                most = ceil_div(size, mesh.shards)
+                largest = ceil_div(size, mesh.shards)
             elif any(x % mesh.shards == 0 for x in shape):
                 continue
             else:
-                most = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
-            if most * mesh.shards > size:
-                uneven[name] = ceil_div(most * mesh.shards - size, mesh.shards)
+                largest = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
+            if largest * mesh.shards > size:
+                uneven[name] = ceil_div(largest * mesh.shards - size, mesh.shards)
     if not uneven:
         return ""
     return (
