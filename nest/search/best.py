@@ -379,7 +379,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             graph = placed(relaxed, pairs)
             if graph.bounds().min() >= INFINITE:
                 return None
-            pairs = item.options.left(pairs, graph.edges)
+            pairs = item.options.surviving(pairs, graph.edges)
             if len(pairs) > MAX_LOOSE and item.options.terms.refine():
                 return self._placement_graph(item, goal)
         return placed(item.options, pairs)

@@ -1009,7 +1009,7 @@ class StageOptions:
 
     # At device ranges
 
-    def left(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
+    def surviving(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
         """Return the options of level 0 with stages among some at offsets."""
         sets, num_strategies = self.shapes.sets, len(self.terms.strategies)
         keys = [
@@ -1277,8 +1277,8 @@ class StageOptions:
         terms, tables = self.terms, []
         if self.is_relaxed:
             assert terms.free is not None
-            least = terms.least_anywhere[: len(self.rounds), used]
-            return replace(terms.free.take(used), periods=np.moveaxis(least, 0, -1))
+            periods = terms.least_anywhere[: len(self.rounds), used]
+            return replace(terms.free.take(used), periods=np.moveaxis(periods, 0, -1))
         for index in used.tolist():
             strategy = terms.strategies[index]
             key = index, self.model.layers.place(strategy, block)

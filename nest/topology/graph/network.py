@@ -93,7 +93,7 @@ class GraphNetwork:
         if self.num_devices <= SMALL:
             return self
         other = copy.copy(self)
-        vars(other).update(_prices={}, _known={}, _is_alone=True)
+        vars(other).update({"_prices": {}, "_known": {}, "_is_alone": True})
         return other
 
     @cached_property

@@ -259,14 +259,14 @@ def _merging(end: int) -> Callable[[Ints], tuple[Ints, Ints]]:
     """
     if end > _MAX_MARKED:
         return lambda numbers: np.unique(numbers, return_inverse=True)
-    marks, places = np.zeros(end, np.bool_), np.empty(end, np.int64)
+    marks, positions = np.zeros(end, np.bool_), np.empty(end, np.int64)
 
     def merge(numbers: Ints) -> tuple[Ints, Ints]:
         marks[numbers] = True
         different = np.flatnonzero(marks)
         marks[different] = False
-        places[different] = np.arange(len(different))
-        return different, places[numbers]
+        positions[different] = np.arange(len(different))
+        return different, positions[numbers]
 
     return merge
 
