@@ -21,6 +21,7 @@ found which plan first.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +34,7 @@ from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import Pipeline, improvements
-from nest.search.stages.options import INFINITE, BatchTerms, StageOptions
+from nest.search.stages.options import INFINITE, BatchTerms, PairOptions, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -46,6 +47,9 @@ from nest.solvers.base import (
     wrong_proof,
 )
 from nest.units import MAX_TOTAL
+
+#: If bounds leave more options, the least loads that they have are made exact.
+MAX_LOOSE = 500
 
 
 def as_triples(
@@ -82,6 +86,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         workers = 1 if dear else task.options.num_workers
+        self._bounds_groups = dear and self.stage_options is StageOptions
         super().__init__(task.model, task.sets, task.deadline, workers)
         self.report, self.options, self.plan = task.report, task.options, task.plan
         self.best = self.upper = int(INFINITE) if task.upper is None else task.upper
@@ -265,7 +270,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return upper()
 
         def bound(item: OpenSplit) -> None:
-            if self.model.network.dear and self.stage_options is StageOptions:
+            if self._bounds_groups:
                 # Most splits are above the guess without communication, too. Then no
                 # groups are priced for them, which takes long on such networks.
                 free = item.options.without_communication(
@@ -352,11 +357,25 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         if not bounds.intervals:
             return None
         upper = goal()
-        placed = item.options.placed(
-            merged(bounds.survivors(upper)), item.limit(upper), self.deadline.check
-        )
         target = IncumbentCurve.below(upper)
-        return PlacementGraph(item.options, placed, target, self.deadline)
+
+        def placed(options: StageOptions, pairs: PairOptions) -> PlacementGraph:
+            stages = options.placed(pairs, item.limit(upper), self.deadline.check)
+            return PlacementGraph(options, stages, target, self.deadline)
+
+        pairs = merged(bounds.survivors(upper))
+        if self._bounds_groups:
+            # Groups are priced for the few stages that bounds on them leave.
+            relaxed = copy.copy(item.options)
+            relaxed.is_relaxed = True
+            graph = placed(relaxed, pairs)
+            if graph.bounds().min() >= INFINITE:
+                return None
+            pairs = item.options.surviving(pairs, graph.edges)
+            if len(pairs) > MAX_LOOSE and item.options.terms.refine():
+                item.forget_options()
+                return self._placement_graph(item, goal)
+        return placed(item.options, pairs)
 
 
 def search(task: SearchTask) -> SolverOutput:

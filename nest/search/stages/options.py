@@ -166,6 +166,11 @@ class StageShapes:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @cached_property
+    def bounding(self) -> CostModel:
+        """A model whose costs are lower bounds."""
+        return self.model.bounding()
+
     def passing_bytes(self, micro_batch: int, shards: int) -> Ints:
         """Return the bytes of passing tensors per micro-batch, by shape."""
         sizes = -(-self.passing_sizes * micro_batch // shards)
@@ -317,6 +322,14 @@ class BatchTerms:
         )
         self.shards = [model.shards(s) for s in self.strategies]
         self._free_rows = rows
+        self._is_exact = shapes.bounding is shapes.model
+
+    def refine(self) -> bool:
+        """Make the least loads exact; return whether they were not."""
+        was_exact, self._is_exact = self._is_exact, True
+        for name in () if was_exact else ("least_load", "least_anywhere"):
+            vars(self).pop(name, None)
+        return not was_exact
 
     @cached_property
     def schedule(self) -> StageSchedule:
@@ -420,10 +433,14 @@ class BatchTerms:
         return worst
 
     def _min_load(self, device_type: int | None) -> Ints:
-        """Return the least amounts over device ranges of one or all types."""
+        """Return the least amounts over device ranges of one or all types.
+
+        Bounds on them where groups are dear to price.
+        """
+        bounding = self.shapes.bounding.under(self.model.runtime)
         return self._min_amounts(
-            ("placed", device_type),
-            self.model,
+            ("placed" if self._is_exact else "bounds", device_type),
+            self.model if self._is_exact else bounding,
             lambda: self._distinct_blocks(device_type),
         )
 
@@ -775,6 +792,9 @@ class StageOptions:
         #: The least sync of every kind under a strategy, see :meth:`least_sync`.
         self._min_sync: dict[int, Ints] = {}
         self._passing: dict[int, Ints] = {}
+        #: Whether stages at device ranges have lower bounds for costs: the least passes
+        #: of all device ranges and no gradient sync, so that no groups are priced.
+        self.is_relaxed = False
 
     def _allowed_shapes(self) -> Bools | None:
         """Return which shapes the rules about complete plans allow."""
@@ -1011,6 +1031,22 @@ class StageOptions:
 
     # At device ranges
 
+    def surviving(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
+        """Return the options of level 0 with stages among some at offsets."""
+        sets, num_strategies = self.shapes.sets, len(self.terms.strategies)
+        keys = [
+            (source * sets.count + target) * num_strategies + strategy
+            for source, target, strategy in (
+                (edges.source, edges.target, edges.strategy),
+                (
+                    sets.pair_source[pairs.pair],
+                    sets.pair_target[pairs.pair],
+                    pairs.strategy,
+                ),
+            )
+        ]
+        return pairs.take(np.isin(keys[1], keys[0]))
+
     def placed(
         self, pairs: PairOptions, limit: StageFilter, check_time: Callable[[], object]
     ) -> PlacedOptions:
@@ -1204,7 +1240,8 @@ class StageOptions:
             ],
             rounds=1,
         )
-        kept = fast[order]
+        # A bound may be above the cost of an option with a higher bound.
+        kept = fast if self.is_relaxed else fast[order]
         base = pairs.level * sets.count
         none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
@@ -1258,8 +1295,12 @@ class StageOptions:
         return work, sums
 
     def _table(self, block: Block, used: Ints) -> Table:
-        """Return the exact terms of some strategies on a block."""
+        """Return the terms of some strategies on a block, or bounds on them."""
         terms, tables = self.terms, []
+        if self.is_relaxed:
+            assert terms.free is not None
+            periods = terms.least_anywhere[: len(self.rounds), used]
+            return replace(terms.free.take(used), periods=np.moveaxis(periods, 0, -1))
         for index in used.tolist():
             strategy = terms.strategies[index]
             key = index, self.model.layers.place(strategy, block)

@@ -66,6 +66,10 @@ class OpenSplit:
             self._below = upper, self.options.loose(self.limit(upper), cap_bytes)
         return self._below[1]
 
+    def forget_options(self) -> None:
+        """Compute :meth:`options_below` anew, since their bounds are better now."""
+        self._below = None
+
     @property
     def lower_bound(self) -> int:
         """Lower bound on the step time of all its plans."""
