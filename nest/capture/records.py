@@ -44,6 +44,8 @@ class Parameter(Struct, frozen=True, kw_only=True):
     trained: bool = True
     #: Whether it is a buffer, or a tensor that is an attribute of a module.
     buffer: bool = False
+    #: How its first name ends if it is in a list or dict: what Python puts behind that.
+    item: str = ""
 
 
 class Call(Struct, frozen=True, kw_only=True):

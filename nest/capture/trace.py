@@ -132,7 +132,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         #: What stands for a tensor with values, by its memory and by its identity.
         self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
-        self.constants: dict[int, str] = {}
+        #: Names of tensors that modules keep as attributes, and how they end in lists.
+        self.constants: dict[int, tuple[str, str]] = {}
         #: Tensors from elsewhere, held so that no other one takes their identity.
         self.alive: list[torch.Tensor] = []
         self.unnamed: set[str] = set()
@@ -213,8 +214,9 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                         f"torch.nn.utils.parametrizations do"
                     )
                 if not name.startswith("_"):
-                    for accessor, tensor in leaves(value, prefix + name):
-                        self.constants.setdefault(id(tensor), accessor)
+                    for item, tensor in leaves(value):
+                        full_name = f"{prefix}{name}{item}"
+                        self.constants.setdefault(id(tensor), (full_name, item))
         for module, name, value in originals:
             setattr(module, name, self.replaced[id(value)])
         return originals
@@ -279,7 +281,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             for name, value in [*module.named_parameters(), *module.named_buffers()]
         }
 
-    def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _provided(self, name: str, value: torch.Tensor, item: str = "") -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
         if any(
             getattr(value, kind, None)
@@ -317,6 +319,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             storage=storage,
             trained=made.requires_grad,
             buffer=not isinstance(value, torch.nn.Parameter),
+            item=item,
         )
         self._name(made, name)
         return made
@@ -372,7 +375,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     " in a ModuleList or ModuleDict"
                 )
             if id(value) in self.constants:
-                return self._provided(self.constants[id(value)], value)
+                name, item = self.constants[id(value)]
+                return self._provided(name, value, item)
             made = value if isinstance(value, FakeTensor) else _fake(value)
             self.alive.append(value)
             self.replaced[id(value)] = made

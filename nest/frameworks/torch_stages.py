@@ -301,8 +301,10 @@ class StageCode:
 
     def _attribute(self, path: str) -> str:
         """Return how Python reaches a module or parameter of the model."""
+        parameter = self.graph.parameters.get(path)
+        item = parameter.item if parameter is not None else ""
         text, around = "model", ""
-        for name in path.split("."):
+        for name in path.removesuffix(item).split("."):
             if name.isdecimal() and around not in self.source.dictionaries:
                 text += f"[{name}]"
             elif name.isidentifier() and not keyword.iskeyword(name):
@@ -310,7 +312,7 @@ class StageCode:
             else:
                 text = f"getattr({text}, {quoted(name)})"
             around = f"{around}.{name}" if around else name
-        return text
+        return text + item
 
     def _unique(self, name: str) -> str:
         taken = {*self.names.values(), *self.inputs, *_TAKEN}

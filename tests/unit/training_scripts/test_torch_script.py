@@ -275,6 +275,7 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("listed", pp=2, file=UNUSUAL_FILE),
     Case("masked", pp=2, file=UNUSUAL_FILE),
     Case("early_penalty", dp=2, zero=3, file=UNUSUAL_FILE),
     Case("late_penalty", pp=2, recompute="full", file=UNUSUAL_FILE),
