@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import random
@@ -9,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from nest.capture.imports import module_of
 from nest.errors import NestError
 from nest.util.text import did_you_mean
 
@@ -33,7 +36,7 @@ class Built(NamedTuple):
 def load(text: str) -> tuple[Callable[[], Any], str]:
     """Return the function that ``FILE.py:FACTORY`` names, and a name for its model.
 
-    The file is executed, as an import does.
+    The file is executed, as an import does; in a package, as a module of that.
 
     Raises
     ------
@@ -52,25 +55,17 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
             f"{file}: expected a file with the function {name}, found none; check the "
             f"path"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise InvalidModuleError(
             f"{file}: expected a Python file, whose name ends in .py; rename it"
         )
-    loaded = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles look for the module by its name; imports of files
-    # beside it work as in a script.
-    sys.modules.setdefault(path.stem, loaded)
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(loaded)
+        loaded = _executed(path)
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
             f"{file}: expected a file that Python can run, got {first_line(error)}; "
             f"run it with python first"
         ) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
     factory = getattr(loaded, name, None)
     if not callable(factory):
         names = [key for key, value in vars(loaded).items() if callable(value)]
@@ -79,6 +74,35 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
             f"{file}: expected a function {name}, found none; {hint}"
         )
     return factory, f"{path.stem}-{name}"
+
+
+def _executed(path: Path) -> ModuleType:
+    """Execute a file as a script, or as a module of the package that it is in.
+
+    Imports of files beside it work either way.
+    """
+    folder, name = module_of(path)
+    own_folder = str(path.resolve().parent)
+    sys.path.insert(0, str(folder))
+    sys.path.append(own_folder)
+    try:
+        if "." in name:
+            sys.modules.pop(name, None)
+            loaded = importlib.import_module(name)
+            if not path.samefile(loaded.__file__ or ""):
+                raise ImportError(f"{name} is another file, {loaded.__file__}")
+            return loaded
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        # Dataclasses and pickles look for the module by its name.
+        sys.modules.setdefault(name, loaded)
+        spec.loader.exec_module(loaded)
+        return loaded
+    finally:
+        for place in (str(folder), own_folder):
+            sys.path.remove(place)
 
 
 def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:

@@ -91,7 +91,8 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     factory: str
-    #: Of the file, and of those beside it that it imports, by path from its folder.
+    #: Of the file, and of those that it imports from its folder or package, by path
+    #: from the folder that Python finds it in.
     sha256: str = ""
     imported: dict[str, str] = {}
     granularity: str = "block"

@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from nest.capture.imports import hashes_of_imports
+from nest.capture.imports import hashes_of_imports, module_of
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
 from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter, Tensor
@@ -144,7 +144,7 @@ def _check_imports(module: ModuleSource, path: Path) -> None:
         stored, current = (x.get(name, "none") for x in (module.imported, now))
         if stored != current:
             raise refused(
-                str(path.parent / name),
+                str(module_of(path)[0] / name),
                 f"the sha256 {stored[:12]} that the problem has",
                 current[:12],
                 "import the module again",
@@ -491,6 +491,7 @@ class _Script:
         names = [name for name in self.source.inputs if name]
         code = self._stages_text(tied, names)
         several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
+        module = module_of(Path(self.source.file))[1]
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
@@ -515,6 +516,8 @@ class _Script:
             "shards": shards,
             "tied": bool(tied),
             "constants": bool(constants),
+            "script": "." not in module,
+            "package": "." in module,
         }
         values = {
             "title": textwrap.fill(
@@ -525,6 +528,8 @@ class _Script:
             "schedule_class": self.schedule,
             "file": quoted(self.source.file),
             "factory": quoted(self.source.factory),
+            "module": quoted(module),
+            "above": str(module.count(".")),
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),

@@ -43,6 +43,31 @@ def test_files_and_factories_that_fail(torch: Any, tmp_path: Path) -> None:
     assert "expected inputs whose first axis is the batch" in text
 
 
+def test_files_in_packages_are_its_modules(torch: Any, tmp_path: Path) -> None:
+    from nest.capture.factory import load
+
+    inner = tmp_path / "nest_outer" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").touch()
+    (inner.parent / "sizes.py").write_text("WIDTH = 3\n")
+    (inner / "beside.py").write_text("DEPTH = 2\n")
+    (inner / "model.py").write_text(
+        "import beside\n"
+        "import nest_outer.sizes\n"
+        "from ..sizes import WIDTH\n"
+        "def make():\n"
+        "    return nest_outer.sizes.WIDTH, WIDTH, beside.DEPTH\n"
+    )
+    factory, name = load(f"{inner / 'model.py'}:make")
+    assert factory() == (3, 3, 2)
+    assert (name, factory.__module__) == ("model-make", "nest_outer.inner.model")
+    other = tmp_path / "other" / "nest_outer"
+    other.mkdir(parents=True)
+    (other / "__init__.py").touch()
+    assert "got ModuleNotFoundError" in refusal(other / "model.py", "")
+
+
 def test_built_without_values(torch: Any, tmp_path: Path) -> None:
     from nest.capture.factory import build, load
 
