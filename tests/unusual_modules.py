@@ -268,3 +268,20 @@ class Recurrent(nn.Module):
 
 def recurrent():
     return Blocks(Recurrent), (torch.randn(4, 6, 4), torch.randn(4, 6, 2))
+
+
+class ChannelsLast(nn.Module):
+    """Weights that are not in one piece, and one bias that two ranks cannot share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 3, 3)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y = self.last(self.first(x).relu())
+        return F.mse_loss(y.mean((2, 3)), target)
+
+
+def channels_last():
+    return ChannelsLast(), (torch.randn(4, 3, 8, 8), torch.randn(4, 3))

@@ -43,6 +43,7 @@ _ELEMENTWISE = {
 }  # fmt: skip
 _RESHAPES = {
     "flatten", "reshape", "unflatten", "unsqueeze", "squeeze", "view",
+    "view_as_complex", "view_as_real",
 }  # fmt: skip
 #: Functions whose numbers show in the shape of their result, which is checked.
 _SHAPING = _RESHAPES | {

@@ -42,6 +42,7 @@ from nest.frameworks.torch_stages import (
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
 from nest.profiles.torch_profiler import require_torch
+from nest.units import ceil_div
 
 NAME = "torch"
 SCRIPT = "train.py"
@@ -111,7 +112,7 @@ def export(
             if not isinstance(module_part, (ModuleList, ParameterList, Sequential))
         ),
     )
-    return script(problem, plan, source)
+    return script(problem, plan, source, tell)
 
 
 def _file_of(module: ModuleSource, folder: Path) -> Path:
@@ -151,13 +152,21 @@ def _check_imports(module: ModuleSource, path: Path) -> None:
             )
 
 
-def script(problem: Problem, plan: Plan, source: Source) -> dict[str, str]:
+def script(
+    problem: Problem,
+    plan: Plan,
+    source: Source,
+    tell: Callable[[str, bool], None] = lambda text, is_warning: None,
+) -> dict[str, str]:
     """Return the files that run a plan of a module, captured with ``B / dp`` samples.
 
     Errors are those of :func:`export`.
     """
     mesh = _mesh_of(problem, plan)
     stages = _stages_of(problem, plan, source, mesh)
+    uneven = _uneven(stages, TensorGraph(source), mesh) if mesh.zero else ""
+    if uneven:
+        tell(f"note: --to {NAME}: {uneven}", True)
     return _Script(problem, plan, source, mesh, stages).files()
 
 
@@ -288,19 +297,39 @@ def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
                 record.obstacle or record.inputs,
                 "move it into a module that takes and returns tensors",
             )
-    if mesh.zero:
+    if mesh.zero == 3:
+        for name, parameter in graph.trained(graph.paths(stage.steps)).values():
+            if not parameter.shape:
+                raise refused(
+                    name,
+                    "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
+                    parameter.shape,
+                    "solve with --zero 0,1,2, or give it the shape (1,)",
+                )
+
+
+def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str:
+    """Return what data ranks hold beyond equal parts, or nothing."""
+    uneven: dict[str, int] = {}
+    for stage in stages:
         for name, parameter in graph.trained(graph.paths(stage.steps)).values():
             shape = parameter.shape
-            axes = shape if mesh.zero == 3 else (prod(shape),)
-            if not any(size and size % mesh.shards == 0 for size in axes):
-                raise refused(
-                    f"{name}",
-                    f"a parameter that {mesh.shards} data ranks get equal parts of, "
-                    f"for ZeRO {mesh.zero}, since a padded part is larger than the "
-                    f"plan has it",
-                    shape,
-                    "solve with --zero 0, or another dp",
-                )
+            size = prod(shape)
+            if mesh.zero < 3:
+                most = ceil_div(size, mesh.shards)
+            elif any(x % mesh.shards == 0 for x in shape):
+                continue
+            else:
+                most = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
+            if most * mesh.shards > size:
+                uneven[name] = ceil_div(most * mesh.shards - size, mesh.shards)
+    if not uneven:
+        return ""
+    return (
+        f"{mesh.shards} data ranks get no equal parts of {next(iter(uneven))} and "
+        f"{len(uneven) - 1} others: a rank holds up to {sum(uneven.values()):,} values "
+        f"more than planned"
+    )
 
 
 def _check_dtypes(parameters: Iterable[tuple[str, Parameter]]) -> None:
@@ -505,6 +534,7 @@ class _Script:
             "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": mesh.zero in (1, 2),
+            "sharded": bool(mesh.zero),
             "zero1": mesh.zero == 1,
             "zero2": mesh.zero == 2,
             "zero3": mesh.zero == 3,

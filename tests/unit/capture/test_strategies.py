@@ -222,6 +222,10 @@ def between(function, code, **settings):
             "block: an index takes a part of the axis that is cut",
         ),
         (
+            between("torch.view_as_complex", "torch.view_as_complex({0})", shape=(4,)),
+            "block: a view mixes the axis that is cut with the one before it",
+        ),
+        (
             between("torch.Tensor.transpose", "{0}.transpose(1, 2)", shape=(16, 4)),
             "block.down: its input is not cut along the last axis",
         ),
@@ -249,6 +253,7 @@ def test_operations_that_keep_layers_whole(write, reason):
         ("torch.Tensor.__getitem__", "{0}[..., 1:, :]", (3, 16)),
         ("torch.Tensor.permute", "{0}.permute(0, 1, 2)", (4, 16)),
         ("torch.Tensor.to", "{0}.to(torch.float32)", (4, 16)),
+        ("torch.view_as_complex", "torch.view_as_complex({0}[..., None])", (4, 16)),
     ],
 )
 def test_operations_that_take_a_part(function, code, shape):

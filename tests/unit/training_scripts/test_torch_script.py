@@ -33,8 +33,9 @@ FILE = Path(__file__).parents[2] / "capture_models.py"
 UNUSUAL_FILE = FILE.with_name("unusual_modules.py")
 #: Losses may differ by so much, relatively; the peak of saved tensors from the plan's.
 LOSS, PEAK = 1e-5, 0.05
-#: Models whose stages copy what they receive, which the plan does not count.
-COPIED = ("resnet", "early_relu", "assigned")
+#: Models whose stages copy what they receive, which the plan does not count, or whose
+#: weights ZeRO puts in another order.
+COPIED = ("resnet", "early_relu", "assigned", "channels_last")
 #: ``HYPOTHESIS_PROFILE=full make test-torch`` runs every plan, CI each third or fourth.
 EVERY_PLAN = PROFILE == "full"
 
@@ -173,8 +174,10 @@ def export(case: Case, folder: Path) -> tuple[Problem, Plan, Score]:
     return problem, plan, score(problem, plan)
 
 
-def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> list[str]:
-    """Return what is otherwise than the plan says."""
+def check(
+    case: Case, result: dict[str, Any], plan: Plan, verdict: Score, spare: int = 0
+) -> list[str]:
+    """Return what is otherwise than the plan says, by more than some spare bytes."""
     if "error" in result:
         return [result["error"]]
     wrong = []
@@ -191,7 +194,8 @@ def check(case: Case, result: dict[str, Any], plan: Plan, verdict: Score) -> lis
         ("optimizer_bytes", "state_bytes"),
     ):
         expected = [getattr(block, field) for block in blocks]
-        if result[key] != expected:
+        pairs = zip(result[key], expected, strict=True)
+        if any(abs(x - y) > spare * (1 + (field != "weight_bytes")) for x, y in pairs):
             wrong.append(f"{key} {result[key]}, not {expected}")
     for peak, block in zip(result["peak_bytes"], blocks, strict=True):
         # In split backward passes, the hooks that count keep tensors alive.
@@ -338,12 +342,45 @@ def test_strategies_without_a_script_are_refused(torch, strategy, said):
     assert re.search(f"--to torch: .*{said}", refusal(Case("vit", pp=2, dp=2), change))
 
 
-def test_a_parameter_without_equal_parts_is_refused(torch):
-    said = refusal(Case("unet", dp=2, zero=3))
+#: Models with parameters of which data ranks get no equal parts.
+UNEVEN = [
+    Case("unet", dp=2, zero=1, optimizer="adamw"),
+    Case("unet", pp=2, dp=2, zero=2),
+    Case("unet", dp=2, zero=3, optimizer="adamw"),
+    Case("channels_last", dp=2, zero=1, file=UNUSUAL_FILE),
+    Case("channels_last", dp=2, zero=3, file=UNUSUAL_FILE),
+]
+
+
+@pytest.mark.parametrize("case", UNEVEN, ids=str)
+def test_parameters_without_equal_parts(torch, tmp_path, case):
+    """Some ranks hold a little more or less than planned, as a note says."""
+    from nest.frameworks.torch_script import export as files_of
+
+    problem, plan = planned(case)
+    notes = []
+    files = files_of(problem, plan, tell=lambda text, _: notes.append(text))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    said = re.search(
+        r"2 data ranks get no equal parts of \w+\.bias and \d others: a rank holds up "
+        r"to (\d+) values more than planned",
+        notes[-1],
+    )
+    assert said
+    options = ["--steps", "3", "--lr", "0.01", "--optimizer", case.optimizer]
+    job = {"folder": str(tmp_path), "world": case.world, "options": options}
+    (result,) = run_scripts(tmp_path, [job])
+    found = check(case, result, plan, score(problem, plan), spare=int(said[1]) * 4)
+    assert found == []
+
+
+def test_parameters_without_an_axis_have_no_part(torch):
+    said = refusal(Case("scaled", dp=2, zero=3, file=UNUSUAL_FILE))
     assert said == (
-        "--to torch: output.bias: expected a parameter that 2 data ranks get equal "
-        "parts of, for ZeRO 3, since a padded part is larger than the plan has it, got "
-        "(3,); solve with --zero 0, or another dp"
+        "--to torch: blocks.0.scale: expected a parameter with an axis, for ZeRO 3, as "
+        "fully_shard cuts it, got (); solve with --zero 0,1,2, or give it the shape "
+        "(1,)"
     )
 
 
