@@ -44,7 +44,9 @@ from nest.capture.strategies import (
     read_apart,
     remade,
     tensor_cut,
+    where,
     why_not_local,
+    why_unwritten,
 )
 from nest.cost.magnitude import with_quantum
 from nest.errors import NestError
@@ -230,7 +232,12 @@ def problem_of_module(
             *pricing.parameters.reasons(nodes),
             *_general_reasons(source, any(x.is_block for x in layers)),
         ),
-        assumed=(*assumed, *pricing.notes(), *graph.notes(len(layers), noun)),
+        assumed=(
+            *assumed,
+            *pricing.notes(),
+            *graph.notes(len(layers), noun),
+            *_unwritten(captures),
+        ),
     )
     model = msgspec.json.encode({"module": source}).decode()
     return with_quantum(replace(problem, model=model))
@@ -243,6 +250,21 @@ def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
     if not has_blocks:
         yield "recomputation: expected repeated blocks, found none"
     yield "cp: the script that runs plans does not cut sequences"
+
+
+def _unwritten(captures: Captures) -> Iterator[str]:
+    """Yield the first step that no script can repeat, if there is one."""
+    small = captures.small
+    for step in (x for layer in captures.layers for x in layer.steps):
+        record = (
+            small.modules[step.module]
+            if step.module >= 0
+            else small.operations[step.operation]
+        )
+        got, remedy = why_unwritten(record)
+        if got:
+            yield f"{where(record)}: export --to torch refuses {got}; {remedy}"
+            return
 
 
 def _job(

@@ -46,6 +46,7 @@ from nest.capture.records import (
     Parameter,
     Tensor,
 )
+from nest.capture.strategies import UNHELD
 from nest.capture.written import (
     NoTextError,
     function_name,
@@ -71,10 +72,10 @@ def capture(built: Built) -> CapturedModule:
         not return a scalar that has a gradient. The text names the module's path.
     """
     before = _plain_values(built.module)
-    captured = _captured_once(built)
+    captured = _captured_once(built, is_first=True)
     first = _plain_values(built.module)
     if first != before:  # It may only keep a length for the passes that follow.
-        captured = _captured_once(built)
+        captured = _captured_once(built, is_first=False)
         for name, value in _plain_values(built.module).items():
             if first.get(name) != value:
                 raise InvalidModuleError(
@@ -85,7 +86,7 @@ def capture(built: Built) -> CapturedModule:
     return captured
 
 
-def _captured_once(built: Built) -> CapturedModule:
+def _captured_once(built: Built, is_first: bool) -> CapturedModule:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -95,8 +96,8 @@ def _captured_once(built: Built) -> CapturedModule:
         log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        recorder = _Recorder(built)
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        recorder = _Recorder(built, mode if is_first else None)
         stack.enter_context(recorder.installed())
         inputs = recorder.example_inputs()
         with recorder.meter:
@@ -108,9 +109,11 @@ def _captured_once(built: Built) -> CapturedModule:
 class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """Keeps the calls of functions and of modules."""
 
-    def __init__(self, built: Built) -> None:
+    def __init__(self, built: Built, mode: FakeTensorMode | None) -> None:
         super().__init__()
         self.built = built
+        #: What makes tensors without values in the first pass of a module.
+        self.mode = mode
         self.meter = Meter(self.storage_of)
         self.paths = {
             module: path for path, module in built.module.named_modules() if path
@@ -193,6 +196,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         # A module may have several paths, as a tied embedding in its head has.
         options = {"remove_duplicate": False}
         for path, module in self.built.module.named_modules(**options):
+            if isinstance(module, torch.jit.ScriptModule):
+                self._refuse(
+                    f"modules in Python, got a scripted one, {path or 'the root'}; "
+                    f"leave out torch.jit"
+                )
             prefix = f"{path}." if path else ""
             for name, value in [
                 *module.named_parameters(recurse=False, **options),
@@ -378,6 +386,12 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 name, item = self.constants[id(value)]
                 return self._provided(name, value, item)
             made = value if isinstance(value, FakeTensor) else _fake(value)
+            if self.mode is not None and getattr(made, "fake_mode", None) != self.mode:
+                self._refuse(
+                    f"a forward pass that makes its tensors anew, got one of shape "
+                    f"{tuple(value.shape)} that an earlier pass has made; keep none "
+                    f"outside the module, or register it as a buffer"
+                )
             self.alive.append(value)
             self.replaced[id(value)] = made
             name = f"constant.{len(self.unnamed)}"
@@ -542,7 +556,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             if name not in names:
                 names.append(name)
             if name in self.unnamed:
-                raise NoTextError("a tensor that no module holds")
+                raise NoTextError(UNHELD)
             return f"{{{names.index(name)}}}"
 
         try:

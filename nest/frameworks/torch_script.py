@@ -20,7 +20,7 @@ from typing import NamedTuple, get_args
 from nest.capture.imports import hashes_of_imports, module_of
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter, Tensor
+from nest.capture.records import ModuleCall, ModuleLayer, Parameter, Tensor
 from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
@@ -37,7 +37,6 @@ from nest.frameworks.torch_stages import (
     quoted,
     refused,
     renamed,
-    where,
 )
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -288,15 +287,6 @@ def _stages_of(
 
 def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
     """Refuse what no script can say."""
-    for step in stage.steps:
-        record = graph.record_of(step)
-        if not record.code and (record.obstacle or isinstance(record, Operation)):
-            raise refused(
-                f"{where(record)}",
-                "a call that text repeats",
-                record.obstacle or record.inputs,
-                "move it into a module that takes and returns tensors",
-            )
     if mesh.zero == 3:
         for name, parameter in graph.trained(graph.paths(stage.steps)).values():
             if not parameter.shape:

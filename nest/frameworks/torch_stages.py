@@ -23,7 +23,7 @@ from nest.capture.records import (
     Step,
     Tensor,
 )
-from nest.capture.strategies import path_of, remade
+from nest.capture.strategies import remade, where, why_unwritten
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Strategy
 
@@ -125,6 +125,9 @@ class TensorGraph:
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
         record = self.record_of(step)
+        got, remedy = why_unwritten(record)
+        if got:
+            raise refused(where(record), "a call that text repeats", got, remedy)
         names = []
         for name in record.inputs:
             if name in self.parameters or name.startswith("input."):
@@ -171,11 +174,6 @@ class TensorGraph:
                 ):
                     trained.setdefault(parameter.storage, (name, parameter))
         return trained
-
-
-def where(record: ModuleCall | Operation) -> str:
-    """Return the path of the module that a step is, or is in."""
-    return record.call.path if isinstance(record, ModuleCall) else path_of(record)
 
 
 class StageCode:
