@@ -46,6 +46,8 @@ class Parameter(Struct, frozen=True, kw_only=True):
     buffer: bool = False
     #: How its first name ends if it is in a list or dict: what Python puts behind that.
     item: str = ""
+    #: Whether its gradients name the rows that they are of, as ``sparse=True`` has it.
+    sparse: bool = False
 
 
 class Call(Struct, frozen=True, kw_only=True):

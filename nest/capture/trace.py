@@ -475,6 +475,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 f"{first_line(error)}; check the module",
                 error,
             )
+        for made in self.memory.values():
+            if made.grad is not None and made.grad.is_sparse:
+                storage = self.storage_of(made)
+                parameter = self.parameters[storage]
+                self.parameters[storage] = replace(parameter, sparse=True)
 
     def _refuse(self, text: str, error: BaseException | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)

@@ -279,14 +279,29 @@ def _stages_of(
         for index, member in enumerate(members)
     ]
     for each in stages:
-        _check_stage(each, graph, mesh)
+        _check_stage(each, graph, mesh, problem.job.optimizer.name)
         if len(stages) > 1:
             _check_inputs(each, graph, source)
     return stages
 
 
-def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
+def _check_stage(
+    stage: PlanStage, graph: TensorGraph, mesh: _Mesh, optimizer: str
+) -> None:
     """Refuse what no script can say."""
+    for name, parameter in graph.trained(graph.paths(stage.steps)).values():
+        needs = [
+            f"ZeRO {mesh.zero}" * (mesh.zero > 0),
+            "tensor parallelism" * (mesh.tensor > 1),
+            "AdamW" * (optimizer == "adamw"),
+        ]
+        if parameter.sparse and any(needs):
+            raise refused(
+                name,
+                f"dense gradients, as {', '.join(filter(None, needs))} needs them",
+                "sparse ones",
+                "leave out sparse=True, or import with --optimizer sgd --zero 0 --tp 1",
+            )
     if mesh.zero == 3:
         for name, parameter in graph.trained(graph.paths(stage.steps)).values():
             if not parameter.shape:

@@ -30,6 +30,18 @@ def kept(size, device):
     return torch.ones(size, device=device)
 
 
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        scale = x.exp()
+        for block in self.blocks:
+            x = x + block(scale * x)
+        return x
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,6 +83,17 @@ def test_scripts_that_will_be_refused(
     notes = [x for x in imported(tmp_path, code) if "export --to torch" in x]
     assert [said in x for x in notes] == [True]
     assert not any("--to torch" in x for x in imported(tmp_path, "self.first(x)"))
+
+
+def test_modules_of_few_layers(torch: Any, tmp_path: Path) -> None:
+    second = "Mixed()"
+    assert any(
+        x.startswith("layers that plans do not cut: ") and "granularity module: " in x
+        for x in imported(tmp_path, "self.first(x)", second)
+    )
+    assert not any(
+        x.startswith("layers that") for x in imported(tmp_path, "self.first(x)")
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")

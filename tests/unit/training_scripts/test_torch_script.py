@@ -729,6 +729,37 @@ def test_what_it_imports_is_as_it_was(torch, tmp_path):
         files_of(problem, plan)
 
 
+SPARSE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(8, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.table(x)).square().mean()
+
+
+def odd():
+    return Model(), (torch.zeros(4, dtype=torch.long),)
+"""
+
+
+def test_sparse_gradients_are_for_sgd_alone(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    assert files_of(*imported(tmp_path, SPARSE, dp=2))
+    problem, plan = imported(tmp_path, SPARSE, dp=2, optimizer="adamw")
+    with pytest.raises(InvalidPlanError, match=r"table.weight: .* as AdamW needs them"):
+        files_of(problem, plan)
+    sharded = with_strategies(plan, Strategy(dp=2, zero=1))
+    with pytest.raises(InvalidPlanError, match="as ZeRO 1, AdamW needs them, got spar"):
+        files_of(problem, sharded)
+
+
 def test_unknown_granularities_are_refused(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
