@@ -139,12 +139,18 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):
             if batch_of(inputs) == 0:
+                has_axes = any(getattr(x, "ndim", 0) for x in tree_leaves(inputs))
                 raise InvalidModuleError(
                     f"{name}: expected inputs whose first axis is the batch, got none "
-                    f"with an axis; return tensors"
+                    f"with {'a sample' if has_axes else 'an axis'}; return tensors"
                 )
             rows = inputs if samples is None else with_samples(inputs, samples)
             return Built(module, tuple(rows), name)
+        case (torch.nn.Module(), other):
+            raise InvalidModuleError(
+                f"{name}: expected a tuple of example inputs, got "
+                f"{type(other).__name__}; return (module, (tensor,))"
+            )
     raise InvalidModuleError(
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"

@@ -49,7 +49,7 @@ from nest.capture.strategies import (
     why_unwritten,
 )
 from nest.cost.magnitude import with_quantum
-from nest.errors import NestError
+from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster
@@ -188,8 +188,12 @@ def problem_of_module(
     if captures.check is not None:
         notes = captures.check(job.split_loss)
         assumed += notes
-        if not job.split_loss and any(x.startswith(UNCHECKED) for x in notes):
-            check_loss(small, large, is_unchecked=True)
+        unchecked = [x for x in notes if x.startswith(UNCHECKED)]
+        if not job.split_loss and unchecked:
+            try:
+                check_loss(small, large, is_unchecked=True)
+            except InvalidProblemError as error:
+                raise InvalidProblemError(f"{error}; {unchecked[0]}") from None
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(
@@ -201,8 +205,14 @@ def problem_of_module(
     reasons: dict[str, str] = {}
     with in_range(small.name, "check the module"):
         pricing = _Pricing(captures, nodes, job, machine, reasons)
-        kinds, names, reused = pricing.kinds()
         choices = tuple(tp for tp in job.tp if tp == 1 or pricing.shared(tp))
+        if not choices:
+            why = "".join(f" ({x})" for x in [*reasons.values()][:1])
+            raise InvalidProblemError(
+                f"{small.name}: --tp: expected a degree that cuts layers of the module,"
+                f" got {','.join(map(str, job.tp))}{why}; add 1"
+            )
+        kinds, names, reused = pricing.kinds()
         problem = Problem(
             name=f"{small.name}-{machine.name}x{cluster.num_devices}",
             source=(

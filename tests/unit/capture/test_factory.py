@@ -41,6 +41,12 @@ def test_files_and_factories_that_fail(torch: Any, tmp_path: Path) -> None:
         path, "import torch\ndef make():\n    return torch.nn.ReLU(), (3,)\n"
     )
     assert "expected inputs whose first axis is the batch" in text
+    for returned, said in (
+        ("(torch.ones(0, 3),)", "got none with a sample; return tensors"),
+        ("torch.ones(4, 3)", "a tuple of example inputs, got Tensor; return (module, "),
+    ):
+        code = f"import torch\ndef make():\n    return torch.nn.ReLU(), {returned}\n"
+        assert said in refusal(path, code)
 
 
 def test_files_in_packages_are_its_modules(torch: Any, tmp_path: Path) -> None:

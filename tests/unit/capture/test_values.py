@@ -168,7 +168,9 @@ def test_what_operations_show_of_large_modules(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, what: str
 ) -> None:
     monkeypatch.setattr("nest.capture.values.MAX_CHECKED_VALUES", 100)
-    assert what in refusal(tmp_path, code)
+    said = refusal(tmp_path, code)
+    assert what in said
+    assert said.endswith("162 trained values, more than 100")
     assert "--split-loss" in assumed(tmp_path, code, split_loss=True)
 
 
