@@ -54,12 +54,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
 
 from baselines.aceso_primitives import Ledger, apply, groups, tune_layers, tune_stages
 from baselines.aceso_view import Config, View
 from baselines.common import Planner, Search, why_not_turns
-from nest.solvers.base import Capabilities, SolverOutput
+from nest.solvers.base import SolverOutput
 from nest.units import quanta_to_ns
 
 EFFORT = 500
@@ -231,18 +230,14 @@ class Trials:
 class AcesoSolver(Planner):
     """Aceso (re-impl.)."""
 
-    name: ClassVar[str] = "aceso"
+    name = "aceso"
     shared_strategy = "as it is"
     refusals = (why_not_turns,)
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False,
+    capabilities = Planner.promises(
         method="Aceso (re-impl.): primitives on bottlenecks, per pp",
-        anytime=True,
-        searches=frozenset({"granularity"}),
         objective=(
             "max ((M-1) t + Σ t) without gradient sync, node or not for all network"
         ),
-        overruns=True,
         options={
             "effort": (
                 f"stop the search of a number of stages after this many "

@@ -86,7 +86,7 @@ from nest.cost.rules import get_rules
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import RECOMPUTE, Plan, Recompute
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, OutOfTimeError, SolverOutput
+from nest.solvers.base import OutOfTimeError, SolverOutput
 from nest.units import quanta_to_ns
 
 #: Clusters of layers, unless option ``clusters`` says otherwise.
@@ -117,17 +117,13 @@ class AlpaSolver(Planner):
     """Alpa's two programs, for every micro-batch that the job allows."""
 
     name = "alpa"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="Alpa (re-impl.): integer program in stages, DP over them",
         requires=("numpy", "networkx"),
-        searches=frozenset({"granularity"}),
         objective=(
             "Σ t + (M-1) max t without gradient sync and without what "
             "passes between stages"
         ),
-        overruns=True,
         options={
             "clusters": (
                 f"join the layers to this many clusters (default {NUM_CLUSTERS})"

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -279,6 +280,17 @@ class Planner(ABC):
 
     name: ClassVar[str]
     capabilities: ClassVar[Capabilities]
+    #: Makes those of most planners: no proof, but plans while they search, which may
+    #: exceed the memory by the shared cost model.
+    promises = staticmethod(
+        partial(
+            Capabilities,
+            exact=False,
+            anytime=True,
+            overruns=True,
+            searches=frozenset({"granularity"}),
+        )
+    )
     #: Each returns why a problem cannot be searched, or ``None``.
     refusals: ClassVar[tuple[Callable[[Problem], str | None], ...]] = ()
     #: How a problem is searched under a preset whose stages share one strategy:

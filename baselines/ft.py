@@ -58,7 +58,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ from nest.cost.schedules import paced
 from nest.cost.space import BatchSplit, batch_splits
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, SolverOutput
+from nest.solvers.base import SolverOutput
 from nest.units import quanta_to_ns
 
 Ints = NDArray[np.int64]
@@ -228,7 +228,6 @@ class Tracking:
         return product(self._done, *frontiers)
 
     def _around(self, layer: int) -> list[int]:
-        """Return the neighbors of a layer."""
         return [
             target if source == layer else source
             for source, target in self.edges
@@ -504,15 +503,11 @@ def why_not_whole_stage(problem: Problem) -> str | None:
 class FtPlanner(Planner):
     """TensorOpt (re-impl.)."""
 
-    name: ClassVar[str] = "ft"
+    name = "ft"
     refusals = (why_not_turns, why_not_alike, why_not_whole_stage)
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        exact=False,
+    capabilities = Planner.promises(
         method="TensorOpt (re-impl.): frontiers, eliminations, linear DP",
-        anytime=True,
-        searches=frozenset({"granularity"}),
         objective="M Σ(F+G) + Σ sync within a sum of memory, one stage",
-        overruns=True,
         options={
             "heuristic": "what a layer that no exact elimination removes is "
             "split for: time, memory, or none to give up (default time)"

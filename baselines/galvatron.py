@@ -86,7 +86,7 @@ from nest.cost.model import Block, CostModel, LayerTerms
 from nest.cost.space import BatchSplit, batch_splits, stage_counts, strategies
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, SolverOutput
+from nest.solvers.base import SolverOutput
 from nest.topology import ParallelGroups
 from nest.units import ceil_div
 
@@ -108,13 +108,9 @@ class GalvatronSolver(Planner):
     """Galvatron's search on the per-layer terms of the shared cost model."""
 
     name = "galvatron"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="Galvatron (re-impl.): DP over layers and memory per stage",
-        searches=frozenset({"granularity"}),
         objective="Galvatron's pipeline time",
-        overruns=True,
     )
 
     refusals = (why_not_turns, why_not_alike, why_not_contexts)

@@ -81,7 +81,7 @@ import random
 from baselines.common import Planner, Search, why_not_alike, why_not_turns
 from baselines.mcmc_pipelines import PipelinedWalk
 from baselines.mcmc_walk import State, Walk
-from nest.solvers.base import Capabilities, SolverOutput
+from nest.solvers.base import SolverOutput
 from nest.units import quanta_to_ns
 
 BUDGET = 20_000
@@ -98,16 +98,12 @@ class McmcSolver(Planner):
     """Walk."""
 
     name = "mcmc"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="FlexFlow (re-impl.): random walk, pipelines if asked for",
-        searches=frozenset({"granularity"}),
         objective=(
             "simulated time, with pipelining if asked for, plus 1 ms or 1 % "
             "per MB that a device lacks"
         ),
-        overruns=True,
         remedies=("micro_batch", "recompute", "zero"),
         options={
             "budget": f"stop after this many proposals (default {BUDGET})",

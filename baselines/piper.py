@@ -87,7 +87,7 @@ from nest.audits.piper.pipelines import NEVER, Degrees, Pipelines
 from nest.cost.model import CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Recompute, Strategy
-from nest.solvers.base import Capabilities, Deadline, OutOfTimeError, SolverOutput
+from nest.solvers.base import Deadline, OutOfTimeError, SolverOutput
 from nest.topology.alphabeta import NS_PER_S
 from nest.units import ceil_div
 
@@ -99,14 +99,10 @@ class PiperSolver(Planner):
     """Piper's dynamic program, its greedy knapsack, its objective."""
 
     name = "piper"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="Piper (re-impl.): DP over closed sets, greedy recomputation",
         requires=("numpy",),
-        searches=frozenset({"granularity"}),
         objective="time per micro-batch in the steady state, flat network",
-        overruns=True,
         options=downsets.CLOSED_SETS_OPTION,
     )
 
@@ -123,7 +119,8 @@ class PiperSolver(Planner):
             batch_splits(problem), key=lambda case: (case.devices, -case.micro_batch)
         )
         for count, case in enumerate(runs, 1):
-            rounds = _rounds(model, case)
+            # Cases are compared by what they take for as many samples.
+            rounds = 1 if model.rules.steady_state else case.num_micro_batches
             search.say(f"case {count} of {len(runs)}")
             any_count = problem.job.pipeline_parallel is None
             counts = None if any_count else stage_counts(problem, case)
@@ -149,13 +146,6 @@ class PiperSolver(Planner):
         if search.plan is None:
             return search.answer("no plan fits by its own memory model")
         return search.answer()
-
-
-def _rounds(model: CostModel, case: BatchSplit) -> int:
-    """Return by what a load is multiplied to compare cases."""
-    if model.rules.steady_state:
-        return 1
-    return case.num_micro_batches
 
 
 def _most_ranks(model: CostModel, case: BatchSplit) -> int:

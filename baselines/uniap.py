@@ -71,7 +71,7 @@ from nest.cost.model import Block, CostModel
 from nest.cost.space import BatchSplit, batch_splits, stage_counts
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
-from nest.solvers.base import Capabilities, SolverOutput
+from nest.solvers.base import SolverOutput
 from nest.units import ceil_div, divisors, quanta_to_ns
 
 if TYPE_CHECKING:
@@ -185,14 +185,10 @@ class UniapSolver(Planner):
     """Solve an integer program for every ``(S, c)`` that may win."""
 
     name = "uniap"
-    capabilities = Capabilities(
-        exact=False,
-        anytime=True,
+    capabilities = Planner.promises(
         method="UniAP (re-impl.): one integer program for stages and layers",
         requires=("ortools",),
-        searches=frozenset({"granularity"}),
         objective="sum p + sum o + (c - 1) max of both, as in GPipe",
-        overruns=True,
         options={
             "groups": (f"join the layers to this many groups (default {GROUPS})"),
             "effort": (

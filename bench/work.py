@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from nest.cost.terms import LayerPrices
+from nest.cost.terms import FREE, LayerPrices
 from nest.requests.solving import SolveRequest
 from nest.search.best import BestSearch
 from nest.search.layers.best import LayerStages
@@ -141,6 +141,7 @@ def work(settings: Settings) -> dict[str, int]:
     settings = dict(settings)
     frontier, gap = settings.pop("frontier", False), settings.pop("gap", 0.0)
     problem = SolveRequest(**settings).restricted().problem
+    FREE.clear()  # what questions before it priced
     with counted() as counts:
         if frontier:
             trace(problem, Deadline(None))

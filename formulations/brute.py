@@ -80,14 +80,9 @@ class BruteSolver:
     ) -> SolverOutput:
         """Score every plan and return the first of the best.
 
-        Raises
-        ------
-        UnsupportedProblemError
-            If there are more plans than ``max_plans``.
-        InvalidOptionError
-            If ``max_plans`` is no positive integer.
-        InvalidPlanError
-            If the warm start does not fit.
+        Raises ``UnsupportedProblemError`` if there are more plans than ``max_plans``;
+        ``InvalidOptionError`` if ``max_plans`` is no positive integer;
+        ``InvalidPlanError`` if the warm start does not fit.
         """
         deadline = Deadline(options.time_limit_s)
         max_plans = _max_plans(options)
@@ -210,12 +205,7 @@ class PlanSpace:
     Sets of layers are bit masks over positions in the graph. A stage is the
     difference of two predecessor-closed sets.
 
-    Parameters
-    ----------
-    problem, model
-        The problem and its cost model, which knows what is available.
-    deadline
-        Checked all along: any method may raise ``OutOfTimeError``.
+    The deadline is checked all along: any method may raise ``OutOfTimeError``.
     """
 
     def __init__(self, problem: Problem, model: CostModel, deadline: Deadline) -> None:
@@ -320,7 +310,6 @@ class PlanSpace:
         return not stage & ~self._available(strategy, micro_batch)
 
     def _ways(self, choice: Choice, stage: int) -> list[_Ways]:
-        """Return the ways to run a stage."""
         micro_batch = choice.split.micro_batch
         key = (micro_batch, choice.strategies, stage)
         if key not in self._known_ways:
@@ -383,11 +372,6 @@ class PlanSpace:
             for kind in self._even
         )
 
-    def _restricted(self, choice: Choice) -> bool:
-        """Whether not all numbers of stages are allowed."""
-        max_allowed = max_stages(self.problem, choice.split)
-        return len(choice.stage_counts) < max_allowed
-
     def _first(self, choice: Choice) -> _State:
         ranks = choice.split.num_micro_batches if self._in_turn else 0
         return _State(0, choice.split.devices, ranks)
@@ -405,10 +389,7 @@ class PlanSpace:
     def count(self, max_plans: int) -> int:
         """Return the number of plans.
 
-        Raises
-        ------
-        UnsupportedProblemError
-            If there are more than ``max_plans``.
+        Raises ``UnsupportedProblemError`` if there are more than ``max_plans``.
         """
         total = 0
         try:
@@ -436,7 +417,8 @@ class PlanSpace:
         if ended is not None:
             return int(ended)
         key = state
-        if not choice.num_blocks and not self._restricted(choice):
+        split, num_counts = choice.split, len(choice.stage_counts)
+        if not choice.num_blocks and num_counts >= max_stages(self.problem, split):
             key = state._replace(number=0)
         if key not in known:
             known[key] = 0

@@ -243,14 +243,9 @@ class Place(NamedTuple):
 class Minima:
     """The least that the layers of each kind add, over some profiles.
 
-    Parameters
-    ----------
-    members
-        The layers of each kind.
-    profiles
-        What any slot may have.
-    once, rounds
-        How often each pace of every slot, and the largest, counts.
+    ``members`` are the layers of each kind, and ``profiles`` what any slot may have;
+    ``once`` and ``rounds`` say how often each pace of every slot, and the largest,
+    counts.
     """
 
     def __init__(
@@ -315,12 +310,7 @@ class Minima:
 class Instance:
     """A problem taken apart: graph facts, sub-problems and their slots.
 
-    Parameters
-    ----------
-    problem, model
-        The problem and its cost model, which says how plans run.
-    deadline
-        Checked all along: any method may raise ``OutOfTimeError``.
+    The deadline is checked all along: any method may raise ``OutOfTimeError``.
     """
 
     #: Whether the rules are those of NEST's artifact, see

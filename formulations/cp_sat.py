@@ -84,15 +84,9 @@ def prove(
 ) -> tuple[CpSolver, bool, bool]:
     """Solve a model until there is a proof, or time is up.
 
-    Returns
-    -------
-    tuple
-        The solver, whether it finished, and whether it has a solution.
+    Returns the solver, whether it finished, and whether it has a solution.
 
-    Raises
-    ------
-    SolverError
-        If it gives up without a limit, or refuses the model.
+    Raises ``SolverError`` if it gives up without a limit, or refuses the model.
     """
     from ortools.sat.python import cp_model
 
@@ -125,10 +119,7 @@ _RESERVED = re.compile(
 def check_parameters(solver: str, parameters: Mapping[str, str]) -> None:
     """Refuse parameters that CP-SAT does not have or take, and its own.
 
-    Raises
-    ------
-    InvalidOptionError
-        If one is refused.
+    Raises ``InvalidOptionError`` if one is refused.
     """
     if not parameters:
         return

@@ -19,10 +19,7 @@ MEANING = "file to whose end the engine's log is written"
 def check_log(solver: str, extra: Mapping[str, str]) -> str | None:
     """Return the file of a log that the options of a solver name, if any.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it cannot be written.
+    Raises ``InvalidOptionError`` if it cannot be written.
     """
     path = extra.get(OPTION)
     if path is None:

@@ -30,26 +30,16 @@ class Increment(NamedTuple):
 class GraphFacts:
     """Constants of the graph.
 
-    Attributes
-    ----------
-    kind_of
-        Index of each layer's kind; layers of a kind cost the same.
-    members
-        The layers of each kind.
-    num_ancestors, num_descendants
-        Of each layer.
-    connected
-        Whether tensors that are not empty connect the graph, directions
-        ignored. Then something crosses every boundary.
-    sizes
-        All distinct bytes per sample of tensors that are not empty, ascending.
-    edge_sizes
-        Position in ``sizes`` of every edge that is not empty.
-    increments
-        The steps of all tensors; an empty one has none.
-    passing
-        Positions of the increments that can pass a stage: some layer is
-        neither before the producer nor after all consumers.
+    - ``kind_of``: index of each layer's kind; layers of a kind cost the same.
+    - ``members``: the layers of each kind.
+    - ``num_ancestors``, ``num_descendants``: of each layer.
+    - ``connected``: whether tensors that are not empty connect the graph, directions
+      ignored. Then something crosses every boundary.
+    - ``sizes``: all distinct bytes per sample of tensors that are not empty, ascending.
+    - ``edge_sizes``: position in ``sizes`` of every edge that is not empty.
+    - ``increments``: the steps of all tensors; an empty one has none.
+    - ``passing``: positions of the increments that can pass a stage: some layer is
+      neither before the producer nor after all consumers.
     """
 
     def __init__(self, model: CostModel) -> None:

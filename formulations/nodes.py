@@ -26,12 +26,8 @@ class SearchNode(Protocol):
     def solve(self, cutoff: int | None) -> NodeResult:
         """Look for a plan with a step time of at most ``cutoff`` quanta.
 
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
-        TooLargeError
-            If the node is too large for its engine.
+        Raises ``OutOfTimeError`` if the deadline passes, and ``TooLargeError`` if the
+        node is too large for its engine.
         """
 
 

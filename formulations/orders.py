@@ -40,31 +40,11 @@ def prove_order(
 ) -> tuple[ListOrder, int]:
     """Look for orders that end by some time, and bound all orders.
 
-    A search for good orders comes first. If it proves nothing, another one
-    raises the bound.
+    A search for good orders comes first. If it proves nothing, another one raises the
+    bound. No order ends before ``floor``, and the latest end of interest is ``upper``,
+    both in quanta. Returns the best order in hand, and an end that no order is below.
 
-    Parameters
-    ----------
-    scope
-        The plan's passes.
-    incumbent
-        An order to begin with.
-    floor
-        An end that no order is below, in quanta.
-    upper
-        The latest end of interest, in quanta.
-    deadline
-        The clock.
-
-    Returns
-    -------
-    tuple
-        The best order in hand, and an end that no order is below.
-
-    Raises
-    ------
-    SolverError
-        If a bound is above an order.
+    Raises ``SolverError`` if a bound is above an order.
     """
     for raises_bound in (False, True):
         upper = min(upper, incumbent.end)

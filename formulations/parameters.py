@@ -38,23 +38,10 @@ def check_name(
 ) -> None:
     """Refuse a parameter that the engine does not have, or that is ours.
 
-    Parameters
-    ----------
-    where
-        The option, for messages.
-    engine
-        Name of the engine.
-    name
-        Of the parameter.
-    names
-        All that the engine has.
-    reserved
-        Found in the names of those on which proofs rest.
+    ``where`` is the option, for messages, ``names`` are all that the engine has, and
+    ``reserved`` is found in the names of those on which proofs rest.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it is refused.
+    Raises ``InvalidOptionError`` if it is refused.
     """
     if name not in names:
         hint = did_you_mean(name, names, "correct the name")

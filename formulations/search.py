@@ -119,10 +119,7 @@ class LayerNode:
 def form_of(name: str, options: SolveOptions) -> str:
     """Return which form a solver is asked for.
 
-    Raises
-    ------
-    InvalidOptionError
-        If there is no such form.
+    Raises ``InvalidOptionError`` if there is no such form.
     """
     form = options.extra.get("form", FORMS[0])
     if form not in FORMS:
@@ -146,10 +143,7 @@ class Formulation(ABC):
     def engine(self, options: SolveOptions) -> Engine:
         """Return what solves sub-problems.
 
-        Raises
-        ------
-        InvalidOptionError
-            If an option is out of range.
+        Raises ``InvalidOptionError`` if an option is out of range.
         """
 
     def path_engine(self, options: SolveOptions) -> PathEngine | None:
@@ -208,16 +202,10 @@ class Formulation(ABC):
 
         With a time limit the search begins from a plan of even stages.
 
-        Raises
-        ------
-        InvalidOptionError
-            If an option is out of range.
-        InvalidPlanError
-            If the warm start does not fit.
-        InvalidProblemError
-            If times are too long for the engine.
-        SolverError
-            If the engine fails, or its plan is not what it says.
+        Raises ``InvalidOptionError`` if an option is out of range; ``InvalidPlanError``
+        if the warm start does not fit; ``InvalidProblemError`` if times are too long
+        for the engine; ``SolverError`` if the engine fails, or its plan is not what it
+        says.
         """
         options = started(problem, options, self.capabilities)
         timed = timed_only(problem)
@@ -286,14 +274,9 @@ class Formulation(ABC):
 
 
 class NodeSearch:
-    """Branch and bound over the nodes of one problem.
+    """Branch and bound over the nodes of one problem, which an engine solves.
 
-    Parameters
-    ----------
-    formulation
-        Its engine solves the nodes.
-    problem, options, report
-        As in :meth:`Formulation.solve`.
+    Options and report are those of :meth:`Formulation.solve`.
     """
 
     def __init__(
@@ -343,7 +326,6 @@ class NodeSearch:
         return self._output()
 
     def _list_nodes(self) -> None:
-        """List the nodes of all runtimes."""
         try:
             for instance in self.instances.values():
                 self.open += self._nodes(instance)

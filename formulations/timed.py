@@ -119,18 +119,8 @@ def has_others(problem: Problem) -> bool:
 class TimedSearch:
     """The search of all plans of a problem that are timed pass by pass.
 
-    Parameters
-    ----------
-    problem, model
-        The problem with such plans only, and its cost model.
-    name
-        Of the solver.
-    deadline, report
-        The clock, and where plans go.
-    least_work
-        The engine.
-    best, best_quanta
-        A plan to beat, and its step time.
+    The problem has such plans only, and ``name`` is that of the solver. ``least_work``
+    is the engine, and ``best`` a plan to beat, with its step time.
     """
 
     problem: Problem

@@ -24,52 +24,32 @@ class Model(ABC):
 
     Sides ``d`` of a slot are those of :data:`formulations.common.SIDES`.
 
-    Attributes
-    ----------
-    y
-        ``y[s, o]``: slot ``s`` takes option ``o``.
-    w
-        ``w[s, g]``: slot ``s`` has cost profile ``g``.
-    x
-        ``x[l, s]``: layer ``l`` is in slot ``s``.
-    at
-        ``at[l, s, g, j]``: layer ``l`` is in slot ``s``, which has profile
-        ``g``, with layout ``j``; where layouts of a slot can differ.
-    end
-        ``end[l, s, d]``: layer ``l`` receives on a side of slot ``s``; where
-        layouts can differ.
-    face
-        ``face[s, g, j, d]``: that layer of slot ``s``, which has profile
-        ``g``, has layout ``j``.
-    moved
-        ``moved[e, s, g, j, d]``: edge ``e`` inside slot ``s``, which has profile ``g``,
-        leads from another layout to ``j`` (backward: from ``j`` to another one).
-    uses
-        ``uses[s, d, r]``: slot ``s`` receives on a side at the times of
-        entry ``r`` of its table.
-    width
-        ``width[s, n]``: slot ``s`` has ``n`` devices; where what a slot next
-        to it receives depends on that.
-    c
-        ``c[i, s]``: increment ``i`` crosses the boundary before slot ``s``.
-    crossed
-        ``crossed[s]``: something crosses the boundary before slot ``s``.
-    passes
-        ``passes[i, s]``: increment ``i`` passes slot ``s``; where it takes
-        memory that could be short.
-    receive
-        ``receive[s, d]``: receive of slot ``s`` on a side.
-    hidden
-        ``hidden[s]``: recomputation and receive of gradients that overlap it.
-    hideable, behind
-        ``hideable[s]``: gradient sync of slot ``s`` that may hide behind its
-        backward pass; ``behind[s]``: what does.
-    load
-        ``load[s, p]``: ``τ`` of slot ``s``, what counts for pace ``p``.
-    slowest
-        ``slowest[p]``: ``t_max`` of pace ``p``.
-    sync, step
-        ``Y`` and ``T``.
+    - ``y[s, o]``: slot ``s`` takes option ``o``.
+    - ``w[s, g]``: slot ``s`` has cost profile ``g``.
+    - ``x[l, s]``: layer ``l`` is in slot ``s``.
+    - ``at[l, s, g, j]``: layer ``l`` is in slot ``s``, which has profile ``g``, with
+      layout ``j``; where layouts of a slot can differ.
+    - ``end[l, s, d]``: layer ``l`` receives on a side of slot ``s``; where layouts can
+      differ.
+    - ``face[s, g, j, d]``: that layer of slot ``s``, which has profile ``g``, has
+      layout ``j``.
+    - ``moved[e, s, g, j, d]``: edge ``e`` inside slot ``s``, which has profile ``g``,
+      leads from another layout to ``j`` (backward: from ``j`` to another one).
+    - ``uses[s, d, r]``: slot ``s`` receives on a side at the times of entry ``r`` of
+      its table.
+    - ``width[s, n]``: slot ``s`` has ``n`` devices; where what a slot next to it
+      receives depends on that.
+    - ``c[i, s]``: increment ``i`` crosses the boundary before slot ``s``.
+    - ``crossed[s]``: something crosses the boundary before slot ``s``.
+    - ``passes[i, s]``: increment ``i`` passes slot ``s``; where it takes memory that
+      could be short.
+    - ``receive[s, d]``: receive of slot ``s`` on a side.
+    - ``hidden[s]``: recomputation and receive of gradients that overlap it.
+    - ``hideable[s]``: gradient sync of slot ``s`` that may hide behind its backward
+      pass; ``behind[s]``: what does.
+    - ``load[s, p]``: ``τ`` of slot ``s``, what counts for pace ``p``.
+    - ``slowest[p]``: ``t_max`` of pace ``p``.
+    - ``sync``, ``step``: ``Y`` and ``T``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -189,10 +169,7 @@ class Model(ABC):
 def create(model: Model) -> None:
     """Create the variables of a model.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     instance = model.instance
     num_stages = model.sub_problem.num_stages

@@ -38,12 +38,8 @@ def write_models(
 ) -> list[dict[str, Any]]:
     """Write models to a folder, see :class:`nest.solvers.base.ModelWriter`.
 
-    Raises
-    ------
-    UnsupportedProblemError
-        If plans are timed pass by pass, which no model has.
-    InvalidProblemError
-        If times are too long for the engine.
+    Raises ``UnsupportedProblemError`` if plans are timed pass by pass, which no model
+    has; ``InvalidProblemError`` if times are too long for the engine.
     """
     reason = formulation.unsupported(problem)
     if timed_only(problem) is not None:

@@ -37,27 +37,10 @@ def finite(quanta: int | None) -> int | None:
 
 
 def quantise(time_ns: float, quantum_ps: int) -> int:
-    """Round a time to quanta: the only rounding rule of the project.
+    """Round a finite time >= 0 to quanta: the only rounding rule of the project.
 
-    Rounds half up, that is ``floor(x + 1/2)``, so that a longer time never
-    becomes a shorter one.
-
-    Parameters
-    ----------
-    time_ns
-        A finite time in ns, at least 0.
-    quantum_ps
-        Size of the quantum in ps.
-
-    Returns
-    -------
-    int
-        The time in quanta.
-
-    Raises
-    ------
-    OverflowError
-        If the result exceeds :data:`MAX_TERM`.
+    Rounds half up, that is ``floor(x + 1/2)``, so that a longer time never becomes a
+    shorter one. Raises ``OverflowError`` if the result exceeds :data:`MAX_TERM`.
     """
     quanta = time_ns * 1000.0 / quantum_ps
     if not quanta <= MAX_TERM:

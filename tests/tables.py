@@ -554,7 +554,6 @@ def made(name: str) -> Parts:
     deviations = lambda: _DEVIATIONS  # noqa: E731
     with (
         patch("nest.uncertainty.intervals.stored_deviations", deviations),
-        patch("nest.uncertainty.headroom.stored_deviations", deviations),
         patch.object(validation, "MEAN_ERROR", 0.06),
     ):
         return TABLES[name]()

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def add_constraints(model: Model) -> None:
     """Add all constraints.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     for add in (
         one_option_per_slot,

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 class PathModel:
     """A network as a CP-SAT model; symbols as in ``formulations/README.md``.
 
-    Attributes
-    ----------
-    engine
-        The model.
-    x
-        ``x[a]``: the plan has stage ``a``.
+    ``x[a]``: the plan has stage ``a``.
     """
 
     def __init__(self, task: PathTask) -> None:

@@ -52,10 +52,7 @@ class CpSatSolver(Formulation):
     def engine(self, options: SolveOptions) -> Engine:
         """Return what solves sub-problems.
 
-        Raises
-        ------
-        InvalidOptionError
-            If CP-SAT does not take a parameter.
+        Raises ``InvalidOptionError`` if CP-SAT does not take a parameter.
         """
         check_parameters(self.name, parameters.parameters_of(options.extra))
         check_log(self.name, options.extra)

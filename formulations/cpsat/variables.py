@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 class Model(Base):
     """One sub-problem's model.
 
-    Attributes
-    ----------
-    late
-        ``late[l, s]``: layer ``l`` is in slot ``s`` or a later stage.
-    z
-        ``z[l, s, g, h]``: layer ``l`` in slot ``s``, which has profile ``g``,
-        takes choice ``h``.
+    ``late[l, s]``: layer ``l`` is in slot ``s`` or a later stage. ``z[l, s, g, h]``:
+    layer ``l`` in slot ``s``, which has profile ``g``, takes choice ``h``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -61,12 +56,8 @@ def _name(name: tuple[object, ...]) -> str:
 def create(task: Task) -> Model:
     """Return a model with all variables and no constraints.
 
-    Raises
-    ------
-    InvalidProblemError
-        If a sum of times could leave the engine's 64-bit integers.
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``InvalidProblemError`` if a sum of times could leave the engine's 64-bit
+    integers, and ``OutOfTimeError`` if the deadline passes.
     """
     model = Model(task)
     create_shared(model)

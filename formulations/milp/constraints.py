@@ -28,10 +28,7 @@ QUANTUM_SLACK = 1e-3
 def add_constraints(model: Model) -> None:
     """Add all constraints.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     for add in (
         one_option_per_slot,

@@ -61,10 +61,7 @@ class Outcome:
 def engine_name(text: str) -> str:
     """Return PuLP's name of an available engine.
 
-    Raises
-    ------
-    InvalidOptionError
-        If it is not available here.
+    Raises ``InvalidOptionError`` if it is not available here.
     """
     import pulp
 
@@ -106,10 +103,7 @@ class EngineSettings:
     def left_s(self, kept_s: float) -> float | None:
         """Return what is left beyond a time to keep; ``None`` for no limit.
 
-        Raises
-        ------
-        OutOfTimeError
-            If that is not worth while.
+        Raises ``OutOfTimeError`` if that is not worth while.
         """
         remaining_s = self.deadline.remaining_s
         if remaining_s is None:
@@ -122,12 +116,8 @@ class EngineSettings:
 def run(problem: Any, how: EngineSettings) -> Outcome:
     """Solve a PuLP problem to proven optimality or until time is up.
 
-    Raises
-    ------
-    OutOfTimeError
-        If there is no time for the engine.
-    SolverError
-        If the engine fails, or says something that is not known here.
+    Raises ``OutOfTimeError`` if there is no time for the engine; ``SolverError`` if the
+    engine fails, or says something that is not known here.
     """
     how.left_s(how.building_s)
     runners = {DEFAULT: _run_cbc, "HiGHS": _run_highs, "SCIP_PY": _run_scip}
@@ -237,10 +227,7 @@ def _run_program(words: list[str], log: Path, left_s: float | None) -> None:
 def read_cbc_log(text: str) -> Outcome:
     """Return what CBC proved, by its log.
 
-    Raises
-    ------
-    SolverError
-        If the log has no known result.
+    Raises ``SolverError`` if the log has no known result.
     """
     verdict = next(
         (

@@ -32,20 +32,10 @@ _SCIP_RESERVED = re.compile(
 
 
 def check_parameters(engine: str, parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return parameters by their full names.
+    """Return parameters by their full names; ``engine`` is as PuLP calls it.
 
-    Parameters
-    ----------
-    engine
-        PuLP's name of an engine that is there.
-    parameters
-        Values by name, as given.
-
-    Raises
-    ------
-    InvalidOptionError
-        If the engine does not have one, does not take its value, or a proof
-        rests on it.
+    Raises ``InvalidOptionError`` if the engine does not have one, does not take its
+    value, or a proof rests on it.
     """
     if not parameters:
         return {}

@@ -25,12 +25,7 @@ class PathModel:
     Times are divided by ``scale_quanta``, a power of two, which brings the
     cutoff near 2**10.
 
-    Attributes
-    ----------
-    engine
-        The problem of PuLP.
-    x
-        ``x[a]``: the share of stage ``a``.
+    ``engine`` is the problem of PuLP, and ``x[a]`` the share of stage ``a``.
     """
 
     def __init__(self, task: PathTask) -> None:

@@ -57,10 +57,8 @@ class MilpSolver(Formulation):
     def engine(self, options: SolveOptions) -> Engine:
         """Return what solves sub-problems.
 
-        Raises
-        ------
-        InvalidOptionError
-            If the engine is not available, or does not take a parameter.
+        Raises ``InvalidOptionError`` if the engine is not available, or does not take a
+        parameter.
         """
         return partial(_solve, self._run(options))
 

@@ -46,13 +46,8 @@ class Model(Base):
     it. What hides of gradient sync is a whole number of quanta where one is
     more than :data:`NEGLIGIBLE` of the step time.
 
-    Attributes
-    ----------
-    q
-        ``q[κ, s, g, h]``: layers of kind ``κ`` in slot ``s`` that take choice
-        ``h`` if it has profile ``g``, else 0.
-    some
-        ``some[κ, s, g, h]``: whether that number is positive.
+    ``q[κ, s, g, h]``: layers of kind ``κ`` in slot ``s`` that take choice ``h`` if it
+    has profile ``g``, else 0. ``some[κ, s, g, h]``: whether that number is positive.
     """
 
     def __init__(self, task: Task) -> None:
@@ -120,10 +115,7 @@ class Model(Base):
 
         ``sense`` is -1, 0 or 1, as in PuLP.
 
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
+        Raises ``OutOfTimeError`` if the deadline passes.
         """
         from pulp import LpAffineExpression, LpConstraint
 
@@ -142,10 +134,7 @@ def create(task: Task) -> Model:
     Without a choice the counts follow from ``x`` and ``w``; ``some`` has
     to be 0 or 1 only where working sets count.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     model = Model(task)
     create_shared(model)

@@ -34,10 +34,7 @@ def windows(task: Task) -> Iterator[Task]:
     No plan of a window that has no task is left out. A plan within floats of
     the end of one window is in the next one, too.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     low = task.sub_problem.bound
     most = task.cutoff

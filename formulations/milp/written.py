@@ -14,12 +14,7 @@ _COMMENT = {".lp": "\\", ".mps": "*"}
 def write_model(model: Model, path: Path, comments: list[str]) -> dict[str, Any]:
     """Write a model to a file that ends in ``.lp`` or ``.mps``.
 
-    Numbers have twelve digits or more.
-
-    Returns
-    -------
-    dict
-        Its units, and how large it is.
+    Numbers have twelve digits or more. Returns its units, and how large it is.
     """
     problem = model.engine
     comments = [

@@ -21,20 +21,15 @@ MAX_SETS = 400
 class Cuts:
     """The predecessor-closed sets of a graph, and pairs of them.
 
-    Attributes
-    ----------
-    sets
-        Every closed set as a bit mask of layers, smaller ones first; the
-        first is empty, the last is all layers.
-    tails, heads
-        Positions of the sets of every pair that a stage can lie between:
-        the first is a part of the second, and no rule about whole plans
-        forbids the difference. Ascending by ``tails``.
-    crossing
-        For each set, bytes per sample of the tensors that cross behind it, by producer.
-    sizes
-        Distinct tuples of such sizes, ascending; ``size_of`` is the position
-        of that of each set.
+    - ``sets``: every closed set as a bit mask of layers, smaller ones first; the first
+      is empty, the last is all layers.
+    - ``tails``, ``heads``: positions of the sets of every pair that a stage can lie
+      between: the first is a part of the second, and no rule about whole plans forbids
+      the difference. Ascending by ``tails``.
+    - ``crossing``: for each set, bytes per sample of the tensors that cross behind it,
+      by producer.
+    - ``sizes``: distinct tuples of such sizes, ascending; ``size_of`` is the position
+      of that of each set.
     """
 
     def __init__(self, model: CostModel, facts: GraphFacts) -> None:

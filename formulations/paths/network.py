@@ -64,15 +64,8 @@ class Placed(NamedTuple):
 class Builder:
     """Makes networks of a table.
 
-    Attributes
-    ----------
-    table
-        The rows.
-    complete
-        Whether the last network had all plans: no stage was left out for
-        the time that it takes.
-    bound
-        What no plan of the last network, or left out of it, is faster than.
+    The last network is ``complete`` if it had all plans: no stage was left out for the
+    time that it takes. No plan of it, or left out of it, is faster than ``bound``.
     """
 
     table: StageTable
@@ -83,12 +76,8 @@ class Builder:
 
         ``None`` if there are none.
 
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
-        TooLargeError
-            If there are too many stages.
+        Raises ``OutOfTimeError`` if the deadline passes, and ``TooLargeError`` if there
+        are too many stages.
         """
         self.complete = True
         placed = self._placed(max_step)
@@ -335,10 +324,7 @@ class Builder:
         is bounded (P8) above the step time, or one has a single value of
         each: there the bound is the step time of a path, or more.
 
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
+        Raises ``OutOfTimeError`` if the deadline passes.
         """
         complete = self.complete
         networks = [network]

@@ -120,12 +120,8 @@ class PathNode:
     def solve(self, cutoff: int | None) -> NodeResult:
         """Search the plans of the next window, or compute the next bound.
 
-        Raises
-        ------
-        OutOfTimeError
-            If the deadline passes.
-        TooLargeError
-            If there are too many stages.
+        Raises ``OutOfTimeError`` if the deadline passes, and ``TooLargeError`` if there
+        are too many stages.
         """
         none = EngineResult(finished=True)
         if self.builder is None:
@@ -161,10 +157,7 @@ class PathNode:
 
         If the time does not suffice, the result is not finished.
 
-        Raises
-        ------
-        SolverError
-            If there is a plan that the engine says there is not.
+        Raises ``SolverError`` if there is a plan that the engine says there is not.
         """
         if not result.finished:
             if result.bound is None:
@@ -198,10 +191,7 @@ def path_nodes(
 ) -> Iterator[PathNode]:
     """Yield the cases of a runtime that may hold a plan.
 
-    Raises
-    ------
-    OutOfTimeError
-        If the deadline passes.
+    Raises ``OutOfTimeError`` if the deadline passes.
     """
     for split, family in instance.cases():
         instance.deadline.check()

@@ -90,27 +90,17 @@ class Place(NamedTuple):
 
 
 class StageTable:
-    """All rows of a case.
+    """All rows of a case; the cost model is that of the runtime.
 
-    Parameters
-    ----------
-    model, cuts, case, deadline
-        The cost model of the runtime, the cuts, what is searched, and the clock.
-
-    Attributes
-    ----------
-    place, choice, pair
-        Of every row: which place, which of its choices, which pair of cuts.
-    devices
-        Of its block.
-    loads, backward
-        Its paces and its backward pass, without what it receives.
-    sync, hideable
-        Its gradient sync before any hides, and what of it may.
-    most
-        The most micro-batches in flight for which it fits.
-    paces, sync_least
-        What it takes at least with what it receives, and with what hides.
+    - ``place``, ``choice``, ``pair``: which place every row is of, which of its
+      choices, and which pair of cuts.
+    - ``devices``: of its block.
+    - ``loads``, ``backward``: its paces and its backward pass, without what it
+      receives.
+    - ``sync``, ``hideable``: its gradient sync before any hides, and what of it may.
+    - ``most``: the most micro-batches in flight for which it fits.
+    - ``paces``, ``sync_least``: what it takes at least with what it receives, and with
+      what hides.
     """
 
     place: Integers

@@ -5,14 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from formulations.cp_sat import new_solver, solve_interruptibly
-from formulations.schedule.common import (
-    channel_ticks_of,
-    crowded,
-    from_short,
-    pairs,
-    short_starts,
-    ticks_of,
-)
+from formulations.schedule import common
 from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.search import How
 from nest.operator_schedule.timetable import Timetable, length_ticks
@@ -41,7 +34,7 @@ def schedule_part(
     assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), status
     starts = [engine.value(start) for start in variables.starts]
     whole = [bool(engine.value(whole)) for whole in variables.whole]
-    return from_short(group, starts, whole), proven
+    return common.from_short(group, starts, whole), proven
 
 
 class Variables:
@@ -54,7 +47,7 @@ class Variables:
         self.model = cp_model.CpModel()
         most = length_ticks(group, table)
         self.makespan = self.model.new_int_var(bound_ticks, most, "T")
-        singles, wholes = zip(*map(ticks_of, group.jobs), strict=True)
+        singles, wholes = zip(*map(common.ticks_of, group.jobs), strict=True)
         self.horizon = min(most, sum(singles))
         self.whole: list[Any] = []
         self.starts: list[Any] = []
@@ -76,7 +69,7 @@ class Variables:
             start = self.model.new_int_var(0, self.horizon, f"s_{i}")
             self.whole.append(whole)
             self.starts.append(start)
-            self.ends.append(start + ticks_of(job)[0] * (1 - whole))
+            self.ends.append(start + common.ticks_of(job)[0] * (1 - whole))
 
     def _add_order(self) -> None:
         """Start jobs when those before them have ended (S2)."""
@@ -90,11 +83,11 @@ class Variables:
         Counting is enough: intervals that are never more than so many at a
         time can be given so many numbers.
         """
-        for side, users in crowded(self.part):
+        for side, users in common.crowded(self.part):
             intervals = [
                 self.model.new_optional_fixed_size_interval_var(
                     self.starts[i],
-                    ticks_of(self.part.jobs[i])[0],
+                    common.ticks_of(self.part.jobs[i])[0],
                     self._beside(i),
                     f"job_{i}_{side}",
                 )
@@ -110,7 +103,7 @@ class Variables:
 
     def _add_moments(self) -> None:
         """Let no job run across the moment of one on the whole chip (S4)."""
-        for i, j in pairs(self.part):
+        for i, j in common.pairs(self.part):
             stops, runs = self.part.jobs[i], self.part.jobs[j]
             if stops.whole is None or runs.single is None:
                 continue
@@ -134,10 +127,10 @@ class Variables:
         )
         for end in self.ends:
             self.model.add(end + stops <= self.makespan)
-        for side, _ in crowded(self.part):
+        for side, _ in common.crowded(self.part):
             count = self.part.cores[side]
             work = sum(
-                ticks_of(job)[0] * (1 - whole)
+                common.ticks_of(job)[0] * (1 - whole)
                 for job, whole in zip(self.part.jobs, self.whole, strict=True)
                 if job[side]
             )
@@ -145,13 +138,13 @@ class Variables:
         channel = sum(
             single + (on_chip - single) * whole
             for (single, on_chip), whole in zip(
-                map(channel_ticks_of, self.part.jobs), self.whole, strict=True
+                map(common.channel_ticks_of, self.part.jobs), self.whole, strict=True
             )
         )
         self.model.add(channel <= self.makespan)
 
     def _add_hint(self, table: Timetable) -> None:
-        starts = short_starts(self.part, table)
+        starts = common.short_starts(self.part, table)
         for i, (start, whole) in enumerate(zip(starts, table.whole, strict=True)):
             self.model.add_hint(self.starts[i], start)
             if not isinstance(self.whole[i], int):

@@ -10,13 +10,7 @@ import math
 from typing import Any
 
 from formulations.milp.engines import DEFAULT, EngineSettings, Outcome, engine_name, run
-from formulations.schedule.common import (
-    channel_ticks_of,
-    crowded,
-    from_short,
-    pairs,
-    ticks_of,
-)
+from formulations.schedule import common
 from nest.operator_schedule.parts import JobGroup
 from nest.operator_schedule.search import How
 from nest.operator_schedule.timetable import Timetable, length_ticks
@@ -35,19 +29,15 @@ def schedule_part(
 
     Engines are not told of the timetable.
 
-    Raises
-    ------
-    OutOfTimeError
-        If there is no time for the engine.
-    SolverError
-        If the engine fails.
+    Raises ``OutOfTimeError`` if there is no time for the engine, and ``SolverError`` if
+    the engine fails.
     """
     started_s = how.deadline.elapsed_s
     model = Model(group, table, bound_ticks)
     if not model.chooses:
         # Programs without whole numbers are reported in another way.
         whole = [job.single is None for job in group.jobs]
-        only = from_short(group, range(len(group.jobs)), whole)
+        only = common.from_short(group, range(len(group.jobs)), whole)
         return only, length_ticks(group, only)
     outcome = run(
         model.problem,
@@ -72,7 +62,7 @@ class Model:
         self.problem = LpProblem("schedule")
         self._most = length_ticks(group, table)
         self._unit = self._most / UNIT
-        singles = sum(ticks_of(job)[0] for job in group.jobs)
+        singles = sum(common.ticks_of(job)[0] for job in group.jobs)
         self._horizon = self._scaled(min(self._most, singles))
         # Half of the precision is slack: engines and files round.
         self._makespan = self._number("T", UNIT * (1 + TOLERANCE / 2))
@@ -83,11 +73,11 @@ class Model:
         self._starts = [self._number(f"s_{i}", self._horizon) for i in count]
         self._whole = [self._mode(i) for i in count]
         self._first: dict[tuple[int, int], Any] = {}
-        for i, j in pairs(group):
+        for i, j in common.pairs(group):
             self._first[i, j] = self._choice(f"x_{i}_{j}")
         self._add_order()
         self._add_moments()
-        for side, users in crowded(group):
+        for side, users in common.crowded(group):
             self._add_cores(side, users)
         self._add_makespan()
 
@@ -119,7 +109,7 @@ class Model:
 
     def _ticks(self, i: int) -> Any:
         """Return what a job takes on the clock that stops (S1)."""
-        single, _ = ticks_of(self.part.jobs[i])
+        single, _ = common.ticks_of(self.part.jobs[i])
         return self._scaled(single) * (1 - self._whole[i])
 
     def _add_order(self) -> None:
@@ -168,19 +158,19 @@ class Model:
 
         jobs = self.part.jobs
         stops = lpSum(
-            self._scaled(ticks_of(job)[1]) * whole
+            self._scaled(common.ticks_of(job)[1]) * whole
             for job, whole in zip(jobs, self._whole, strict=True)
         )
         for i in range(len(jobs)):
             self.problem += self._starts[i] + self._ticks(i) + stops <= self._makespan
-        for side, _ in crowded(self.part):
+        for side, _ in common.crowded(self.part):
             count = self.part.cores[side]
             work = lpSum(self._ticks(i) for i, job in enumerate(jobs) if job[side])
             self.problem += work + count * stops <= count * self._makespan
         channel = lpSum(
             self._scaled(single) + self._scaled(on_chip - single) * whole
             for (single, on_chip), whole in zip(
-                map(channel_ticks_of, jobs), self._whole, strict=True
+                map(common.channel_ticks_of, jobs), self._whole, strict=True
             )
         )
         self.problem += channel <= self._makespan
@@ -191,7 +181,7 @@ class Model:
         most = self._most
         if outcome.objective is not None:
             whole = [_value(mode) > 0.5 for mode in self._whole]
-            found = from_short(self.part, self._places(), whole)
+            found = common.from_short(self.part, self._places(), whole)
             most = min(most, length_ticks(self.part, found))
         if outcome.bound is None:
             return found, bound_ticks

@@ -108,7 +108,7 @@ def spec_document(spec: Spec) -> Document:
         "limits": [
             {
                 "name": f"{figure.name}-{end}",
-                "text": f"{figure.of} {words} {_bound(bound, figure.in_unit)} "
+                "text": f"{figure.of} {words} {bound / figure.in_unit:,.6g} "
                 f"{figure.unit}",
             }
             for figure in FIGURES
@@ -122,10 +122,6 @@ def spec_document(spec: Spec) -> Document:
         "base_name": spec.objective.base_name,
         "base": _point(base, spec),
     }
-
-
-def _bound(amount: int, in_unit: int) -> str:
-    return f"{amount / in_unit:,.6g}"
 
 
 def base_point(spec: Spec) -> Point:

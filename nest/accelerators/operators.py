@@ -136,10 +136,7 @@ def operations() -> dict[str, Operation]:
 def vector_cycles(vector: Vector, lanes: int) -> int:
     """Return the cycles of a vector operation on so many lanes.
 
-    Raises
-    ------
-    UnknownNameError
-        There is no such operation.
+    Raises ``UnknownNameError`` if there is no such operation.
     """
     registered = operations()
     if vector.operation not in registered:
@@ -203,10 +200,7 @@ def timed(
 ) -> Timed:
     """Return what an operator takes on one core and on the whole chip.
 
-    Raises
-    ------
-    UnknownNameError
-        A vector operation is unknown.
+    Raises ``UnknownNameError`` if a vector operation is unknown.
     """
     times = []
     for whole in (False, True):

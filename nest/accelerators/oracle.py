@@ -41,15 +41,9 @@ Splits = tuple[tuple[int, int], ...]
 class PointOracle:
     """Bounds and step times of points, from a store and from processes.
 
-    Parameters
-    ----------
-    architectures
-        The points; whoever asks may add others after them.
-    settings
-        Models: what each depends on, but for the size of nodes, which is
-        that of the point.
-    jobs, dask, client
-        How tasks are run, see :func:`nest.tasks.parallel.answers`.
+    ``architectures`` are the points; whoever asks may add others after them. Of models
+    ``settings`` say what each depends on, but for the size of nodes, which is that of
+    the point. :func:`nest.tasks.parallel.answers` says how tasks are run.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular, ns_text
 from nest.solvers.base import Deadline, SolveOptions, Status
-from nest.solvers.cell import OnProgress, about
+from nest.solvers.cell import OnProgress, about, one_process
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import CellInterrupted, not_run, run_solver
@@ -241,6 +241,7 @@ def relaxations(problem: Problem) -> Iterator[Relaxation]:
             yield Relaxation("global batch doubled (time per old step)", double, 2)
 
 
+@one_process()
 def explain(
     problem: Problem,
     plan: Plan,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from nest.analysis.fit import (
+    ANY_PLAN,
     Asker,
     Decision,
     Trial,
@@ -31,7 +32,7 @@ from nest.ir.io import plan_to_json
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Deadline, SolveOptions
-from nest.solvers.cell import OnProgress, Running
+from nest.solvers.cell import OnProgress, Running, one_process
 from nest.units import MAX_TOTAL, ceil_div, format_bytes
 from nest.util.plots import MEMORY_LABELS
 
@@ -211,6 +212,7 @@ def why_no_split(problem: Problem) -> str:
     return f"job: {reason}; change the job or the cluster"
 
 
+@one_process()
 def remedies(
     problem: Problem,
     time_limit_s: float = TIME_LIMIT_S,
@@ -391,7 +393,8 @@ class _FitSearch:
         if not left_s:
             return None
         options = SolveOptions(time_limit_s=left_s)
-        return Asker(self.solver, options, self.on_progress)(problem, MAX_TOTAL)
+        asker = Asker(self.solver, options, self.on_progress, ANY_PLAN)
+        return asker(problem, MAX_TOTAL)
 
 
 def _needs(trial: Trial) -> tuple[int, Plan]:

@@ -27,7 +27,7 @@ from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.problem import Problem
 from nest.ir.views import Row, Tabular
 from nest.solvers.base import Deadline, SolveOptions, Status
-from nest.solvers.cell import OnProgress, about
+from nest.solvers.cell import OnProgress, about, one_process
 from nest.solvers.registry import solver_class
 from nest.solvers.result import SolveResult
 from nest.solvers.run import CellInterrupted, not_run, run_solver
@@ -44,8 +44,8 @@ SECONDS_PER_DAY = 86_400
 #: Up to so many nodes every number of them is a candidate.
 FEW_NODES = 16
 
-#: Option of solvers that can stop at a target.
-_AT_MOST = "at_most_quanta"
+#: Option of solvers that can stop at any plan within a target.
+ANY_PLAN = "at_most_quanta"
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,7 @@ def most_memory_bytes(problem: Problem) -> int:
 # Questions
 
 
+@one_process()
 def fewest_devices(
     problem: Problem,
     target: StepTimeLimit,
@@ -353,7 +354,7 @@ def fewest_devices(
             )
     ask = Asker(solver, options or SolveOptions(), on_progress)
     trials: list[Trial] = []
-    num_left = len(set(counts)) + 1  # the best plan for the answer is sought
+    num_left = len(set(counts)) + 1  # the answer may be sought again
     for count in sorted(set(counts)):
         candidate = with_devices(problem, count)
         trials.append(ask(candidate, target.quanta, num_left))
@@ -372,6 +373,7 @@ def fewest_devices(
     return ask.ended(fit)
 
 
+@one_process()
 def smallest_memory(
     problem: Problem,
     target: StepTimeLimit,
@@ -396,7 +398,7 @@ def smallest_memory(
             f"--memory: expected devices of one type, got "
             f"{problem.cluster.device_name}; ask for each type alone"
         )
-    ask = Asker(solver, options or SolveOptions(), on_progress)
+    ask = Asker(solver, options or SolveOptions(), on_progress, ANY_PLAN)
     unlimited = with_memory(problem, most_memory_bytes(problem))
     first = ask(unlimited, target.quanta)
     trials = [first]
@@ -441,29 +443,34 @@ class Asker:
     """Asks one solver about one problem after the other.
 
     All runs share the time limit of ``options``. On Ctrl-C ``stopped`` is the
-    interrupt, and nothing more is asked.
+    interrupt, and nothing more is asked. ``target_option`` of the solver, if it has it,
+    gets the target; by default the best plan within it is sought alone.
     """
 
     def __init__(
-        self, solver: str, options: SolveOptions, on_progress: OnProgress | None
+        self,
+        solver: str,
+        options: SolveOptions,
+        on_progress: OnProgress | None,
+        target_option: str = "within_quanta",
     ) -> None:
         self.solver, self.options = solver, options
         self.on_progress = on_progress
         self.clock = Deadline(options.time_limit_s)
         self.stopped: CellInterrupted | None = None
         promised = solver_class(solver, options.time_limit_s).capabilities
-        self.stops = _AT_MOST in promised.options
+        self.option = target_option if target_option in promised.options else None
 
     def solve(
         self, problem: Problem, quanta: int | None, num_left: int = 1
     ) -> SolveResult:
-        """Run the solver, up to a target if it can stop there.
+        """Run the solver, up to a target if it can look there alone.
 
         It gets an equal share of the time, if ``num_left`` runs are left.
         """
         extra = dict(self.options.extra)
-        if quanta is not None and self.stops:
-            extra[_AT_MOST] = str(quanta)
+        if quanta is not None and self.option is not None:
+            extra[self.option] = str(quanta)
         left_s = self.clock.remaining_s
         options = replace(
             self.options, extra=extra, time_limit_s=left_s and left_s / num_left
@@ -508,7 +515,9 @@ class Asker:
 
     def improved(self, trial: Trial) -> Trial:
         """Return a trial with the best plan for its problem."""
-        if self.stopped is not None:
+        result = trial.result
+        was_best = self.option is None and result.limit is None
+        if self.stopped is not None or was_best or result.status is Status.OPTIMAL:
             return trial
         result = self.solve(trial.problem, None)
         step, known = result.step_quanta, trial.result.step_quanta
@@ -518,23 +527,17 @@ class Asker:
 
     def fastest(self, problems: Sequence[Problem]) -> Trial | None:
         """Return the problem with the least step time, and its best plan."""
-        best: Trial | None = None
+        best, best_quanta = None, MAX_TOTAL + 1
         for problem in problems:
             if self.stopped is not None:
                 break
-            if best is not None:
-                assert best.result.step_quanta is not None
-                # Is there anything better at all?
-                quick = self(problem, best.result.step_quanta - 1)
-                if quick.answer == "no":
-                    continue
-            result = self.solve(problem, None)
-            if result.step_quanta is not None and (
-                best is None
-                or best.result.step_quanta is None
-                or result.step_quanta < best.result.step_quanta
-            ):
-                best = Trial(problem, "no", result)
+            # Is there anything better at all?
+            trial = self(problem, best_quanta - 1)
+            if trial.answer != "no":
+                trial = self.improved(trial)
+            quanta = trial.result.step_quanta
+            if quanta is not None and quanta < best_quanta:
+                best, best_quanta = replace(trial, answer="no"), quanta
         return best
 
 

@@ -368,10 +368,9 @@ def _terms(run: RunVariant, kernels: KernelTimes | None) -> Iterator[Term]:
             yield Term(name, text, 0, longer)
     yield Term("host", "host (kernel launches)", 2, _slower_hosts)
     yield Term("network", "whole network", 1, _slower_network)
-    for call in sorted(
-        {x.axis for kind in run.problem.graph.kinds for x in _calls(kind.costs)}
-    ):
-        yield Term(call, STEP_TERMS[call], 1, partial(_larger_collectives, call))
+    costs = [cost for kind in run.problem.graph.kinds for cost in kind.costs]
+    for axis in sorted({call.axis for cost in costs for call in cost.collectives}):
+        yield Term(axis, STEP_TERMS[axis], 1, partial(_larger_collectives, axis))
     yield Term("receive", STEP_TERMS["receive"], 1, _larger_messages)
     groups = {"zero": 1, "gradient_sync": 1, "recompute": 0, "bubble": 0}
     for name, group in {**groups, "optimizer": 0}.items():
@@ -383,10 +382,6 @@ _KERNEL_TEXTS = {
     "attention": "attention kernels",
     "memory": "memory-bound kernels",
 }
-
-
-def _calls(costs: Sequence[LayerCost]) -> Iterator[Any]:
-    return (call for cost in costs for call in cost.collectives)
 
 
 def _slower_kernels(

@@ -25,7 +25,7 @@ from nest.errors import InvalidOptionError
 from nest.ir.cluster import Cluster
 from nest.ir.problem import Problem
 from nest.solvers.base import SolveOptions, Status
-from nest.solvers.cell import OnProgress
+from nest.solvers.cell import OnProgress, one_process
 from nest.units import MAX_TOTAL
 
 Wish = Literal["fastest", "cheapest"]
@@ -155,6 +155,7 @@ def candidates(
     return found
 
 
+@one_process()
 def best_offer(
     problem: Problem,
     wish: Wish,
@@ -184,23 +185,26 @@ def best_offer(
         if limits.hourly_usd is None
         or hourly_usd(candidate.cluster) <= limits.hourly_usd
     ]
-    # What is likely to be good comes first: it refutes the others.
-    todo.sort(key=lambda x: hourly_usd(x.cluster), reverse=wish == "fastest")
     trials: list[Trial] = []
     best: Trial | None = None
     proven = True
-    for candidate in todo:
+    best_index = 0
+    # What is likely to be good comes first: it refutes the others.
+    by_rank = sorted(enumerate(todo), key=lambda x: _likely_rank(x[1], wish))
+    for index, candidate in by_rank:
         if ask.stopped is not None:
             proven = False
             break
         most = _most_quanta(candidate, limits)
         if best is not None:
-            most = min(most, _better_quanta(candidate, wish, best))
+            is_before = index < best_index
+            most = min(most, _better_quanta(candidate, wish, best, is_before))
         if most < 0:
             continue
         trial = ask(candidate, most)
         if trial.answer == "yes":
             best = trial = ask.improved(trial)
+            best_index = index
             proven = proven and trial.result.status is Status.OPTIMAL
         proven = proven and trial.answer != "open"
         trials.append(trial)
@@ -218,21 +222,38 @@ def _most_quanta(problem: Problem, limits: Limits) -> int:
     return most
 
 
-def _better_quanta(problem: Problem, wish: Wish, best: Trial) -> int:
+def _likely_rank(problem: Problem, wish: Wish) -> tuple[float, Fraction]:
+    """Return a key of candidates; what is likely to be best is first.
+
+    Devices are taken to be as fast as they compute the first entries of cost tables.
+    """
+    cluster, hourly = problem.cluster, hourly_usd(problem.cluster)
+    if wish == "fastest":
+        return 0, -hourly
+    costs = [kind.costs[0] for kind in problem.graph.kinds if kind.costs]
+    speed = 0.0
+    for type_index, device in enumerate(cluster.types):
+        work_ns = sum(cost.on(device.name).passes_ns for cost in costs)
+        speed += cluster.devices_of(type_index) / (1 + work_ns)
+    return float(hourly) / speed, hourly
+
+
+def _better_quanta(problem: Problem, wish: Wish, best: Trial, is_before: bool) -> int:
     """Return how long a step of a candidate takes if it is better.
 
-    By their order, candidates that are as fast are cheaper than those before,
-    and candidates that cost as much are faster.
+    ``is_before`` is whether the candidate is better if it is as fast and costs as much.
     """
-    known = best.result.step_quanta
-    assert known is not None
+    best_quanta = best.result.step_quanta
+    assert best_quanta is not None
     hourly = hourly_usd(problem.cluster)
     hourly_best = hourly_usd(best.problem.cluster)
     if hourly == hourly_best:
-        return known - 1
+        return best_quanta if is_before else best_quanta - 1
     if wish == "fastest":
-        return known
-    return math.floor(hourly_best * known / hourly)
+        return best_quanta  # by their order, later candidates are cheaper
+    as_dear = hourly_best * best_quanta / hourly
+    # A candidate that costs as much is faster only if its devices are dearer.
+    return math.floor(as_dear) if hourly > hourly_best else math.ceil(as_dear) - 1
 
 
 def to_document(document: Mapping[str, Any], fit: Fit) -> dict[str, Any]:

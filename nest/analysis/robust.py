@@ -29,6 +29,7 @@ from nest.ir.io import plan_to_json, problem_hash
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
 from nest.solvers.base import Status
+from nest.solvers.cell import one_process
 from nest.solvers.result import SolveResult
 from nest.uncertainty.headroom import within_memory
 from nest.uncertainty.intervals import (
@@ -150,6 +151,7 @@ class Robust:
         }
 
 
+@one_process()
 def robust_of(
     problem: Problem,
     fastest: SolveResult,

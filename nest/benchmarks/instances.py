@@ -98,7 +98,6 @@ def named(text: str) -> list[Instance] | None:
 
 
 def _stored(name: str) -> Instance:
-    """Return an instance of the library."""
     record = library.best_known(name)
     return Instance(name, library.problem(name), name, best_quanta=record.value_quanta)
 

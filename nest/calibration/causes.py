@@ -19,15 +19,9 @@ from msgspec.structs import replace
 from nest.errors import NestError
 from nest.hardware.devices import DeviceSpec, device_specs, known_device
 from nest.ir.plan import OVERLAP, RECOMPUTE
+from nest.validation import settings
 from nest.validation.predict import PredictOptions, Skip, predict
 from nest.validation.rows import Row, measured_step_time_s, stated_step_times_s
-from nest.validation.settings import (
-    has_cuda_graphs,
-    is_flash,
-    is_fused,
-    machine_of,
-    overlap_of,
-)
 from nest.validation.software import software_of
 
 #: A switch that leaves a factor up to this, either way, explains the runs.
@@ -130,7 +124,7 @@ def _switches_of(row: Row) -> Iterator[tuple[str, Row]]:
         if row.recompute != choice:
             yield f"recompute={choice}", replace(row, recompute=choice)
     yield from _columns(row)
-    device = machine_of(row).device
+    device = settings.machine_of(row).device
     for precision in ("bf16", "fp8"):
         if row.precision_class != precision and precision in device.peak_flops:
             other = replace(row, precision_class=precision)
@@ -150,12 +144,12 @@ def _is_like(spec: DeviceSpec, other: DeviceSpec) -> bool:
 def _kernels(row: Row) -> Iterator[tuple[str, Row]]:
     """Yield other kernels: attention, fusion, loss, optimizer, CUDA graphs."""
     software = software_of(row)
-    kernel = "unfused" if is_flash(row, software) else "flash"
+    kernel = "unfused" if settings.is_flash(row, software) else "flash"
     yield f"attention_impl={kernel}", replace(row, attention_impl=kernel)
     for column, is_on in (
-        ("fused_kernels", is_fused(row, software)),
+        ("fused_kernels", settings.is_fused(row, software)),
         ("fused_loss", software.fused_loss),
-        ("cuda_graphs", has_cuda_graphs(row, software)),
+        ("cuda_graphs", settings.has_cuda_graphs(row, software)),
     ):
         other = replace(row, **{column: not is_on})
         yield f"{column}={'off' if is_on else 'on'}", other
@@ -184,7 +178,7 @@ def _compilation(row: Row) -> Iterator[tuple[str, Row]]:
 
 def _overlaps(row: Row) -> Iterator[tuple[str, Row]]:
     """Yield other overlap: each communication that there is, none, and all."""
-    overlapped = overlap_of(row, software_of(row))
+    overlapped = settings.overlap_of(row, software_of(row))
     degrees = {"tp": row.tp, "cp": row.cp, "ep": row.ep}
     names = [name for name in OVERLAP if (degrees.get(name, row.dp) or 1) > 1]
     for name in names:
@@ -210,7 +204,7 @@ def _columns(row: Row) -> Iterator[tuple[str, Row]]:
     factors: dict[str, dict[str, float]] = {
         "iter_time_s": {"one micro-batch": batch // (dp * (row.micro_batch or 1))},
         "tokens_per_s_per_gpu": {
-            "one node": min(machine_of(row).node.fan_out, devices),
+            "one node": min(settings.machine_of(row).node.fan_out, devices),
             "all devices": devices,
         },
         "samples_per_s": {"one device": 1 / devices},

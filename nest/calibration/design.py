@@ -133,12 +133,6 @@ def _models(rows: tuple[Row, ...]) -> list[Row]:
     return list(by_model.values())
 
 
-def _zero(row: Row) -> int:
-    """Return the ZeRO stage of a run: stated, or by software."""
-    stated = row.zero_stage
-    return software_of(row).zero if stated is None else stated
-
-
 def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]:
     """Yield what else the model of a run could do on the devices that ran.
 
@@ -152,7 +146,9 @@ def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]
     most_pp = 2 * max(row.pp or 1 for row in rows)
     degrees = {degree for degree in DEGREES if degree <= most_tp}
     stages = {degree for degree in DEGREES if degree <= most_pp}
-    if _zero(base) == MOST_SHARDED:
+    stated = base.zero_stage
+    zero = software_of(base).zero if stated is None else stated
+    if zero == MOST_SHARDED:
         same_software = [row for row in rows if row.framework == base.framework]
         degrees = {row.tp or 1 for row in same_software}
         stages = {row.pp or 1 for row in same_software}
@@ -172,12 +168,10 @@ def _variants(base: Row, rows: tuple[Row, ...], node_size: int) -> Iterator[Row]
             yield row
 
 
-def propose(
-    learned: Learned, pool: Candidates, count: int = PROPOSED
-) -> list[Proposal]:
+def propose(learned: Learned, pool: Candidates) -> list[Proposal]:
     """Return the runs of a pool that would tell most, the best first."""
     noise = learned.noise
-    chosen = choose(pool.slopes, learned.after.covariance, noise, count)
+    chosen = choose(pool.slopes, learned.after.covariance, noise, PROPOSED)
     return [
         Proposal(pool.rows[n], math.hypot(deviation, noise)) for n, deviation in chosen
     ]

@@ -29,13 +29,13 @@ def capture_rank(
     """
     built = build(factory, name, samples)
     for path, style in styles.items():
-        part = built.module.get_submodule(path)
+        shared_module = built.module.get_submodule(path)
         axis = 1 if style == "rowwise" else 0
-        for name, parameter in [*part.named_parameters()]:
+        for name, parameter in [*shared_module.named_parameters()]:
             shape = list(parameter.shape)
             if axis < len(shape):
                 shape[axis] //= tp
             values = parameter.new_empty(shape)
             cut = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
-            setattr(part, name, cut)
+            setattr(shared_module, name, cut)
     return capture(built)

@@ -525,7 +525,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             self.argument_names.pop()
         returned = [*leaves(result)]
         self._replace_unknown([tensor for _, tensor in returned])
-        returned += self._kept(module, first)
+        returned += self._attributes_made(module, first)
         outputs = [self.tensors[self.named[id(tensor)][0]] for _, tensor in returned]
         self.modules[position] = ModuleCall(
             call=this,
@@ -540,13 +540,13 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         )
         return result
 
-    def _kept(
+    def _attributes_made(
         self, module: torch.nn.Module, first: int
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of a call that the module keeps, such as losses."""
         made = {x.name for fields, _ in self.records[first:] for x in fields["outputs"]}
-        for path, part in module.named_modules():
-            for name, value in vars(part).items():
+        for path, submodule in module.named_modules():
+            for name, value in vars(submodule).items():
                 if self.named.get(id(value), ("",))[0] in made:
                     yield f"@{path}.{name}" if path else f"@{name}", value
 

@@ -298,10 +298,10 @@ def _gradient_difference(
     size = 0.0
     try:
         for rows in batches:
-            found = torch.autograd.grad(run(rows), trained, allow_unused=True)
+            computed = torch.autograd.grad(run(rows), trained, allow_unused=True)
             gradients = [
                 torch.zeros_like(p) if g is None else g.to_dense()
-                for p, g in zip(trained, found, strict=True)
+                for p, g in zip(trained, computed, strict=True)
             ]
             if not difference:
                 size = _norm(gradients)

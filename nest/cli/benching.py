@@ -101,7 +101,6 @@ def _vary(request: SweepRequest, files: Files) -> int:
 
 
 def _run(request: BenchRequest | SweepRequest, files: Files) -> int:
-    """Run what a request plans and return the exit code."""
     run, instances = request.planned()
     return _Running(files).go(
         request.folder,
@@ -218,7 +217,6 @@ class _Running:
         jobs: int,
         dask: str | None = None,
     ) -> int:
-        """Run it and return the exit code."""
         from nest.benchmarks.engine import check_parallel, shared_cpus
         from nest.benchmarks.session import execute, ready
 
@@ -279,7 +277,6 @@ class _CellLine(StatusLine):
         self._begun_with = self._count
 
     def finished(self, finished: Finished) -> None:
-        """Count a cell."""
         self._count += 1
         result: dict[str, Any] = finished.result
         name = self._names[finished.cell.problem_hash]

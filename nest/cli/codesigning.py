@@ -109,7 +109,6 @@ def codesign_command(request: CodesignRequest, files: Files, describe: bool) -> 
 
 
 def _search(request: CodesignRequest, spec: Spec, clock: Deadline, files: Files) -> int:
-    """Search, write what was asked for, and return the exit code."""
     space, folder = spec.space, request.folder
     hint(f"nest: {len(space.points):,} of {space.raw:,} points are within the limits")
     with PointLine(len(space.points)) as line:

@@ -54,7 +54,6 @@ class _Commands(Group):
     """The group of all commands, which loads a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

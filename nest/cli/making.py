@@ -273,7 +273,6 @@ def _refusing(check: Callable[[str], object]) -> Callable[[str], str]:
 
 
 def _is_terminal() -> bool:
-    """Whether standard input is a terminal, which answers questions."""
     return sys.stdin.isatty()
 
 

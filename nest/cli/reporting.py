@@ -102,7 +102,6 @@ def report_command(
 def _of_plans(
     request: ReportRequest, files: Files, restricted: Restricted, page: pages.Paging
 ) -> int:
-    """Write a page of plans from files."""
     from nest.present.pages.answers import answer_document, plan_rows
     from nest.present.screen import given_rows, screen
 
@@ -163,7 +162,6 @@ def _answer(restricted: Restricted, path: str) -> Answer:
 def _solved(
     request: ReportRequest, files: Files, restricted: Restricted, page: pages.Paging
 ) -> int:
-    """Write a page of what a solver finds."""
     from nest.analysis.feasible import remedies_within
     from nest.present.screen import screen
     from nest.solvers.base import Status

@@ -247,7 +247,6 @@ class _Session:
         return lines + ([] if self.remedies is None else self.remedies.lines)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document."""
         from nest.analysis.compare import to_document
 
         restricted, results = self.restricted, self.results
@@ -466,7 +465,6 @@ def _launch(session: _Session, *_: Any) -> None:
 
 
 def _write_models(session: _Session, *_: Any) -> None:
-    """Write the models that have the plan."""
     (result,) = session.results
     session.models = session.engine.write(
         session.restricted.problem, result.solver, result.plan
@@ -510,7 +508,6 @@ def _write_all(
 
 
 def _show_table(session: _Session) -> None:
-    """Print the comparison."""
     from nest.analysis.compare import fastest
     from nest.present.comparison import compare_screen, repeat_texts
     from nest.present.screen import continued, launch_text, run_text, unbroken

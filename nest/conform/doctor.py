@@ -158,7 +158,6 @@ def _others() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Yield the optional parts."""
     for extra, packages in sorted(_required().items()):
         if extra in ("", "all"):
             continue

@@ -107,12 +107,11 @@ class GroupTable:
     ) -> list[Block]:
         """Return some of blocks with as many replicas, that hold the least.
 
-        For every other one of them there is one of these on which no collective, or
-        none that ``passes`` run, is slower; whatever the ZeRO stage.
+        For every other one of them there is one of these on which no collective that
+        ``passes`` run, or none of the step's sync, is slower; whatever the ZeRO stage.
         """
-        names = [*self.kinds]
-        if passes:
-            names = [x for x in names if x in (*DATA_GROUPS, *(y.name for y in AXES))]
+        of_passes = (*DATA_GROUPS, *(x.name for x in AXES))
+        names = [x for x in self.kinds if (x in of_passes) == passes]
         best_blocks: dict[Block, list[Hashable]] = {}
         for block in blocks:
             keys = list(map(self.keys(strategy, block).__getitem__, names))

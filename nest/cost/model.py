@@ -82,6 +82,18 @@ class CostModel:
         other.runtime = runtime
         return other
 
+    def bounding(self) -> CostModel:
+        """Return a model in which no collective takes longer, cheap to price."""
+        other = copy.copy(self)
+        other.network = self.network.bounding
+        if other.network is self.network:
+            return self
+        other.groups = GroupTable(other.network, self.problem)
+        other.layers = LayerPrices(
+            self.problem, self.rules, other.network, other.groups, self.quanta
+        )
+        return other
+
     def within(self, memory_bytes: int) -> CostModel:
         """Return the model of the problem with at most such a capacity.
 

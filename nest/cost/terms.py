@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -205,6 +206,25 @@ def _scatter(sizes: WeightSizes, names: tuple[str, str]) -> SyncCall:
     return SyncCall("reduce-scatter", ((names[0], dense), (names[1], expert)))
 
 
+#: Terms and passes without a block, by what they depend on.
+FreePrices = tuple[dict[object, LayerTerms | None], dict[object, Passes | None]]
+
+#: Those of the last problems. Devices of the same types agree on them, however many
+#: there are and however they are joined.
+FREE: deque[tuple[object, FreePrices]] = deque(maxlen=4)
+
+
+def free_prices(problem: Problem, rules: CostRules) -> FreePrices:
+    """Return what is known of a problem without a block."""
+    types = problem.cluster.types
+    key = rules, problem.graph, problem.job, problem.quantum_ps, types
+    for other, prices in FREE:
+        if other == key:
+            return prices
+    FREE.appendleft((key, ({}, {})))
+    return FREE[0][1]
+
+
 class LayerPrices:
     """The terms of every layer of a problem; remembers them.
 
@@ -230,6 +250,7 @@ class LayerPrices:
         self._costs = [costs[layer.kind] for layer in graph.layers]
         self.kinds = [layer.kind for layer in graph.layers]
         self._terms: dict[object, LayerTerms | None] = {}
+        self._free_terms, self._free_passes = free_prices(problem, rules)
         self._available: dict[object, bool] = {}
         self._places: dict[object, object] = {}
         self._known_held: dict[object, Held] = {}
@@ -239,6 +260,7 @@ class LayerPrices:
         self._reserve_bytes: dict[object, int] = {}
         self._collectives: dict[object, float] = {}
         self._known_passes: dict[object, tuple[int, int, int, int]] = {}
+        self._known_sync: dict[object, tuple[int, int]] = {}
 
     def cost(
         self, layer: int, strategy: Strategy, micro_batch: int
@@ -319,24 +341,26 @@ class LayerPrices:
         Without a block they are the terms without any communication, for so
         many replicas: no block of one of them has smaller ones.
         """
-        place: object = replicas
+        block_key: object = replicas
+        prices = self._free_terms
         if block is not None:
-            place, replicas = self.place(strategy, block), block.replicas
+            block_key, replicas = self.place(strategy, block), block.replicas
+            prices = self._terms
         key = (
             self.kinds[layer],
             strategy,
             micro_batch,
-            place,
+            block_key,
             runtime.overlap,
             runtime.distributed_optimizer,
         )
-        if key not in self._terms:
-            self._terms[key] = (
+        if key not in prices:
+            prices[key] = (
                 self._price(*(layer, strategy, micro_batch, block, runtime, replicas))
                 if self._is_available(layer, strategy, micro_batch)
                 else None
             )
-        return self._terms[key]
+        return prices[key]
 
     def passes(
         self,
@@ -347,13 +371,47 @@ class LayerPrices:
         overlap: frozenset[Overlap],
     ) -> Passes | None:
         """Return the passes of :meth:`terms` alone."""
+        key = self.kinds[layer], strategy, micro_batch, overlap
+        if block is None and key in self._free_passes:
+            return self._free_passes[key]
+        passes = None
+        if self._is_available(layer, strategy, micro_batch):
+            passes = self._with_traffic(
+                *(layer, strategy, micro_batch, block),
+                self._groups_of(strategy, block),
+                overlap,
+            )
+        if block is None:
+            self._free_passes[key] = passes
+        return passes
+
+    def layer_sync(
+        self,
+        layer: int,
+        strategy: Strategy,
+        micro_batch: int,
+        block: Block,
+        runtime: Runtime,
+    ) -> int:
+        """Return the sync of :meth:`terms` alone, where groups tell it; 0 for none.
+
+        Most strategies share it: recomputation and samples do not change it.
+        """
         if not self._is_available(layer, strategy, micro_batch):
-            return None
-        return self._with_traffic(
-            *(layer, strategy, micro_batch, block),
-            self._groups_of(strategy, block),
-            overlap,
+            return 0
+        sizes = self._held(layer, strategy, micro_batch, PLAIN, 1).sizes
+        key = (
+            *(sizes, strategy.spread, strategy.zero),
+            *(self.place(strategy, block), "gradients" in runtime.overlap),
+            runtime.distributed_optimizer,
         )
+        if key not in self._known_sync:
+            groups, where = self._groups_of(strategy, block), self.kinds[layer]
+            replicas = block.replicas if runtime.distributed_optimizer else 1
+            self._known_sync[key] = self.sync(
+                *(sizes, strategy, groups, block, runtime, replicas, where)
+            )
+        return self._known_sync[key][0]
 
     def _is_available(self, layer: int, strategy: Strategy, micro_batch: int) -> bool:
         """Whether a layer can run under a strategy."""
@@ -385,13 +443,12 @@ class LayerPrices:
         if not runtime.distributed_optimizer:
             replicas = 1
         held = self._held(layer, strategy, micro_batch, runtime, replicas)
-        sizes = held.sizes
         sync_ns = self.rules.layer_sync_ns(
-            self.network, block, sum(size.weight_bytes for size in sizes)
+            self.network, block, sum(size.weight_bytes for size in held.sizes)
         )
         if sync_ns is None:
             sync, hideable = self.sync(
-                *(sizes, strategy, groups, block, runtime, replicas, where)
+                *(held.sizes, strategy, groups, block, runtime, replicas, where)
             )
         else:
             sync, hideable = self.quanta.round(sync_ns, where), 0

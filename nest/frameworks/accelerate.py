@@ -201,26 +201,24 @@ class _Job(NamedTuple):
         return self._replace(config=self.config.corrected(correction))
 
 
-def _yaml_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+def _yaml_file(text: str, where: str) -> KeyedFile:
     with refusing(where, InvalidPlanError):
         document = parse_yaml(text)
-    return _keyed(document, where, TABLE, ignore)
+    return _keyed(document, where, TABLE)
 
 
-def _json_file(text: str, where: str, ignore: Sequence[str] = ()) -> KeyedFile:
+def _json_file(text: str, where: str) -> KeyedFile:
     with refusing(where, InvalidPlanError):
         document = parse_json(text)
-    return _keyed(document, where, TRAINER, ignore)
+    return _keyed(document, where, TRAINER)
 
 
-def _keyed(
-    document: object, where: str, table: KeyTable, ignore: Sequence[str]
-) -> KeyedFile:
+def _keyed(document: object, where: str, table: KeyTable) -> KeyedFile:
     if not isinstance(document, dict):
         raise InvalidPlanError(
             f"{where}: expected keys with values, got something else; correct it"
         )
-    return KeyedFile(document, where, table, ignore=ignore)
+    return KeyedFile(document, where, table)
 
 
 def read_foreign(
@@ -238,7 +236,7 @@ def read_foreign(
     The file does not say the model; overrides are arguments of the trainer, too.
     """
     arguments = read_file(trainer_of(where))
-    config = _yaml_file(text, where, ())
+    config = _yaml_file(text, where)
     # Other names are those of a configuration of DeepSpeed that it names.
     several = _has(config.document, _CONFIG_FILE)
     inside = [x for x in ignore if not several or _has(config.document, x)]

@@ -424,7 +424,10 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
                     f"{timed.start_us} + {timed.duration_us} us",
                     f"{node.start_us} + {node.duration_us}",
                 )
-        expected = list(_simulated(simulation, block))
+        expected = [
+            (kind_of(run), run.chunk, run.micro_batch, end)
+            for run, end in simulation.timeline.passes(block)
+        ]
         got = list(_passes(trace.nodes, node_ends, quantum_ps))
         for index, pair in enumerate(zip(expected, got, strict=False), 1):
             if pair[0] != pair[1]:
@@ -436,12 +439,6 @@ def check(simulation: Simulation, files: Mapping[str, bytes]) -> list[Trace]:
 
 #: A pass: its phase, chunk and micro-batch, and when it ends in quanta.
 _PassEnd = tuple[str, Value, Value, int]
-
-
-def _simulated(simulation: Simulation, block: int) -> Iterator[_PassEnd]:
-    """Yield the passes of a block in the simulation."""
-    for run, end in simulation.timeline.passes(block):
-        yield kind_of(run), run.chunk, run.micro_batch, end
 
 
 def _passes(

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidPlanError
+from nest.frameworks import megatron, scripts
 from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.faults import Correction, Fault, read_all
 from nest.frameworks.hosts import read_hosts
@@ -33,14 +34,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk
-from nest.frameworks.megatron import (
-    array,
-    chunks_of,
-    data_ranks,
-    read_array,
-    recompute_of,
-)
-from nest.frameworks.megatron_details import Flags
+from nest.frameworks.megatron_details import Flag
 from nest.frameworks.megatron_model import (
     check_shape,
     check_tensor_split,
@@ -48,13 +42,6 @@ from nest.frameworks.megatron_model import (
     read_model,
 )
 from nest.frameworks.megatron_options import with_present_names
-from nest.frameworks.scripts import (
-    Start,
-    check_devices,
-    find_words,
-    override_words,
-    without,
-)
 from nest.frameworks.scripts import unread as unread_arguments
 from nest.frameworks.shell import Script
 from nest.frameworks.shell_programs import plain_path
@@ -131,13 +118,13 @@ def write(
     ]
     return {
         FILE: json.dumps(document, indent=1) + "\n",
-        ARGUMENTS: array(heading, flags),
+        ARGUMENTS: megatron.array(heading, flags),
     }
 
 
-def _old(flags: Flags, model: Architecture) -> Flags:
+def _old(flags: Sequence[Flag], model: Architecture) -> list[Flag]:
     """Return arguments under the names that they have there."""
-    old: Flags = []
+    old: list[Flag] = []
     for name, values in flags:
         if name in _OLD.unknown:
             raise InvalidPlanError(
@@ -160,7 +147,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
     devices = read_hosts(files)
     config = config_file(files[FILE], FILE)
     config.check_written()
-    arguments = with_present_names(read_array(files[ARGUMENTS], ARGUMENTS))
+    arguments = with_present_names(megatron.read_array(files[ARGUMENTS], ARGUMENTS))
     launch, written = _read_pair(config, arguments, len(devices))
     arguments.check_all_used()
     check_shape(ARGUMENTS, model, written, launch.sequence_length)
@@ -170,7 +157,7 @@ def read(files: Mapping[str, str], model: Architecture) -> tuple[Launch, Groups]
 class _Pair(NamedTuple):
     """A command and its configuration, as a reader takes them."""
 
-    start: Start
+    start: scripts.Start
     config: KeyedFile
 
     def corrected(self, correction: Correction) -> _Pair:
@@ -204,13 +191,13 @@ def read_launch(
     Raises ``InvalidPlanError`` if they contradict each other, or no run can start with
     them.
     """
-    tokens = find_words(script, where)
+    tokens = scripts.find_words(script, where)
     keys = [(name, value) for name, value in say if is_key(name)]
     others = [(name, value) for name, value in say if not is_key(name)]
     doubled: list[Fault] = []
     ignored_keys = [*filter(is_key, ignored)]
     ignored = [name for name in ignored if name not in ignored_keys]
-    stated = (*without(tokens, ignored, where), *override_words(others))
+    stated = (*scripts.without(tokens, ignored, where), *scripts.override_words(others))
     arguments = with_present_names(Arguments(stated, where, doubled=doubled))
     option = arguments.options.get("--deepspeed-config")
     name = option.values[0].text if option and option.values else ""
@@ -228,11 +215,11 @@ def read_launch(
         (arguments, world, counted), config = pair
         taken: tuple[str, ...] = ()
         if counted:
-            taken = check_devices(script, tokens, arguments, world)
+            taken = scripts.check_devices(script, tokens, arguments, world)
         launch, model, notes = _read_command(arguments, config, world, tokens)
         return launch, model, (*taken, *notes)
 
-    start = Start(arguments, world)
+    start = scripts.Start(arguments, world)
     return read_all(read, _Pair(start, config.with_values(keys)), doubled)
 
 
@@ -404,7 +391,7 @@ def _read_pair(
     model, length = read_model(arguments, "export")
     tp = arguments.count("--tensor-model-parallel-size")
     stages = arguments.count("--pipeline-model-parallel-size")
-    data = data_ranks(arguments, world, tp, stages)
+    data = megatron.data_ranks(arguments, world, tp, stages)
     if arguments.has("--no-pipeline-parallel") and stages > 1:
         raise arguments.refuse(
             "--no-pipeline-parallel",
@@ -418,12 +405,12 @@ def _read_pair(
         arguments.integer_or_none(f"--{name}-batch-size")
         for name in ("micro", "global")
     )
-    chunks, _ = chunks_of(arguments, model.layers, 0, stages)
+    chunks, _ = megatron.chunks_of(arguments, model.layers, 0, stages)
     launch = _launch(
         *(config, data, tp, chunks, length),
         samples=samples,
         batch=batch,
-        recompute=recompute_of(arguments, model.layers // len(chunks), 0),
+        recompute=megatron.recompute_of(arguments, model.layers // len(chunks), 0),
     )
     stated, stage = (
         arguments.integer_or_none("--zero-stage", 0),

@@ -59,11 +59,8 @@ class ExportModule(Protocol):
     ) -> dict[str, str]:
         """Return the files of a launch, without hosts.
 
-        Raises
-        ------
-        InvalidPlanError
-            If they cannot say the model, what is kept per weight, the data type, or
-            the plan.
+        Raises ``InvalidPlanError`` if they cannot say the model, what is kept per
+        weight, the data type, or the plan.
         """
 
     def read(
@@ -71,11 +68,8 @@ class ExportModule(Protocol):
     ) -> tuple[Launch, Groups | None]:
         """Return what files say, and the devices of every group if known.
 
-        Raises
-        ------
-        InvalidPlanError
-            If they are broken, or no run could start with them; the text names the
-            file, and the line or key.
+        Raises ``InvalidPlanError`` if they are broken, or no run could start with them;
+        the text names the file, and the line or key.
         """
 
     def stated(self, launch: Launch) -> Launch:
@@ -85,10 +79,7 @@ class ExportModule(Protocol):
 def target_of(name: str) -> ExportModule:
     """Return the module of a target.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is none.
+    Raises ``UnknownNameError`` if there is none.
     """
     if name not in TARGETS:
         raise UnknownNameError("--to", name, (*TARGETS, *TRACES))
@@ -103,10 +94,7 @@ def as_run_by(problem: Problem, target: str) -> tuple[Problem, tuple[str, ...]]:
     one, unless it can keep that. The differences from the job come as texts for the
     user.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such target.
+    Raises ``UnknownNameError`` if there is no such target.
     """
     framework, job = find(target), problem.job
     rules = framework.rules
@@ -145,10 +133,8 @@ def check_schedule(problem: Problem, plan: Plan, target: str) -> None:
     Those that split backward passes are a choice, not a default: with 1F1B
     and GPipe the target's own takes their place.
 
-    Raises
-    ------
-    InvalidPlanError
-        If the target has not the schedule, and the plan needs it.
+    Raises ``InvalidPlanError`` if the target has not the schedule, and the plan needs
+    it.
     """
     rules, schedule = find(target).rules, problem.job.schedule_text
     assert rules is not None
@@ -175,14 +161,9 @@ def export(
     group are the plan's, which is legal for the problem. The problem is taken as
     :func:`as_run_by` gives it.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such target.
-    InvalidPlanError
-        If the target cannot say the plan; the text names the field.
-    InvalidOptionError
-        If something must be known that the problem does not say.
+    Raises ``UnknownNameError`` if there is no such target; ``InvalidPlanError``, which
+    names the field, if the target cannot say the plan; ``InvalidOptionError`` if
+    something must be known that the problem does not say.
     """
     settings = settings or Settings()
     module = target_of(target)
@@ -245,10 +226,7 @@ def check(
 ) -> None:
     """Refuse files that say something else than the plan.
 
-    Raises
-    ------
-    InvalidPlanError
-        If they are broken, or differ from the plan in anything.
+    Raises ``InvalidPlanError`` if they are broken, or differ from the plan in anything.
     """
     written, groups = module.read(files, model)
     reason = differences(
@@ -263,10 +241,7 @@ def check(
 def write_folder(folder: str | Path, files: Mapping[str, str | bytes]) -> None:
     """Write files to a new or empty folder, all or none.
 
-    Raises
-    ------
-    NestError
-        If that does not work.
+    Raises ``NestError`` if that does not work.
     """
     path = Path(folder)
     try:

@@ -29,21 +29,13 @@ _FILLINGS: tuple[tuple[str | None, ...], ...] = ((None, "1", "64"), ("2", "1024"
 class Fault(InvalidPlanError):
     """One thing that a reader refuses.
 
-    Parameters
-    ----------
-    text
-        The message: ``where: expected …, got …; remedy``.
-    subject
-        What it is about: an argument, a key or an option of the command line.
-    answers
-        The words of a command line that answer it; ``<N>`` stands for what only the
-        user knows. None where only the file can be changed.
-    meant
-        The name that ``subject`` is another spelling of, if it is one.
-    value
-        The value with which reading goes on, if others would be wrong.
-    premature
-        Whether it is none if another fault, which is known already, is answered.
+    ``text`` is the message: ``where: expected …, got …; remedy``. ``subject`` is what
+    it is about: an argument, a key or an option of the command line; ``meant`` is the
+    name that it misspells, if it is one. ``answers`` are the words of a command
+    line that answer it; ``<N>`` stands for what only the user knows, and there are none
+    where only the file can be changed. Reading goes on with ``value``, if others would
+    be wrong. A ``premature`` fault is none if another one, which is known already, is
+    answered.
     """
 
     def __init__(

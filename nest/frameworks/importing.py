@@ -97,27 +97,14 @@ def build(
     The job offers what :func:`nest.models.choices.choose` offers, and all that the
     launch uses, which is as :func:`nest.frameworks.launch.as_run` has it.
 
-    Parameters
-    ----------
-    launch, model, site, freedom
-        What runs, what is trained, where, and what plans may choose.
-    overlap
-        Which fraction of communication is hidden where it overlaps; by
-        default that of the site's calibration.
-    devices
-        The plan's device of every rank; ``None`` for all in order.
-    mesh_inside
-        Whether all stages of a data rank come before the next data rank.
-    target
-        What the launch is of: where it has no sequence parallelism, plans
-        may be without, too.
+    ``overlap`` is the fraction of communication that is hidden where it overlaps, by
+    default that of the site's calibration; ``devices`` are the plan's for every rank,
+    ``None`` for all in order. With ``mesh_inside`` all stages of a data rank come
+    before the next data rank. Where the ``target`` has no sequence parallelism, plans
+    may be without, too.
 
-    Raises
-    ------
-    InvalidPlanError
-        If no plan puts ranks on these devices.
-    InvalidOptionError
-        If a degree does not divide the model.
+    Raises ``InvalidPlanError`` if no plan puts ranks on these devices, and
+    ``InvalidOptionError`` if a degree does not divide the model.
     """
     notes: tuple[str, ...] = ()
     overlap = {**(overlap or {})}
@@ -135,7 +122,8 @@ def build(
         devices = range(launch.world)
     launch = placed(launch, site.num_devices, devices, mesh_inside)
     choices = _choices(launch, model, site, freedom.layers_per_node)
-    has_none = _has_no_sequences(target)
+    rules = find_target(target).rules
+    has_none = rules is not None and rules.sequence_parallel.value is False
     any_sequences = freedom.any_sequences and not has_none and launch.tp > 1
     if any_sequences or (launch.tp == 1 and choices.sequence_parallel and has_none):
         choices = replace(choices, sequence_parallel=(False, True))
@@ -245,11 +233,6 @@ def _with_sequences(plan: Plan) -> Plan:
         return replace(stage, strategy=strategy)
 
     return replace(plan, stages=tuple(map(split, plan.stages)))
-
-
-def _has_no_sequences(target: str) -> bool:
-    rules = find_target(target).rules
-    return rules is not None and rules.sequence_parallel.value is False
 
 
 def _dtype(launch: Launch) -> Dtype:

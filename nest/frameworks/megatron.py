@@ -31,7 +31,7 @@ from nest.frameworks.launch import (
     usual_mesh,
 )
 from nest.frameworks.layers import Chunk, with_ends
-from nest.frameworks.megatron_details import Flags
+from nest.frameworks.megatron_details import Flag, Flags
 from nest.frameworks.megatron_model import (
     check_shape,
     check_tensor_split,
@@ -140,14 +140,10 @@ def layout_of(chunks: Sequence[Chunk]) -> str:
     )
 
 
-def plan_flags(launch: Launch) -> Flags:
+def plan_flags(launch: Launch) -> list[Flag]:
     """Return the arguments of a plan."""
-    flags: Flags = []
-
-    def flag(name: str, *values: object, when: object = True) -> None:
-        if when:
-            flags.append((name, values))
-
+    flags = Flags()
+    flag = flags.add
     stages = launch.stages
     flag("--tensor-model-parallel-size", launch.tp)
     flag("--pipeline-model-parallel-size", stages)
@@ -226,7 +222,7 @@ def write(
     return {FILE: array(heading, flags, setting * _one_connection(launch))}
 
 
-def array(heading: str, flags: Flags, settings: str = "") -> str:
+def array(heading: str, flags: Sequence[Flag], settings: str = "") -> str:
     """Return arguments as a bash array ``ARGS``, one to a line."""
     rows = [shlex.join((name, *map(str, values))) for name, values in flags]
     lines = [f"  {row}" for row in rows]

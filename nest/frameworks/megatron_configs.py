@@ -20,24 +20,13 @@ import msgspec
 from msgspec.structs import replace
 
 from nest.errors import InvalidOptionError, InvalidPlanError
+from nest.frameworks import scripts
 from nest.frameworks.arguments import Arguments, ignored_note, similar_name
 from nest.frameworks.configs import Config, Entry
 from nest.frameworks.faults import Correction, read_all
 from nest.frameworks.keyed import read_data, split_path
 from nest.frameworks.megatron import Reading
 from nest.frameworks.megatron_options import MEGATRON, with_present_names
-from nest.frameworks.scripts import (
-    Count,
-    Launched,
-    check_variables,
-    check_world,
-    left_out_note,
-    notes_of,
-    override_words,
-    read_checked,
-    unread_names,
-    with_model,
-)
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 
@@ -193,7 +182,7 @@ def read_config(
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
     ignored: Sequence[str] = (),
-) -> Launched:
+) -> scripts.Launched:
     """Read what a configuration starts.
 
     Parameters and errors are those of :func:`~nest.frameworks.scripts.read_launch`;
@@ -203,7 +192,7 @@ def read_config(
     """
     references = re.findall(r"\$\{([^}]*)", text)
     used = {x for one in references for x in re.split(r"[^\w.]+", one)}
-    check_variables(variables or {}, used, where)
+    scripts.check_variables(variables or {}, used, where)
     # Plain arguments are keys of the file; others are in a table.
     layout = _format_of(Config(text, where))
     keys, options = {}, []
@@ -214,7 +203,7 @@ def read_config(
             options.append((name, value))
     config = Config(text, where, variables, keys)
 
-    def read(start: _Start) -> Launched:
+    def read(start: _Start) -> scripts.Launched:
         return _read(start, layout, options, model, ignored)
 
     return read_all(read, _Start(config, world))
@@ -226,7 +215,7 @@ def _read(
     options: Sequence[tuple[str, str]],
     model: Architecture | None,
     ignored: Sequence[str],
-) -> Launched:
+) -> scripts.Launched:
     """Return the launch of a configuration with further options."""
     config, world, changes = start
     where = config.where
@@ -240,7 +229,7 @@ def _read(
     unread = _unread(config, layout.read)
     sources = _without(sources, ignored, where)
     tokens = [token for source in sources.values() for token in source.tokens]
-    tokens += override_words(options)
+    tokens += scripts.override_words(options)
     names = {option: source.key for option, source in sources.items()}
     arguments = with_present_names(Arguments(tokens, where, names, "file"))
     for change in changes:
@@ -248,19 +237,19 @@ def _read(
     _check_supported(config, layout)
     _check_required(config, layout, arguments, sources, model)
     if model is not None:
-        arguments = with_model(arguments, model, sources.keys())
-    check_world(_world(config, layout), arguments, world)
+        arguments = scripts.with_model(arguments, model, sources.keys())
+    scripts.check_world(_world(config, layout), arguments, world)
     if layout is _NEMO:
         _check_checkpoints(config, arguments)
-    reading = read_checked(arguments, world)
+    reading = scripts.read_checked(arguments, world)
     notes = (
-        *notes_of(arguments, layout.title, _first_keys(layout), sources),
-        *ignored_note(where, (*unread, *unread_names(arguments))),
-        *left_out_note(where, ignored),
+        *scripts.notes_of(arguments, layout.title, _first_keys(layout), sources),
+        *ignored_note(where, (*unread, *scripts.unread_names(arguments))),
+        *scripts.left_out_note(where, ignored),
     )
     if layout is _NEMO:
         return _as_nemo_keeps(config, reading, notes)
-    return Launched(reading, notes)
+    return scripts.Launched(reading, notes)
 
 
 def _without(
@@ -468,7 +457,6 @@ def _check_required(
 
 
 def _is_shape(key: str) -> bool:
-    """Whether a key is about the shape of the model."""
     section, _, name = key.partition(".")
     return section in ("model", "language_model") and name not in (
         "optim.name",
@@ -476,7 +464,7 @@ def _is_shape(key: str) -> bool:
     )
 
 
-def _world(config: Config, layout: Format) -> Count | None:
+def _world(config: Config, layout: Format) -> scripts.Count | None:
     """Return how many devices a configuration says that it runs on."""
     each = config.get(layout.devices)
     if each is None or type(each.value) is not int or each.value < 1:
@@ -488,7 +476,7 @@ def _world(config: Config, layout: Format) -> Count | None:
             return None
         count = nodes.value
         location = f" and {config.location(layout.nodes)} {count}"
-    return Count(
+    return scripts.Count(
         each.value * count, f"{config.location(layout.devices)} {each.value}{location}"
     )
 
@@ -510,7 +498,9 @@ def _check_checkpoints(config: Config, arguments: Arguments) -> None:
         )
 
 
-def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> Launched:
+def _as_nemo_keeps(
+    config: Config, reading: Reading, notes: Sequence[str]
+) -> scripts.Launched:
     """Return a launch with what NeMo keeps per weight.
 
     With ``megatron_amp_O2`` that is what Megatron-LM keeps; without, weights are in
@@ -521,7 +511,7 @@ def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> La
     if entry is not None and not isinstance(entry.value, bool):
         raise config.refuse(key, "true or false", entry.unknown or _text(entry.value))
     if entry is not None and entry.value:
-        return Launched(reading, tuple(notes))
+        return scripts.Launched(reading, tuple(notes))
     launch = reading.launch
     if launch.zero or launch.distributed_optimizer:
         raise config.refuse(
@@ -533,11 +523,10 @@ def _as_nemo_keeps(config: Config, reading: Reading, notes: Sequence[str]) -> La
         )
     wider = replace(launch, gradient_bytes=4, state_bytes=10)
     note = f"without {key} weights and gradients are in fp32"
-    return Launched(reading._replace(launch=wider), (*notes, note))
+    return scripts.Launched(reading._replace(launch=wider), (*notes, note))
 
 
 def _first_keys(layout: Format) -> dict[str, str]:
-    """Return the first key of each option."""
     first: dict[str, str] = {}
     for name, key in layout.keys.items():
         first.setdefault(key.option, name)

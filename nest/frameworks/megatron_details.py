@@ -16,8 +16,18 @@ from nest.models.architectures import Architecture
 from nest.models.blocks import Attention
 from nest.models.details import Details, Rotary, Router
 
-#: Options in the order in which they are written: name and values.
-Flags = list[tuple[str, tuple[object, ...]]]
+#: An option: name and values.
+Flag = tuple[str, tuple[object, ...]]
+
+
+class Flags(list[Flag]):
+    """Options in the order in which they are written."""
+
+    def add(self, name: str, *values: object, when: object = True) -> None:
+        """Add an option, if that is wanted."""
+        if when:
+            self.append((name, values))
+
 
 #: Defaults of megatron-core 0.19.
 _EPSILON = 1e-5
@@ -48,9 +58,9 @@ def details_flags(model: Architecture) -> Flags:
 
     Raises ``InvalidPlanError`` if no argument says it; the text names the field.
     """
-    details = model.details
+    details, flags = model.details, Flags()
     if details is None:
-        return []
+        return flags
     block = model.towers[0].last
 
     def refuse(field: str, expected: str, got: object) -> InvalidPlanError:
@@ -61,14 +71,14 @@ def details_flags(model: Architecture) -> Flags:
 
     for name in details.others:
         raise refuse(name, "a plain transformer", "another value")
-    flags: Flags = []
-    if details.norm_epsilon not in (None, _EPSILON):
-        flags.append(("--norm-epsilon", (details.norm_epsilon,)))
+    epsilon = details.norm_epsilon
+    flags.add("--norm-epsilon", epsilon, when=epsilon not in (None, _EPSILON))
     functions = _GATED if block.mlp.gated else _UNGATED
     if details.activation is not None:
         if details.activation not in functions:
             raise refuse("activation", " or ".join(functions), details.activation)
-        flags += [(name, ()) for name in functions[details.activation]]
+        for name in functions[details.activation]:
+            flags.add(name)
     if details.rotary is not None:
         latent = block.attention.key_value_rank > 0
         reason = _why_no_rotary(details.rotary, latent)
@@ -112,57 +122,42 @@ def _why_no_rotary(rotary: Rotary, latent: bool) -> tuple[str, str, object] | No
 
 def _rotary_flags(rotary: Rotary, latent: bool) -> Flags:
     """Return the arguments of rotary positions that they can say."""
-    flags: Flags = []
-    if rotary.base != Rotary().base:
-        flags.append(("--rotary-base", (int(rotary.base),)))
-    if rotary.fraction != 1:
-        flags.append(("--rotary-percent", (rotary.fraction,)))
-    if rotary.interleaved:
-        flags.append(("--rotary-interleaved", ()))
-    if rotary.scaling == "linear":
-        flags.append(("--rotary-seq-len-interpolation-factor", (int(rotary.factor),)))
-    if rotary.scaling == "llama3":
-        flags += [
-            ("--use-rope-scaling", ()),
-            ("--rope-scaling-factor", (rotary.factor,)),
-        ]
-    if latent:
-        # Latent attention is scaled by default.
-        flags.append(("--rope-type", ("yarn" if rotary.scaling else "rope",)))
-    if rotary.scaling == "yarn":
-        flags += [
-            ("--rotary-scaling-factor", (rotary.factor,)),
-            ("--mscale", (rotary.mscale,)),
-            ("--mscale-all-dim", (rotary.mscale_all,)),
-        ]
-    if rotary.scaling == "yarn" and not latent:
-        flags.append(
-            ("--yarn-original-max-position-embeddings", (rotary.original_length,))
-        )
-        if rotary.beta_fast != _YARN["beta_fast"]:
-            flags.append(("--yarn-beta-fast", (rotary.beta_fast,)))
-        if rotary.beta_slow != _YARN["beta_slow"]:
-            flags.append(("--yarn-beta-slow", (rotary.beta_slow,)))
-        if not rotary.rounded:
-            flags.append(("--no-yarn-correction-range-round-to-int", ()))
+    flags = Flags()
+    flag, scaling = flags.add, rotary.scaling
+    flag("--rotary-base", int(rotary.base), when=rotary.base != Rotary().base)
+    flag("--rotary-percent", rotary.fraction, when=rotary.fraction != 1)
+    flag("--rotary-interleaved", when=rotary.interleaved)
+    if scaling == "linear":
+        flag("--rotary-seq-len-interpolation-factor", int(rotary.factor))
+    elif scaling == "llama3":
+        flag("--use-rope-scaling")
+        flag("--rope-scaling-factor", rotary.factor)
+    # Latent attention is scaled by default.
+    flag("--rope-type", "yarn" if scaling else "rope", when=latent)
+    if scaling == "yarn":
+        flag("--rotary-scaling-factor", rotary.factor)
+        flag("--mscale", rotary.mscale)
+        flag("--mscale-all-dim", rotary.mscale_all)
+    if scaling == "yarn" and not latent:
+        fast, slow = rotary.beta_fast, rotary.beta_slow
+        flag("--yarn-original-max-position-embeddings", rotary.original_length)
+        flag("--yarn-beta-fast", fast, when=fast != _YARN["beta_fast"])
+        flag("--yarn-beta-slow", slow, when=slow != _YARN["beta_slow"])
+        flag("--no-yarn-correction-range-round-to-int", when=not rotary.rounded)
     return flags
 
 
 def _router_flags(router: Router) -> Flags:
     """Return the arguments of how experts are scored and weighted."""
-    flags: Flags = []
-    if router.scores != "softmax":
-        flags.append(("--moe-router-score-function", (router.scores,)))
-    if not router.normalized:
-        flags.append(("--moe-router-pre-softmax", ()))
-    if router.scale != 1:
-        flags.append(("--moe-router-topk-scaling-factor", (router.scale,)))
-    if router.expert_bias:
-        flags.append(("--moe-router-enable-expert-bias", ()))
+    flags, scores, scale = Flags(), router.scores, router.scale
+    flags.add("--moe-router-score-function", scores, when=scores != "softmax")
+    flags.add("--moe-router-pre-softmax", when=not router.normalized)
+    flags.add("--moe-router-topk-scaling-factor", scale, when=scale != 1)
+    flags.add("--moe-router-enable-expert-bias", when=router.expert_bias)
     return flags
 
 
-def padding_flags(rows: int, tp: int, multiple: int = _ROWS) -> Flags:
+def padding_flags(rows: int, tp: int, multiple: int = _ROWS) -> list[Flag]:
     """Return the argument with which Megatron pads the vocabulary.
 
     To another ``multiple`` than usual if the model has one, or else by no row. None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from nest.errors import InvalidPlanError
 from nest.frameworks.arguments import Arguments
 from nest.frameworks.megatron_details import (
+    Flag,
     Flags,
     details_flags,
     other_details,
@@ -188,7 +189,7 @@ def _biases(attention: Attention, mlp: Mlp) -> tuple[bool, bool, bool]:
     return (attention.biases, attention.output_bias, mlp.biases)
 
 
-def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags:
+def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> list[Flag]:
     """Return the arguments of a model: its shape, and what it computes beyond.
 
     Under a tensor parallel degree ``tp`` they pad the vocabulary by no row if they can.
@@ -212,21 +213,15 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     sparse = next((b.mlp for b in blocks if b.mlp.experts), None)
     mlp = dense or sparse
     assert mlp is not None
-    flags: Flags = [
-        ("--num-layers", (tower.layers,)),
-        *[("--mtp-num-layers", (tower.modules,))] * bool(tower.modules),
-        ("--hidden-size", (tower.hidden,)),
-        ("--ffn-hidden-size", (mlp.hidden,)),
-        ("--num-attention-heads", (attention.heads,)),
-    ]
-
-    def flag(name: str, *values: object, when: object = True) -> None:
-        if when:
-            flags.append((name, values))
-
+    flags = Flags()
+    flag = flags.add
+    flag("--num-layers", tower.layers)
+    flag("--mtp-num-layers", tower.modules, when=tower.modules)
+    flag("--hidden-size", tower.hidden)
+    flag("--ffn-hidden-size", mlp.hidden)
+    flag("--num-attention-heads", attention.heads)
     latent = attention.key_value_rank > 0
     grouped = attention.kv_heads != attention.heads
-    shared = sparse.shared_hidden if sparse else 0
     flag("--group-query-attention", when=grouped)
     flag("--num-query-groups", attention.kv_heads, when=grouped)
     flag("--kv-channels", attention.head_size, when=not latent)
@@ -256,17 +251,26 @@ def model_flags(model: Architecture, sequence_length: int, tp: int = 1) -> Flags
     flag("--attention-dropout", "0.0", when=not block.dropout)
     flag("--hidden-dropout", "0.0", when=not block.dropout)
     if sparse is not None:
-        flag("--num-experts", sparse.experts)
-        flag("--moe-router-topk", sparse.experts_per_token)
-        limited = sparse.groups > 1
-        flag("--moe-router-num-groups", sparse.groups, when=limited)
-        flag("--moe-router-group-topk", sparse.token_groups, when=limited)
-        flag("--moe-ffn-hidden-size", sparse.hidden)
-        flag("--moe-shared-expert-intermediate-size", shared, when=shared)
-        flag("--moe-layer-freq", _pattern(blocks), when=dense is not None)
-        flag("--moe-grouped-gemm")
-        flag("--moe-token-dispatcher-type", "alltoall")
+        flags += _expert_flags(sparse, blocks)
     return [*flags, *more]
+
+
+def _expert_flags(mlp: Mlp, blocks: Sequence[Block]) -> Flags:
+    """Return the arguments of experts, and of which blocks have them."""
+    limited, shared = mlp.groups > 1, mlp.shared_hidden
+    flags = Flags()
+    flag = flags.add
+    flag("--num-experts", mlp.experts)
+    flag("--moe-router-topk", mlp.experts_per_token)
+    flag("--moe-router-num-groups", mlp.groups, when=limited)
+    flag("--moe-router-group-topk", mlp.token_groups, when=limited)
+    flag("--moe-ffn-hidden-size", mlp.hidden)
+    flag("--moe-shared-expert-intermediate-size", shared, when=shared)
+    mixed = any(not block.mlp.experts for block in blocks)
+    flag("--moe-layer-freq", _pattern(blocks), when=mixed)
+    flag("--moe-grouped-gemm")
+    flag("--moe-token-dispatcher-type", "alltoall")
+    return flags
 
 
 def _pattern(blocks: Sequence[Block]) -> str:

@@ -13,23 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nest.errors import InvalidPlanError
+from nest.frameworks import scripts
 from nest.frameworks.arguments import Arguments, ignored_note
 from nest.frameworks.faults import Fault, read_all
 from nest.frameworks.megatron_options import MEGATRON, with_present_names
-from nest.frameworks.scripts import (
-    Count,
-    Launched,
-    Start,
-    check_variables,
-    check_world,
-    left_out_note,
-    notes_of,
-    override_words,
-    read_checked,
-    unread_names,
-    with_model,
-    without,
-)
 from nest.frameworks.shell_words import Word
 from nest.models.architectures import Architecture
 
@@ -87,39 +74,45 @@ def read_printed(
     overrides: Sequence[tuple[str, str]] = (),
     model: Architecture | None = None,
     ignored: Sequence[str] = (),
-) -> Launched:
+) -> scripts.Launched:
     """Read what a log says that Megatron-LM starts; the last start counts.
 
     Parameters and errors are those of :func:`~nest.frameworks.scripts.read_launch`.
     """
-    check_variables(variables or {}, (), where)
+    scripts.check_variables(variables or {}, (), where)
     printed = _printed(text, where)
-    tokens = without(tuple(_tokens(printed)), ignored, where)
+    tokens = scripts.without(tuple(_tokens(printed)), ignored, where)
     doubled: list[Fault] = []
     arguments = Arguments(
-        (*tokens, *override_words(overrides)), where, what="log", doubled=doubled
+        (*tokens, *scripts.override_words(overrides)),
+        where,
+        what="log",
+        doubled=doubled,
     )
     arguments = with_present_names(arguments)
     stated = None
     if "world_size" in printed and printed["world_size"].text.isdecimal():
         value = printed["world_size"]
         location = f"{where}:{value.line}: world_size {value.text}"
-        stated = Count(int(value.text), location)
+        stated = scripts.Count(int(value.text), location)
 
-    def read(start: Start) -> Launched:
+    def read(start: scripts.Start) -> scripts.Launched:
         arguments, world, counted = start
         if model is not None:
-            arguments = with_model(arguments, model)
+            arguments = scripts.with_model(arguments, model)
         if counted:
-            check_world(stated, arguments, world)
-        reading = read_checked(arguments, world)
-        unread_names(arguments)
+            scripts.check_world(stated, arguments, world)
+        reading = scripts.read_checked(arguments, world)
+        scripts.unread_names(arguments)
         every = {f"--{name}" for name in MEGATRON.shaping.split()}
-        notes = [*notes_of(arguments, stated=every), *left_out_note(where, ignored)]
+        notes = [
+            *scripts.notes_of(arguments, stated=every),
+            *scripts.left_out_note(where, ignored),
+        ]
         notes += ignored_note(where, _unknown(printed), "printed name")
-        return Launched(reading, tuple(notes))
+        return scripts.Launched(reading, tuple(notes))
 
-    return read_all(read, Start(arguments, world), doubled)
+    return read_all(read, scripts.Start(arguments, world), doubled)
 
 
 def _printed(text: str, where: str) -> dict[str, Word]:

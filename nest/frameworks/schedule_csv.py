@@ -53,7 +53,6 @@ def cells_of(schedule: Schedule, num_blocks: int, num_micro_batches: int) -> Pas
 
 
 def _cells(passes: Iterable[Pass]) -> Iterator[str]:
-    """Yield the cells of a row."""
     first = None
     for run in passes:
         text = pass_text(run)

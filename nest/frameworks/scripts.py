@@ -161,24 +161,13 @@ def read_launch(
 ) -> Launched:
     """Read what a script of Megatron-LM starts.
 
-    Parameters
-    ----------
-    text, where, world
-        The script, its name for messages, and the devices of the cluster.
-    variables
-        Values of shell variables.
-    overrides
-        Arguments in addition to those of the script, without dashes: name and value.
-    model
-        Gives the arguments of the shape that the script leaves out.
-    ignored
-        Arguments that the script has and that do not count, without dashes.
+    ``where`` is its name for messages, ``world`` the devices of the cluster, and
+    ``variables`` are values of shell variables. ``overrides`` are arguments in addition
+    to those of the script, and ``ignored`` those that do not count, without dashes; a
+    ``model`` gives the arguments of the shape that the script leaves out.
 
-    Raises
-    ------
-    InvalidPlanError
-        If there is no launch or several, an argument is missing or out of
-        range, or the script contradicts itself or the cluster.
+    Raises ``InvalidPlanError`` if there is no launch or several, an argument is missing
+    or out of range, or the script contradicts itself or the cluster.
     """
     script = read_script(text, where, variables)
     check_variables(variables or {}, script.used, where)

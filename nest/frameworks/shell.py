@@ -285,7 +285,6 @@ class _Reader:
         return self.at >= len(self.tokens) or self._here() in closing
 
     def _words(self) -> list[RawWord]:
-        """Take words up to a separator."""
         words: list[RawWord] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
@@ -740,7 +739,8 @@ class _Reader:
         if name in ("read", "mapfile", "readarray"):
             names = [one for one in texts if NAME.fullmatch(one)]
             for one in names:
-                self._set_unknown(one, f"{name} sets", line)
+                unknown = unknown_word(f"${one}, which {name} sets", line)
+                self._set(one, (unknown,), line)
             if name == "read" and "-d" in texts and document and len(names) == 1:
                 self._set(names[0], (document,), line)
             return None
@@ -846,11 +846,6 @@ class _Reader:
                 unknown = one.unknown or value[0].unknown
                 value = (Word(text, one.line, unknown), *before[1:])
         self._set(name, value, line)
-
-    def _set_unknown(self, name: str, why: str, line: int) -> None:
-        """Set a variable to an unknown value; ``why``: ``read sets``."""
-        unknown = unknown_word(f"${name}, which {why}", line)
-        self._set(name, (unknown,), line)
 
     def _set(self, name: str, value: tuple[Word, ...], line: int) -> None:
         """Set a variable; to an unknown value where the branch may not run."""

@@ -321,13 +321,13 @@ def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str
             shape = parameter.shape
             size = prod(shape)
             if mesh.zero < 3:
-                most = ceil_div(size, mesh.shards)
+                largest = ceil_div(size, mesh.shards)
             elif any(x % mesh.shards == 0 for x in shape):
                 continue
             else:
-                most = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
-            if most * mesh.shards > size:
-                uneven[name] = ceil_div(most * mesh.shards - size, mesh.shards)
+                largest = ceil_div(shape[0], mesh.shards) * prod(shape[1:])
+            if largest * mesh.shards > size:
+                uneven[name] = ceil_div(largest * mesh.shards - size, mesh.shards)
     if not uneven:
         return ""
     return (
@@ -524,6 +524,7 @@ class _Script:
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
         names = [name for name in self.source.inputs if name]
         code = self._stages_text(tied, names)
+        uneven = bool(_uneven(stages, self.graph, mesh))
         several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
         module = module_of(Path(self.source.file))[1]
         flags = {
@@ -539,6 +540,8 @@ class _Script:
             "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": mesh.zero in (1, 2),
+            "uneven": uneven,
+            "even": not uneven,
             "sharded": bool(mesh.zero),
             "zero1": mesh.zero == 1,
             "zero2": mesh.zero == 2,

@@ -225,11 +225,11 @@ class StageCode:
             if tensor.name in self.last
         ]
         changed = [pair for pair in made if pair[1].startswith("{")]
-        kept = [pair for pair in made if pair[1].startswith("@")]
-        made = [pair for pair in made if pair not in changed + kept]
+        attributes = [pair for pair in made if pair[1].startswith("@")]
+        made = [pair for pair in made if pair not in changed + attributes]
         if not made:
             is_statement = any(x.startswith("{") for x in record.accessors)
-            if kept or is_statement or not record.outputs:
+            if attributes or is_statement or not record.outputs:
                 self.lines.append(call)
         elif len(made) == 1:
             tensor, accessor = made[0]
@@ -241,7 +241,7 @@ class StageCode:
             self.lines.append(f"{result} = {call}")
             for tensor, accessor in made:
                 self.lines.append(f"{self._name(tensor, None)} = {result}{accessor}")
-        for tensor, accessor in kept:  # Attributes of the module.
+        for tensor, accessor in attributes:  # Attributes of the module.
             path = f"{where(record)}.{accessor.removeprefix('@')}"
             attribute = path.rpartition(".")[2]
             name = self._unique(attribute if attribute.isidentifier() else "kept")

@@ -440,24 +440,14 @@ def read_foreign(
 ) -> JobReading:
     """Read a job file of a user, of torchtitan 0.1 or later, on ``world`` devices.
 
-    Parameters
-    ----------
-    text, where
-        The file, and its name for messages.
-    overrides
-        Keys in addition to those of the file, such as
-        ``activation_checkpoint.mode``, with their values.
-    model
-        The model, where the flavor is not known.
-    read_file
-        Returns the text of another file that it names, empty if there is none.
-    ignore
-        Keys that nest does not know, and that change no plan.
+    ``where`` is its name for messages. ``overrides`` are keys in addition to those of
+    the file, such as ``activation_checkpoint.mode``, with their values; ``model`` is
+    the model where the flavor is not known; ``read_file`` returns the text of another
+    file that it names, empty if there is none; ``ignore`` are keys that nest does not
+    know, and that change no plan.
 
-    Raises
-    ------
-    InvalidPlanError
-        If a value is missing, out of range or contradicts another one.
+    Raises ``InvalidPlanError`` if a value is missing, out of range or contradicts
+    another one.
     """
     job = job_file(text, where, ignore)
 

@@ -440,7 +440,6 @@ def architecture_of(args: ModelArgs, name: str) -> Architecture:
 
 
 def _read_experts(experts: MoEArgs, hidden: int) -> Mlp:
-    """Return the experts that arguments describe."""
     return Mlp(
         hidden=hidden,
         gated=True,
@@ -467,7 +466,6 @@ def _router(args: ModelArgs, experts: MoEArgs) -> Router:
 
 
 def _rotary(args: ModelArgs) -> Rotary:
-    """Return the rotary positions that arguments describe."""
     base = args.rope_theta
     if isinstance(args, TransformerModelArgs):
         scaling = args.rope_scaling_args
@@ -508,18 +506,15 @@ def _difference(built: Any, model: Any, path: str = "") -> tuple[str, Any, Any] 
         pairs = [("", *values) for values in zip(built, model, strict=False)]
         pairs.append((f"number of {path}", len(built), len(model)))
     else:
-        return None if built == model else (path, _shown(built), model)
+        # No text of a message is empty.
+        shown = "none" if built == "" else built
+        return None if built == model else (path, shown, model)
     for name, theirs, ours in pairs:
         inside = name if path in _OUTER else f"{path}.{name}".strip(".")
         difference = _difference(theirs, ours, inside)
         if difference is not None:
             return difference
     return None
-
-
-def _shown(value: Any) -> Any:
-    """Return a value for messages, in which no text is empty."""
-    return "none" if value == "" else value
 
 
 def _other_details(

@@ -90,7 +90,6 @@ def read_calibration(path: str | Path) -> CalibrationFile:
 
 
 def _numbers(stored: CalibrationFile) -> Iterator[tuple[str, float]]:
-    """Yield numbers with their names."""
     for family, calibration in stored.families.items():
         for field, value in asdict(calibration).items():
             if isinstance(value, int | float):

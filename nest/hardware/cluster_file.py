@@ -36,18 +36,11 @@ def read_cluster(path: str | Path) -> tuple[Cluster, list[MachineRun]]:
     :data:`OWN` and the machine whose kernels its own are taken to be like (``kernels:
     h100``): that part of the peak they reach. Its topology must be said.
 
-    The file is in JSON, or in YAML if its name ends so.
+    The file is in JSON, or in YAML if its name ends so. Returns the cluster, and its
+    runs of devices of one type, in the order of ranks, with machines that have these
+    devices.
 
-    Returns
-    -------
-    tuple
-        The cluster; its runs of devices of one type, in the order of ranks,
-        with machines that have these devices.
-
-    Raises
-    ------
-    InvalidProblemError
-        If the file, a machine or the cluster is not valid.
+    Raises ``InvalidProblemError`` if the file, a machine or the cluster is not valid.
     """
     data = read_bytes(path, InvalidProblemError, "cluster file")
     return decode_cluster(data, str(path))

@@ -114,7 +114,6 @@ def _device(site: Machine, template: ClusterTemplate) -> Mapping[str, str]:
 
 
 def _network(site: Machine, template: ClusterTemplate) -> list[str]:
-    """Return the lines of the topology."""
     node, network = site.node, site.network
     peer = node.peer_bandwidth_bytes_per_s
     if template.node_bytes_per_s is not None:

@@ -322,7 +322,6 @@ class GraphTopology(Struct, frozen=True, kw_only=True, tag_field="kind", tag="gr
 def _reached(
     start: str, neighbors: Mapping[str, list[str]], forwards: Mapping[str, bool]
 ) -> set[str]:
-    """Return the nodes that messages reach from a node."""
     reached, remaining = {start}, [start]
     while remaining:
         node = remaining.pop()

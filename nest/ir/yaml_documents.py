@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -149,18 +148,14 @@ class _PlainLoader(_Loader):  # type: ignore[misc]
     """Makes plain values, and refuses keys given twice."""
 
 
-def _keys(node: yaml.MappingNode) -> Iterator[tuple[str, str, int]]:
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            yield key.tag, str(key.value), _line_of(key)
-
-
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     lines: dict[tuple[str, str], int] = {}
-    for tag, key, line in _keys(node):
-        if (tag, key) in lines:
-            raise twice(key, lines[tag, key], line)
-        lines[tag, key] = line
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            name = key.tag, str(key.value)
+            if name in lines:
+                raise twice(name[1], lines[name], _line_of(key))
+            lines[name] = _line_of(key)
     mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
     return mapping
 

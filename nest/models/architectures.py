@@ -10,22 +10,9 @@ from collections.abc import Iterator
 from math import gcd
 
 from nest.ir.base import Struct
+from nest.models import weights
 from nest.models.blocks import Block, Head, Mixer, Tower
 from nest.models.details import Details
-from nest.models.weights import (
-    attention_matrices,
-    block_weights,
-    embedding_flops,
-    embedding_weights,
-    expert_weights,
-    final_norm_weights,
-    head_weights,
-    head_width,
-    join_weights,
-    mixer_flops,
-    module_weights,
-    transform_matrix,
-)
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
@@ -65,13 +52,16 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return (
             temperature
             + sum(
-                embedding_weights(tower)
-                + final_norm_weights(tower)
-                + sum(map(block_weights, _held(tower)))
-                + tower.modules * module_weights(tower.last)
+                weights.embedding_weights(tower)
+                + weights.final_norm_weights(tower)
+                + sum(map(weights.block_weights, _held(tower)))
+                + tower.modules * weights.module_weights(tower.last)
                 for tower in self.towers
             )
-            + sum(head_weights(self.head, tower.hidden) for tower in head_towers(self))
+            + sum(
+                weights.head_weights(self.head, tower.hidden)
+                for tower in head_towers(self)
+            )
         )
 
     @property
@@ -79,7 +69,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
         """Weights that one token visits: all but the other experts."""
         modules = [t.last for t in self.towers for _ in range(t.modules)]
         return self.parameters - sum(
-            (block.mlp.experts - block.mlp.experts_per_token) * expert_weights(block)
+            (block.mlp.experts - block.mlp.experts_per_token)
+            * weights.expert_weights(block)
             for block in (*blocks(self), *modules)
             if block.mlp.experts
         )
@@ -121,17 +112,17 @@ class Architecture(Struct, frozen=True, kw_only=True):
         for tower in self.towers:
             tokens = lengths[tower.name]
             source = lengths.get(tower.reads or "", 0) if tower.reads else 0
-            forward += tokens * embedding_flops(tower)
+            forward += tokens * weights.embedding_flops(tower)
             for block in tower.blocks():
                 forward += _block_flops(block, tokens, source, causal)
             if tower.modules:
                 module = _block_flops(tower.last, tokens, source, causal)
-                module += 2 * tokens * join_weights(tower.hidden)
+                module += 2 * tokens * weights.join_weights(tower.hidden)
                 forward += tower.modules * module
         for tower in head_towers(self):
             tokens = 1 if self.head.pooled else lengths[tower.name]
-            matrix = self.head.outputs * head_width(self.head, tower.hidden)
-            matrix += transform_matrix(self.head, tower.hidden)
+            matrix = self.head.outputs * weights.head_width(self.head, tower.hidden)
+            matrix += weights.transform_matrix(self.head, tower.hidden)
             forward += 2 * tokens * matrix * self.head.predictions
         return forward
 
@@ -239,7 +230,7 @@ def _block_flops(block: Block, tokens: int, source: int, causal: bool) -> int:
     for attention in (block.attention, block.cross_attention):
         if attention is None or not attention.heads:
             continue
-        of_tokens, of_source = attention_matrices(block, attention)
+        of_tokens, of_source = weights.attention_matrices(block, attention)
         seen = source if attention.cross else tokens
         flops += 2 * (tokens * of_tokens + source * of_source)
         if attention.index_heads:
@@ -254,7 +245,7 @@ def _block_flops(block: Block, tokens: int, source: int, causal: bool) -> int:
             pairs -= seen * seen  # twice the positions that come later
         flops += pairs * width
     if block.mixer is not None:
-        flops += tokens * mixer_flops(block.mixer)
+        flops += tokens * weights.mixer_flops(block.mixer)
     mlp, hidden = block.mlp, block.hidden
     matrices = 3 if mlp.gated else 2
     visited = matrices * mlp.hidden * max(mlp.experts_per_token, 1)

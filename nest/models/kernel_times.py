@@ -51,7 +51,6 @@ class _Times(NamedTuple):
 
     @classmethod
     def of(cls, cost: LayerCost) -> _Times:
-        """Return the times of a cost."""
         return cls(
             cost.forward_ns,
             cost.backward_ns,

@@ -68,7 +68,6 @@ class _Steps(NamedTuple):
     whole: Ints
 
     def where(self, chosen: NDArray[np.generic]) -> _Steps:
-        """Return some of the steps."""
         return _Steps(*(values[chosen] for values in self))
 
 

@@ -28,17 +28,11 @@ VECTOR: Weight = (0, 1)
 def bounds(operators: Sequence[Operator], cores: Cores) -> tuple[int, int]:
     """Return bounds on the shortest schedule, without an engine.
 
-    ``operators`` are a DAG, in any order.
+    ``operators`` are a DAG, in any order. No schedule is shorter than the first, in
+    ticks, and one is no longer than the second: one operator after the other, each the
+    faster way.
 
-    Returns
-    -------
-    No schedule is shorter than the first, in ticks, and one is no longer
-    than the second: one operator after the other, each the faster way.
-
-    Raises
-    ------
-    InvalidProblemError
-        As :func:`~nest.operator_schedule.schedule` does.
+    Raises ``InvalidProblemError`` as :func:`~nest.operator_schedule.schedule` does.
     """
     cores = checked_cores(operators, cores)
     lower = upper = 0

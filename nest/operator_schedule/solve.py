@@ -23,28 +23,14 @@ def schedule(
 ) -> Schedule:
     """Return the shortest schedule, or the best one when time runs out.
 
-    Parameters
-    ----------
-    operators
-        A DAG, in any order.
-    solver
-        A keyword of :data:`nest.operator_schedule.SOLVERS`, for what bounds do
-        not settle.
-    time_limit_s
-        For all parts together; ``None`` for no limit.
-    num_workers, seed
-        Of the engine. With one worker the schedule is the same every time;
-        the makespan, where it is proven, always is.
+    The operators are a DAG, in any order. ``solver``, a keyword of
+    :data:`nest.operator_schedule.SOLVERS`, is for what bounds do not settle; the time
+    limit is for all parts together. With one worker of the engine the schedule is the
+    same every time; the makespan, where it is proven, always is.
 
-    Raises
-    ------
-    InvalidProblemError
-        If the operators are no such DAG, one has nothing to run on, or all
-        of them take more than :data:`~.checks.MAX_TICKS`.
-    UnknownNameError
-        If there is no such solver.
-    SolverError
-        If an engine fails.
+    Raises ``InvalidProblemError`` if the operators are no such DAG, one has nothing to
+    run on, or all of them take more than :data:`~.checks.MAX_TICKS`;
+    ``UnknownNameError`` if there is no such solver; ``SolverError`` if an engine fails.
     """
     check_solver(solver)
     cores = checked_cores(operators, cores)

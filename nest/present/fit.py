@@ -75,7 +75,6 @@ def _what(fit: Fit) -> str:
 
 
 def _size(fit: Fit, trial: Trial) -> str:
-    """Return the size of a candidate."""
     if fit.question == "devices":
         return str(trial.num_devices)
     if fit.question != "memory":

@@ -122,12 +122,9 @@ def fit(
     """Return the columns to show, with a width each.
 
     ``natural`` is the widest text of each column without its header. This and ``width``
-    are in cells. With ``verbose`` no column may be left out.
-
-    Returns
-    -------
-    Widths by the number of the column, ascending; ``None`` if even those that
-    are never left out do not fit.
+    are in cells. With ``verbose`` no column may be left out. The answer is widths by
+    the number of the column, ascending; ``None`` if even those that are never left out
+    do not fit.
     """
     wide = {
         index: max(natural[index], cell_len(column.heading))

@@ -158,7 +158,6 @@ def _fit(figures: Mapping[str, Any], key: str) -> str:
 
 
 def _reasons(title: str, counts: Mapping[str, int]) -> RenderableType:
-    """Return how many rows there are for each reason."""
     columns = (Column("rows", right=True), Column(title, min_width=24))
     rows = [(count, reason) for reason, count in counts.items()]
     return terminal_table(Table(columns, rows))

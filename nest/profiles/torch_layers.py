@@ -403,7 +403,6 @@ def build_part(
 
 
 def _block(shard: Shard, block: Block) -> RunnableLayer:
-    """Build one transformer layer."""
     split, hidden = shard.split, block.hidden
     layers = [
         _region(shard, hidden, _attention(shard, block, attention))

@@ -116,13 +116,9 @@ class ModuleRequest(Request, command="nest import torch"):
 
         Of a ``config.json`` that file is written into a folder.
 
-        Raises
-        ------
-        InvalidOptionError
-            If there is a sequence length but no ``config.json``, or if the package
-            transformers is missing.
-        InvalidProblemError
-            If the ``config.json`` is missing or names no family.
+        Raises ``InvalidOptionError`` if there is a sequence length but no
+        ``config.json``, or if the package transformers is missing;
+        ``InvalidProblemError`` if the ``config.json`` is missing or names no family.
         """
         if not self.hf:
             if self.sequence_length is not None:
@@ -234,10 +230,7 @@ class ModuleRequest(Request, command="nest import torch"):
 def _captures(factory: Callable[[], Any], name: str, granularity: str) -> Captures:
     """Return the module of a factory as two passes without values show it.
 
-    Raises
-    ------
-    InvalidModuleError
-        If it cannot be captured.
+    Raises ``InvalidModuleError`` if it cannot be captured.
     """
     from nest.capture.factory import build
     from nest.capture.layers import layers_of
@@ -266,25 +259,13 @@ def profile_module(
     granularity: str = "block",
     passes: tuple[int, int] = (2, 5),
 ) -> Profile:
-    """Time the layers of a module on the device at hand.
+    """Time the layers of a module, ``FILE.py:FACTORY``, on the device at hand.
 
-    Parameters
-    ----------
-    text
-        ``FILE.py:FACTORY``.
-    samples
-        Numbers of samples of a pass.
-    device, device_name
-        What PyTorch and what clusters call the device.
-    granularity
-        As of the import.
-    passes
-        Passes before the measured ones, and measured passes.
+    ``samples`` are numbers of samples of a pass; ``device`` and ``device_name`` what
+    PyTorch and what clusters call the device; ``passes`` those before the measured
+    ones, and measured ones.
 
-    Raises
-    ------
-    InvalidModuleError
-        If the module cannot be captured, or does not run.
+    Raises ``InvalidModuleError`` if the module cannot be captured, or does not run.
     """
     import torch
 

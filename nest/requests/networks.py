@@ -33,12 +33,8 @@ def find_network(
     file or as ``h100x64``, whose network it is. ``beside`` is what the file does not
     say, as ``key=value``; ``order`` is ``given``, ``auto``, or a rank file.
 
-    Raises
-    ------
-    InvalidOptionError
-        If something is said beside a name, or badly.
-    NestError
-        Whatever the reader of the file refuses.
+    Raises ``InvalidOptionError`` if something is said beside a name, or badly;
+    ``NestError`` is whatever the reader of the file refuses.
     """
     from nest.topology.generators import generate
 

@@ -59,17 +59,10 @@ class RefusedValueError(ValueError):
 class Reader(Generic[T]):
     """Turns a value into what a request holds, or refuses it.
 
-    Parameters
-    ----------
-    parse
-        Turns text, or a Python value, into the result; raises a
-        ``ValueError`` or ``TypeError`` for what it cannot read.
-    accepts
-        Whether a result is allowed.
-    expected, remedy
-        For messages: what is allowed, and what to do.
-    words
-        Values that shells complete.
+    ``parse`` turns text, or a Python value, into the result, and raises a
+    ``ValueError`` or ``TypeError`` for what it cannot read; ``accepts`` says whether
+    the result is allowed. Messages say what is ``expected``, and the ``remedy``; shells
+    complete ``words``.
     """
 
     def __init__(

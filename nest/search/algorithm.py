@@ -56,6 +56,7 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
     stage_options: ClassVar[type[StageOptions]] = StageOptions
     #: Whether a path is a plan; where stages are relaxed, it is a bound alone.
     paths_are_plans: ClassVar[bool] = True
+    near: ClassVar[int] = 1  #: An incumbent of so many guesses ends the guesses.
 
     def __init__(
         self, model: CostModel, sets: ClosedSets, deadline: Deadline, workers: int
@@ -89,6 +90,8 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
         for factor in (*GUESSES, None):
             bound = min((split.bound for split in splits), default=0)
             guess = int(INFINITE) if factor is None else int(factor * bound) + 1
+            if guess <= incumbent() < self.near * guess:
+                guess = int(INFINITE)  # guesses in between would help little
             bound_all(guess)
             if incumbent() < guess:
                 return

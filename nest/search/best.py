@@ -4,8 +4,8 @@ A subproblem of :mod:`nest.search.algorithm` is a split ``(R, B)``, and one
 plan is kept. The search of a split (:meth:`BestSearch._search_split`) reduces the
 stages that a plan better than the incumbent may have. No step drops such a plan:
 
-1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range:
-   first without gradient sync, then with the least that a stage takes anywhere.
+1. Paths (:mod:`nest.search.stages.paths`) bound every stage without a device range,
+   with the least gradient sync that it takes anywhere.
 2. A placement graph (:mod:`nest.search.stages.bounds`) bounds every stage at every
    offset, from both ends of the pipeline.
 3. Copies of a stage for each size of its neighbors
@@ -21,6 +21,7 @@ found which plan first.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +34,7 @@ from nest.ir.plan import Plan
 from nest.search.algorithm import BranchAndBound
 from nest.search.stages.bounds import IncumbentCurve, PlacementGraph
 from nest.search.stages.labels import Pipeline, improvements
-from nest.search.stages.options import INFINITE, BatchTerms, Ints, StageOptions
+from nest.search.stages.options import INFINITE, BatchTerms, PairOptions, StageOptions
 from nest.search.stages.splits import OpenSplit, bound_paths, make_plan, merged
 from nest.search.task import SearchTask
 from nest.solvers.base import (
@@ -46,6 +47,9 @@ from nest.solvers.base import (
     wrong_proof,
 )
 from nest.units import MAX_TOTAL
+
+#: If bounds leave more options, the least loads that they have are made exact.
+MAX_LOOSE = 500
 
 
 def as_triples(
@@ -76,11 +80,13 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
     #: What the search opens, for the detail of an answer.
     unit: ClassVar[str] = "splits"
+    near: ClassVar[int] = 2
 
     def __init__(self, task: SearchTask) -> None:
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         workers = 1 if dear else task.options.num_workers
+        self._bounds_groups = dear and self.stage_options is StageOptions
         super().__init__(task.model, task.sets, task.deadline, workers)
         self.report, self.options, self.plan = task.report, task.options, task.plan
         self.best = self.upper = int(INFINITE) if task.upper is None else task.upper
@@ -251,17 +257,20 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         return groups
 
     def _share_bounds(self, groups: list[list[OpenSplit]], guess: int) -> None:
-        """Bound the splits that may have plans below a guess."""
+        """Bound the splits that may have plans below a guess.
+
+        In this process: those of the proof begin with all that it computes.
+        """
 
         def upper() -> int:
-            return min(guess, self._enough())
+            return min(guess, self._goal())
 
         def goal() -> int:
             self.deadline.check()
             return upper()
 
         def bound(item: OpenSplit) -> None:
-            if self.model.network.dear and self.stage_options is StageOptions:
+            if self._bounds_groups:
                 # Most splits are above the guess without communication, too. Then no
                 # groups are priced for them, which takes long on such networks.
                 free = item.options.without_communication(
@@ -271,7 +280,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
                 if not bounds.intervals:
                     item.bound = max(item.bound, bounds.bound)
                     return
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path)
+            loose = item.options_below(goal(), self.capacity)
+            bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
             if len(self.model.problem.cluster.types) > 1:
                 # Few paths have device ranges there, so more of them are tried.
                 bounds = bounds.refined(goal)
@@ -280,20 +290,11 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         def offer_none(*_: object) -> None:
             """Offer no path without communication: its plan has some."""
 
-        def run(group: list[OpenSplit]) -> tuple[list[int], Ints | None]:
+        for group in groups:
             self._bound_each(group, upper, bound)
-            terms = vars(group[0].options.terms)
-            return [item.bound for item in group], terms.get("least_load")
-
-        def done(group: list[OpenSplit], result: object) -> None:
-            bounds, least_load = cast("tuple[list[int], Ints | None]", result)
-            for item, bound in zip(group, bounds, strict=True):
+            for item in group:
                 for other in self._equal_paths[item]:
-                    other.bound = max(other.bound, bound)
-                    if least_load is not None:
-                        other.options.terms.least_load = least_load
-
-        self._share(groups, run, done)
+                    other.bound = max(other.bound, item.bound)
 
     # Proofs by label search
 
@@ -346,19 +347,35 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
 
         ``None`` if the paths prove that there is no plan below the goal.
         """
-        bounds = bound_paths(item, self.capacity, goal, self._offer_path)
-        if bounds.intervals and item.options.bounds_sync:
-            joint = item.options.joint(bounds.useful(goal()))
-            bounds = bound_paths(item, self.capacity, goal, self._offer_path, joint)
+        upper = goal()
+        loose = item.options_below(upper, self.capacity)
+        if item.options.bounds_sync:
+            useful = item.limit(upper).admits(loose.once, loose.wait)
+            loose = item.options.joint(loose.take(useful))
+        bounds = bound_paths(item, self.capacity, goal, self._offer_path, loose)
         bounds = bounds.refined(goal)
         if not bounds.intervals:
             return None
         upper = goal()
-        placed = item.options.placed(
-            merged(bounds.survivors(upper)), item.limit(upper), self.deadline.check
-        )
         target = IncumbentCurve.below(upper)
-        return PlacementGraph(item.options, placed, target, self.deadline)
+
+        def placed(options: StageOptions, pairs: PairOptions) -> PlacementGraph:
+            stages = options.placed(pairs, item.limit(upper), self.deadline.check)
+            return PlacementGraph(options, stages, target, self.deadline)
+
+        pairs = merged(bounds.survivors(upper))
+        if self._bounds_groups:
+            # Groups are priced for the few stages that bounds on them leave.
+            relaxed = copy.copy(item.options)
+            relaxed.is_relaxed = True
+            graph = placed(relaxed, pairs)
+            if graph.bounds().min() >= INFINITE:
+                return None
+            pairs = item.options.surviving(pairs, graph.edges)
+            if len(pairs) > MAX_LOOSE and item.options.terms.refine():
+                item.forget_options()
+                return self._placement_graph(item, goal)
+        return placed(item.options, pairs)
 
 
 def search(task: SearchTask) -> SolverOutput:

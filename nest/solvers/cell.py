@@ -1,7 +1,8 @@
 """Cells: a solver at work on a problem, mostly in a process of its own.
 
 Everything that runs in a child process runs through :func:`run_cells`: one
-cell at a time for the runner, several for a frontier.
+cell at a time for the runner, several for a frontier. Runs whose use of time and
+memory nobody compares may share a process, see :func:`one_process`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -69,6 +71,24 @@ def about(what: str, on_progress: OnProgress | None) -> OnProgress:
 GRACE_S = 1.0
 
 
+#: Processes that wait for the next run, by solver, threads and folder.
+WAITING: ContextVar[dict[object, Worker] | None] = ContextVar("waiting", default=None)
+
+
+@contextlib.contextmanager
+def one_process() -> Iterator[None]:
+    """Let runs of solvers of this project share a process, as long as they answer."""
+    workers: dict[object, Worker] = {}
+    token = WAITING.set(workers)
+    try:
+        yield
+    finally:
+        WAITING.reset(token)
+        with deferred():
+            for worker in workers.values():
+                worker.stop()
+
+
 @dataclass(eq=False)
 class Cell:
     """One solver, one problem, one process, one clock, which has its time limit.
@@ -87,6 +107,8 @@ class Cell:
     on_report: OnReport | None = None
     #: Where the process starts; ``None`` is where this one is.
     folder: str | None = None
+    #: The processes that it may share; ``None`` if it has its own.
+    waiting: dict[object, Worker] | None = None
     #: The best report of a plan, the greatest lower bound in quanta, the last words,
     #: and what it ended with, if it said so.
     best: Progress = field(default_factory=Progress)
@@ -118,6 +140,7 @@ class Cell:
             problem=self.problem,
             options=replace(self.options, extra=dict(self.options.extra)),
             deadline=deadline,
+            more=self.waiting is not None,
         )
 
     def answer_here(self) -> None:
@@ -146,9 +169,14 @@ class Cell:
 
     def start(self) -> None:
         """Start the process; ``OSError`` if there can be none."""
-        asked = msgspec.json.encode(self._request())
+        request = msgspec.json.encode(self._request())
+        key = self.target, self.options.num_workers, self.folder
+        waiting = {} if self.waiting is None else self.waiting
         with deferred():
-            self._worker = Worker(asked, self.options.num_workers, self.folder)
+            worker = waiting.get(key)
+            if worker is None or not worker.send(request):
+                worker = Worker(request, *key[1:])
+            self._worker = waiting[key] = worker
 
     def listen(self, timeout_s: float) -> bool:
         """Take what it says, for so long; return whether that was all."""
@@ -162,7 +190,7 @@ class Cell:
             if self.last is None:
                 self._take(_decoded(line))
         if self.last is not None:
-            worker.wait(_LEAVE_S)
+            worker.wait(_LEAVE_S if self.waiting is None else 0.0)
         elif not worker.ended:
             self.within_gap = self.options.reached(self.best.claimed_quanta, self.bound)
             self.out_of_time = self.clock.elapsed_s >= end_s
@@ -180,10 +208,16 @@ class Cell:
                 os.kill(self._worker.pid, signal.SIGINT)
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if there is one that no other run can use."""
         if self._worker is not None:
             with deferred():
-                self.usage = self._worker.stop()
+                self.usage = self._usage_of_answer() or self._worker.stop()
+
+    def _usage_of_answer(self) -> Usage | None:
+        """Return what an answer took whose process waits for the next run."""
+        if self.waiting is None or not isinstance(self.last, messages.OutputMessage):
+            return None
+        return Usage(0, self.last.cpu_s, self.last.peak_rss_bytes or 0, log="")
 
     def _show(self) -> None:
         if self.on_progress is not None:
@@ -238,10 +272,7 @@ def run_cells(
     Whatever happens, no process is left behind. The next cell is asked for when it can
     start; ``on_end`` gets every cell that has ended.
 
-    Raises
-    ------
-    OSError
-        If a process cannot be started.
+    Raises ``OSError`` if a process cannot be started.
     """
     running: list[Cell] = []
     try:

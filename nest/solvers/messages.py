@@ -12,13 +12,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What the process shall solve: a problem, by the ``"module:Class"`` of a solver.
 
     The deadline, if there is one, is on :func:`time.monotonic`, which all processes of
-    a machine share; the options have no limit of their own.
+    a machine share; the options have no limit of their own. ``more`` is whether other
+    requests may follow the answer.
     """
 
     target: str
     problem: Problem
     options: SolveOptions
     deadline: float | None = None
+    more: bool = False
 
 
 class ProgressMessage(msgspec.Struct, frozen=True, tag="progress"):
@@ -36,11 +38,13 @@ class BegunMessage(msgspec.Struct, frozen=True, tag="begun"):
 class OutputMessage(msgspec.Struct, frozen=True, tag="output"):
     """What a solver hands back in the end.
 
-    ``num_detached`` is as in :class:`~nest.solvers.process.Usage`.
+    ``num_detached`` is as in :class:`~nest.solvers.process.Usage`; ``cpu_s`` is what
+    this answer took.
     """
 
     output: SolverOutput
     peak_rss_bytes: int | None = None
+    cpu_s: float = 0.0
     num_detached: int = 0
 
 

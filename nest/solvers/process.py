@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -102,6 +103,17 @@ class Worker:
     def ended(self) -> bool:
         """Whether it closed its end: no message will come any more."""
         return self._ended
+
+    def send(self, request: bytes) -> bool:
+        """Hand on another request after an answer; return whether it is still there."""
+        with suppress(OSError):
+            Path(self._directory, REQUEST).write_bytes(request)
+            self.poll(0.0)
+            if not self._ended:
+                cast("IO[bytes]", self._process.stdin).write(b"\n")
+                return True
+        self.stop()
+        return False
 
     def poll(self, timeout_s: float) -> list[bytes]:
         """Wait for messages, at most so long, and return them."""

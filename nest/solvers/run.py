@@ -32,7 +32,7 @@ from nest.solvers.base import (
     Status,
     check_limits,
 )
-from nest.solvers.cell import Cell, OnProgress, OnReport, run_cells
+from nest.solvers.cell import WAITING, Cell, OnProgress, OnReport, run_cells
 from nest.solvers.judge import judge
 from nest.solvers.messages import Failure, OutputMessage
 from nest.solvers.process import Usage
@@ -51,19 +51,12 @@ class CellInterrupted(KeyboardInterrupt):
 def check_request(problem: Problem, name: str, options: SolveOptions) -> type[Solver]:
     """Refuse what no run could make sense of; return the solver's class.
 
-    Raises
-    ------
-    UnknownSolverError
-        If there is no such solver.
-    SolverNotInstalledError
-        If it cannot run here.
-    InvalidOptionError
-        If an option is unknown or out of range.
-    InvalidPlanError
-        If the warm start is no feasible plan of this problem, or uses what
-        the solver does not search.
-    InvalidProblemError, UnknownNameError
-        If the cost model cannot price the problem.
+    Raises ``UnknownSolverError`` if there is no such solver;
+    ``SolverNotInstalledError`` if it cannot run here; ``InvalidOptionError`` if an
+    option is unknown or out of range; ``InvalidPlanError`` if the warm start is no
+    feasible plan of this problem, or uses what the solver does not search;
+    ``InvalidProblemError`` or ``UnknownNameError`` if the cost model cannot price the
+    problem.
     """
     registry.solver_target(name)
     check_limits("num_workers", options.num_workers, options.time_limit_s)
@@ -94,12 +87,12 @@ def run_solver(
     on_end: Callable[[Cell], None] | None = None,
     alone: bool = False,
 ) -> SolveResult:
-    """Let one solver work on a problem and check what it says.
+    """Let one solver, by its keyword, work on a problem and check what it says.
+
+    A solver that fails is a result too.
 
     Parameters
     ----------
-    problem, name
-        The problem, and the keyword of the solver.
     options
         Limits and seeds. The time limit holds from this call to its return; a solver
         that ignores it is killed :data:`~nest.solvers.cell.GRACE_S` later.
@@ -113,11 +106,6 @@ def run_solver(
     alone
         Whether nobody compares what the run takes: then a quick search needs
         no process of its own.
-
-    Returns
-    -------
-    SolveResult
-        What is known. A solver that fails is a result too.
 
     Raises
     ------
@@ -146,9 +134,11 @@ def run_solver(
     if reason is not None:
         return run.result(Verdict(Outcome.SKIPPED, None, detail=reason))
     try:
-        if alone and registry.is_built_in(name) and capabilities.is_quick(problem):
+        is_built_in = registry.is_built_in(name)
+        if alone and is_built_in and capabilities.is_quick(problem):
             cell.answer_here()
         else:
+            cell.waiting = WAITING.get() if is_built_in else None
             run_cells(iter([cell]), 1, on_end or (lambda ended: None))
         return run.result(run.conclude())
     except OSError as error:
@@ -322,7 +312,6 @@ class _Run:
         return verdict
 
     def result(self, verdict: Verdict) -> SolveResult:
-        """Return the result with a verdict."""
         cell, usage = self.cell, self.cell.usage
         peak = cell.last.peak_rss_bytes if cell.last else None
         if peak is None and usage is not None:

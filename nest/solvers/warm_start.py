@@ -12,11 +12,8 @@ from nest.ir.problem import Problem
 def check_warm_start(problem: Problem, plan: Plan, model: CostModel) -> int:
     """Return the step time of a plan to start from, in quanta.
 
-    Raises
-    ------
-    InvalidPlanError
-        If it does not belong to the problem, is outside the space that is
-        searched, or exceeds the memory.
+    Raises ``InvalidPlanError`` if it does not belong to the problem, is outside the
+    space that is searched, or exceeds the memory.
     """
     for number, stage in enumerate(plan.stages, 1):
         if problem.job.granularity == "layer" or model.rules.recompute_per_layer:

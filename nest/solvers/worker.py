@@ -1,9 +1,9 @@
-"""The process in which one solver works on one problem.
+"""The process in which one solver works on one problem, or on several in turn.
 
 Started by :mod:`nest.solvers.process` as the leader of a process group of
-its own. It reads one :class:`Request` from a file. Standard input only stays
-open: its end means that the parent is gone, and the group is killed. It
-writes messages to what was standard output; whatever an engine prints goes
+its own. It reads a :class:`Request` from a file. A byte on standard input says that
+the next one is there; its end means that the parent is gone, and the group is killed.
+It writes messages to what was standard output; whatever an engine prints goes
 to standard error, which the parent keeps in a file.
 """
 
@@ -38,7 +38,7 @@ _Answer = TypeVar("_Answer", Progress, SolverOutput)
 
 
 def main(directory: str) -> None:
-    """Serve one request and return.
+    """Serve requests until none may follow, and return.
 
     The parent removes ``directory``, which has temporary files; else this process does.
     """
@@ -48,7 +48,17 @@ def main(directory: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    threading.Thread(target=_guard, args=(lifeline, directory), daemon=True).start()
+    requests = threading.Semaphore(1)  # the first one is there
+    guard = threading.Thread(
+        target=_guard, args=(lifeline, directory, requests), daemon=True
+    )
+    guard.start()
+    while requests.acquire() and _serve(directory, channel):
+        pass
+
+
+def _serve(directory: str, channel: _Channel) -> bool:
+    """Answer a request; return whether another one may come."""
     num_detached = 0
     try:
         data = Path(directory, REQUEST).read_bytes()
@@ -59,9 +69,11 @@ def main(directory: str) -> None:
             # While it is here they are its descendants.
             num_detached = end_detached(os.getpid())
         channel.send(msgspec.structs.replace(answer, num_detached=num_detached))
+        return request.more
     except BaseException as error:  # whatever it is, the parent must know
         failure = failure_of(error)
         channel.send(msgspec.structs.replace(failure, num_detached=num_detached))
+        return False
 
 
 class _Channel:
@@ -79,11 +91,11 @@ class _Channel:
                 data = data[os.write(self._descriptor, data) :]
 
 
-def _guard(descriptor: int, directory: str) -> None:
-    """Kill the group, and who has left it, when the parent is gone."""
+def _guard(descriptor: int, directory: str, requests: threading.Semaphore) -> None:
+    """Pass on requests; kill the group, and who has left it, without the parent."""
     try:
         while os.read(descriptor, 1):
-            pass
+            requests.release()
         end_detached(os.getpid())
         shutil.rmtree(directory, ignore_errors=True)
     finally:
@@ -94,9 +106,11 @@ def answered(
     request: messages.Request, send: Callable[[messages.Message], object]
 ) -> messages.OutputMessage:
     """Return what a solver answers, and send what it says until then."""
+    start_s = sum(os.times()[:4])
     output = _solve(request, send)
     output = replace(output, extra=dict(output.extra))
-    return messages.OutputMessage(output, _peak_rss_bytes())
+    cpu_s = sum(os.times()[:4]) - start_s
+    return messages.OutputMessage(output, _peak_rss_bytes(), cpu_s)
 
 
 def _solve(

@@ -22,6 +22,11 @@ class Alone(GraphNetwork):
         super().__init__(topology)
         self._alone: dict[object, Any] = {}
 
+    @property
+    def bounding(self) -> GraphNetwork:
+        """Return this network, on which groups are alone already."""
+        return self
+
     def groups(self, groups: ParallelGroups, kinds: Kinds = COLLECTIVES) -> Any:
         """Return the prices of each group by itself, of all kinds."""
         groups = groups._replace(tiled=False)

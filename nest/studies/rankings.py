@@ -306,7 +306,6 @@ def _ranks_table(
 
 
 def _missing(ratios: Ratios) -> Table:
-    """Return how many plans are missing."""
     columns = [
         Column("planner", "planner"),
         *(Column(f"{rules}_missing", rules, "d") for rules in ratios),

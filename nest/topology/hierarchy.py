@@ -76,6 +76,11 @@ class HierarchyNetwork:
         self._known: dict[object, Any] = {}
 
     @property
+    def bounding(self) -> HierarchyNetwork:
+        """Return this network, on which groups are cheap to price."""
+        return self
+
+    @property
     def tree(self) -> HierarchyNetwork:
         """Return this network, which is a tree of levels."""
         return self

@@ -126,6 +126,10 @@ class Network(Protocol):
         """The network itself if it is a tree of levels, else ``None``."""
 
     @property
+    def bounding(self) -> Network:
+        """A network on which no collective is slower, and groups are cheap to price."""
+
+    @property
     def period(self) -> int:
         """Shifting all blocks by so many devices changes no group's time."""
 

@@ -18,19 +18,13 @@ from nest.errors import InvalidOptionError
 from nest.ir.cluster import Device, Ranges
 from nest.ir.plan import Plan
 from nest.ir.problem import Problem
-from nest.uncertainty.intervals import (
-    Deviations,
-    device_ranges,
-    memory_interval,
-    stored_deviations,
-    why_none,
-)
+from nest.uncertainty import intervals
 from nest.units import format_bytes
 from nest.util.quantities import SIZES, split
 
 #: Relative memory error that one run in four exceeds. It is the upper end of
 #: the 50 % prediction interval, as a fraction of the predicted memory.
-MEMORY_ERROR = math.expm1(stored_deviations().memory.high_50)
+MEMORY_ERROR = math.expm1(intervals.stored_deviations().memory.high_50)
 
 #: What plans for a model leave free by default. A plan that leaves it fits
 #: with the upper end of the 50 % interval of its memory.
@@ -44,7 +38,7 @@ _CHANCES = sorted(
 
 #: Mean relative error of predicted memory. ``nest validate`` decides with this
 #: headroom whether runs fit.
-MEAN_ERROR = math.expm1(stored_deviations().memory_error)
+MEAN_ERROR = math.expm1(intervals.stored_deviations().memory_error)
 
 #: How sure it is that a plan fits: at most 5 % of runs need more memory than
 #: the device has, at most 25 %, more, or the predicted memory is too large.
@@ -84,7 +78,7 @@ def fullest_device(problem: Problem, plan: Plan, verdict: Score) -> FullestDevic
             cluster.memory_bytes(ranges),
         )
         for block, ranges in zip(
-            verdict.blocks, device_ranges(problem, plan), strict=True
+            verdict.blocks, intervals.device_ranges(problem, plan), strict=True
         )
     ]
 
@@ -109,20 +103,19 @@ def fits_word(
     device_bytes += cluster.headroom_bytes(ranges)
     if memory_bytes > device_bytes:
         return "no"
-    if why_none(problem):
+    if intervals.why_none(problem):
         return "yes"
-    within_50, within_90 = memory_interval(problem, memory_bytes)
+    within_50, within_90 = intervals.memory_interval(problem, memory_bytes)
     if within_90.high <= device_bytes:
         return "yes"
     return "likely" if within_50.high <= device_bytes else "doubtful"
 
 
-def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Problem:
+def with_headroom(problem: Problem, text: str) -> Problem:
     """Return the problem with less memory on every device.
 
     ``text`` is a size such as ``8GB`` or ``8GiB``, a part of the memory of each type of
-    devices such as ``10%``, or ``0``; bytes are rounded up. ``option`` is what it comes
-    from, for messages.
+    devices such as ``10%``, or ``0``; bytes are rounded up.
 
     Raises ``InvalidOptionError`` if the text is neither, or a type of devices has no
     more memory than that.
@@ -130,7 +123,7 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
     quantity = split("0%" if text == "0" else text, (*SIZES, "%"))
     if quantity is None:
         raise InvalidOptionError(
-            f"{option}: expected a size such as 8GB or 8GiB, or a part such "
+            "--headroom: expected a size such as 8GB or 8GiB, or a part such "
             f"as 10%, got {text!r}; correct the value"
         )
     amount, unit = quantity
@@ -142,9 +135,9 @@ def with_headroom(problem: Problem, text: str, option: str = "--headroom") -> Pr
         usable_bytes = memory - device.reserve_bytes
         if size_bytes >= usable_bytes:
             raise InvalidOptionError(
-                f"{option} {text}: expected less than the {format_bytes(usable_bytes)} "
-                f"that plans may use of a device ({device.name}), got "
-                f"{format_bytes(size_bytes)}; leave less free"
+                f"--headroom {text}: expected less than the "
+                f"{format_bytes(usable_bytes)} that plans may use of a device "
+                f"({device.name}), got {format_bytes(size_bytes)}; leave less free"
             )
         return replace(
             device,
@@ -163,14 +156,14 @@ def chance_text(probability: float) -> str:
 
 
 def within_memory(
-    problem: Problem, deviations: Deviations | None = None
+    problem: Problem, deviations: intervals.Deviations | None = None
 ) -> Problem | None:
     """Return the problem whose plans keep their memory with 95 %.
 
     The upper end of the 90 % interval of what they need fits every device,
     head-room included. ``None`` if some device has no room for anything then.
     """
-    deviations = deviations or stored_deviations()
+    deviations = deviations or intervals.stored_deviations()
     memory = deviations.memory_of(problem.software)
     fraction = math.exp(-max(0.0, memory.high_90))
 

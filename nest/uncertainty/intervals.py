@@ -614,7 +614,6 @@ def rests_on(problem: Problem, deviations: Deviations) -> tuple[str, ...]:
 
 
 def _software_text(problem: Problem, deviations: Deviations) -> str:
-    """Return what is known of a problem's software."""
     name, program = problem.software, deviations.programs.get(problem.software)
     if program is None:
         return f"software {'not known' if name else 'not stated'} (wider)"
@@ -625,7 +624,6 @@ def _software_text(problem: Problem, deviations: Deviations) -> str:
 
 
 def _own_text(user_runs: OwnRuns) -> str:
-    """Return what is known of a user's own runs."""
     runs = f"{user_runs.runs} own runs" if user_runs.runs > 1 else "1 own run"
     return f"{runs} on {user_runs.family}" + (
         f" with {', '.join(user_runs.software)}" * bool(user_runs.software)
@@ -633,7 +631,6 @@ def _own_text(user_runs: OwnRuns) -> str:
 
 
 def _device_text(name: str, deviations: Deviations) -> str:
-    """Return what is known of a device."""
     spec = known_device(name)
     if spec is None:
         return f"{name} not known"

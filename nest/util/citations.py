@@ -52,8 +52,9 @@ class Publication:
 
     def bibtex(self) -> str:
         """Return it as an entry of BibTeX."""
+        authors = [x if "," in x or x == "others" else f"{{{x}}}" for x in self.authors]
         fields = [
-            ("author", _joined(self.authors)),
+            ("author", " and ".join(authors)),
             # Braces keep the capitals.
             ("title", f"{{{self.title}}}"),
             ("year", str(self.year)),
@@ -73,12 +74,6 @@ class Publication:
             )
         ]
         return "\n".join((f"@{self.kind}{{{self.key},", *lines, "}"))
-
-
-def _joined(authors: Sequence[str]) -> str:
-    return " and ".join(
-        name if "," in name or name == "others" else f"{{{name}}}" for name in authors
-    )
 
 
 #: When the version in CITATION.cff was released.

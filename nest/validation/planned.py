@@ -68,14 +68,8 @@ class Planned(NamedTuple):
     ) -> Choices:
         """Return choices with what the software does.
 
-        Parameters
-        ----------
-        choices, machines
-            Those of the problem, and its machines.
-        stated
-            Of ``overlap`` and ``optimizer`` what stays as it is.
-        fractions
-            What overlap hides; by default as the stored calibration has it.
+        Of ``overlap`` and ``optimizer`` what is ``stated`` stays as it is.
+        ``fractions`` say what overlap hides, by default as the stored calibration does.
         """
         facts = self.facts
         execution = self.execution(machines, choices.dtype, choices.schedule)

@@ -494,7 +494,6 @@ def _dtype(row: Row) -> str | None:
 
 
 def _execution(row: Row, setting: _Setting) -> Execution:
-    """Return how the operators of a run are run."""
     stated, software = setting.stated, setting.software
     (dtype,) = (name for name in DTYPES if name == _dtype(row))
     count = stated.global_batch // (setting.replicas * setting.micro_batch)
@@ -569,7 +568,6 @@ def _optimizer(setting: _Setting, weights: int) -> Optimizer:
 
 
 def _job(setting: _Setting, choices: Choices, overlap: dict[Overlap, float]) -> Job:
-    """Return the job with the choices of one run."""
     stated = {
         "schedule": setting.schedule,
         "zero": (setting.zero,),

@@ -128,7 +128,7 @@ def test_explain_says_what_is_equal(cli: Cli) -> None:
 def test_a_robust_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The network may take e times as long, and devices not so much."""
     unsure = replace(NUMBERS, network=1.0)
-    for module in ("uncertainty.intervals", "analysis.robust", "uncertainty.headroom"):
+    for module in ("uncertainty.intervals", "analysis.robust"):
         monkeypatch.setattr(f"nest.{module}.stored_deviations", lambda: unsure)
     document = cli.document("solve problem.json --solver dp --robust -o robust.json")
     robust = document["robust"]

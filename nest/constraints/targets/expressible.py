@@ -50,20 +50,10 @@ def inexpressible(
 ) -> list[Obstacle]:
     """Return everything in a plan that a target cannot express.
 
-    Parameters
-    ----------
-    target
-        A target or its name.
-    problem, plan
-        A problem and a plan of it, which :func:`~nest.cost.score.score` takes.
-    shape
-        Of the model, as :func:`nest.models.stated.shape_of` has it; by default not
-        known.
+    The plan is one that :func:`~nest.cost.score.score` takes. The shape is that of the
+    model, as :func:`nest.models.stated.shape_of` has it; by default not known.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such target.
+    Raises ``UnknownNameError`` if there is no such target.
     """
     target = find(target) if isinstance(target, str) else target
     rules = target.rules

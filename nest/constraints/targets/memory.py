@@ -25,21 +25,12 @@ def optimizer_of(
 ) -> Optimizer:
     """Return what a target keeps per weight.
 
-    Parameters
-    ----------
-    target
-        Whose defaults count; without rules, gradients in bf16 and Adam.
-    gradients
-        Data type of gradients, ``fp32`` or ``bf16``.
-    optimizer
-        One of :data:`OPTIMIZERS`.
+    Its defaults count, without rules gradients in bf16 and Adam; ``gradients`` is
+    another data type, ``fp32`` or ``bf16``, and ``optimizer`` one of
+    :data:`OPTIMIZERS`.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such optimizer or data type.
-    InvalidOptionError
-        If the target cannot keep gradients like that.
+    Raises ``UnknownNameError`` if there is no such optimizer or data type, and
+    ``InvalidOptionError`` if the target cannot keep gradients like that.
     """
     rules = target.rules
     known_gradients = ("bf16",) if rules is None else rules.gradients.value

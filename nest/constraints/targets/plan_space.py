@@ -45,23 +45,12 @@ def for_target(
     knows these plans alone. Where the job's schedule does not exist there,
     the target's usual one takes its place.
 
-    Parameters
-    ----------
-    problem, target
-        The problem, and a target or its name.
-    optimizer
-        What training keeps per weight. ``None`` takes the target's default
-        where the job has the default one, and leaves any other as it is.
-    shape
-        Of the model, as :func:`nest.models.stated.shape_of` has it; by default not
-        known.
+    Without an ``optimizer`` the target's default takes the place of the job's default
+    one, and any other stays. The shape is that of the model, as
+    :func:`nest.models.stated.shape_of` has it; by default not known.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such target.
-    InvalidOptionError
-        If nothing is left of what the job allows.
+    Raises ``UnknownNameError`` if there is no such target, and ``InvalidOptionError``
+    if nothing is left of what the job allows.
     """
     target = find(target) if isinstance(target, str) else target
     rules, job = target.rules, problem.job

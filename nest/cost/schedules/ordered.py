@@ -131,7 +131,6 @@ def read_order(
 
 
 def _read_pass(text: str, where: str) -> Pass:
-    """Return a pass given its text."""
     match = _PASS.fullmatch(text)
     if match is None:
         raise InvalidPlanError(

@@ -167,7 +167,6 @@ def _rotary(config: Config, *, interleaved: bool) -> Rotary:
 
 
 def _router(config: Config, experts: Experts) -> Router:
-    """Read how experts are weighted."""
     scores = config.fields.get("scoring_func") or config.fields.get("score_function")
     name = str(scores or experts.scores)
     return Router(

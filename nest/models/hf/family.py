@@ -299,7 +299,6 @@ def layer_kinds(config: Config, family: Family, layers: int) -> list[str]:
 
 
 def _block(config: Config, family: Family, kind: str, sparse: bool) -> Block:
-    """Return one block of a family."""
     window = 0
     if kind == "local":
         window = family.window or 0

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest.benchmarks.best import best_answer
-from nest.benchmarks.rows import Row
+import msgspec
+
+from nest.analysis.page_facts import Answer
+from nest.benchmarks.rows import Row, known
 from nest.benchmarks.session import Ended
+from nest.cost.score import score
+from nest.ir.plan import Plan
+from nest.ir.problem import Problem
 from nest.present.pages.answers import answer_document
 from nest.present.pages.sections import sections_of
+from nest.units import quanta_to_ns
 from nest.util.sections import Section, tables_of
 
 #: Problems whose plans have charts; of the others there are tables.
@@ -32,7 +38,7 @@ def plan_sections(ended: Ended) -> list[Section]:
 def _plan_section(ended: Ended, position: int, rows: list[Row]) -> Section:
     entry = ended.folder.run.problems[position - 1]
     problem = ended.folder.problems[entry.hash]
-    answer = best_answer(ended, problem, rows)
+    answer = _best_answer(ended, problem, rows)
     document = answer_document("several", problem, answer)
     document["solvers"] = [
         {"status": None if row.status is None else str(row.status)}
@@ -57,4 +63,19 @@ def _plan_section(ended: Ended, position: int, rows: list[Row]) -> Section:
             for table in (section.tables if charts else tables_of([section]))
         ),
         closed=answer is not None,
+    )
+
+
+def _best_answer(ended: Ended, problem: Problem, rows: list[Row]) -> Answer | None:
+    """Return the fastest plan that fits, a proven one where several do."""
+    fitting = [row for row in rows if row.step_quanta is not None]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda row: (row.step_quanta, not row.proven))
+    result = ended.folder.finished[best.cell.key].result
+    plan = msgspec.convert(result["plan"], Plan)
+    bound = known(rows)[best.entry.hash].bound_quanta
+    return Answer(
+        *(plan, score(problem, plan), best.solver, str(best.status)),
+        None if bound is None else quanta_to_ns(bound, problem.quantum_ps),
     )

@@ -166,6 +166,11 @@ class StageShapes:
     def __len__(self) -> int:
         return len(self.counts)
 
+    @cached_property
+    def bounding(self) -> CostModel:
+        """A model whose costs are lower bounds."""
+        return self.model.bounding()
+
     def passing_bytes(self, micro_batch: int, shards: int) -> Ints:
         """Return the bytes of passing tensors per micro-batch, by shape."""
         sizes = -(-self.passing_sizes * micro_batch // shards)
@@ -317,6 +322,14 @@ class BatchTerms:
         )
         self.shards = [model.shards(s) for s in self.strategies]
         self._free_rows = rows
+        self._is_exact = shapes.bounding is shapes.model
+
+    def refine(self) -> bool:
+        """Make the least loads exact; return whether they were not."""
+        was_exact, self._is_exact = self._is_exact, True
+        for name in () if was_exact else ("least_load", "least_anywhere"):
+            vars(self).pop(name, None)
+        return not was_exact
 
     @cached_property
     def schedule(self) -> StageSchedule:
@@ -420,10 +433,14 @@ class BatchTerms:
         return worst
 
     def _min_load(self, device_type: int | None) -> Ints:
-        """Return the least amounts over device ranges of one or all types."""
+        """Return the least amounts over device ranges of one or all types.
+
+        Bounds on them where groups are dear to price.
+        """
+        bounding = self.shapes.bounding.under(self.model.runtime)
         return self._min_amounts(
-            ("placed", device_type),
-            self.model,
+            ("placed" if self._is_exact else "bounds", device_type),
+            self.model if self._is_exact else bounding,
             lambda: self._distinct_blocks(device_type),
         )
 
@@ -772,7 +789,12 @@ class StageOptions:
         self._receives: dict[object, Ints] = {}
         self._least_routes: dict[tuple[int, int], Routes] = {}
         self._exact: dict[object, Table] = {}
+        #: The least sync of every kind under a strategy, see :meth:`least_sync`.
+        self._min_sync: dict[int, Ints] = {}
         self._passing: dict[int, Ints] = {}
+        #: Whether stages at device ranges have lower bounds for costs: the least passes
+        #: of all device ranges and no gradient sync, so that no groups are priced.
+        self.is_relaxed = False
 
     def _allowed_shapes(self) -> Bools | None:
         """Return which shapes the rules about complete plans allow."""
@@ -962,23 +984,43 @@ class StageOptions:
         a stage takes at least the sum.
         """
         used, row = np.unique(options.strategy, return_inverse=True)
-        min_sync = np.full((len(used), len(self.shapes.representatives)), INFINITE)
         spreads: dict[object, list[int]] = {}
-        for index, strategy in enumerate(used.tolist()):
-            spread = self.terms.strategies[strategy].spread
-            spreads.setdefault(spread, []).append(index)
+        for index in used.tolist():
+            if index not in self._min_sync:
+                spread = self.terms.strategies[index].spread
+                spreads.setdefault(spread, []).append(index)
         blocks: dict[int, list[Block]] = {}
         for rows in spreads.values():
-            first = self.terms.strategies[used[rows[0]]]
+            first = self.terms.strategies[rows[0]]
             if first.devices not in blocks:
                 blocks[first.devices] = self._different_blocks(first.devices)
             of_size = blocks[first.devices]
-            for block in fastest_blocks(self.model, first, of_size, passes=False):
-                sync = self._table(block, used[rows]).sync
-                min_sync[rows] = np.minimum(min_sync[rows], sync)
+            fastest = fastest_blocks(self.model, first, of_size, passes=False)
+            sync = np.min([self._sync(block, rows) for block in fastest], axis=0)
+            self._min_sync.update(zip(rows, sync, strict=True))
+        min_sync = np.array(
+            [self._min_sync[index] for index in used.tolist()], dtype=np.int64
+        ).reshape(len(used), len(self.shapes.representatives))
         of_shape: Ints = min_sync @ self.shapes.counts.T
         stage_sync: Ints = of_shape[row, options.shape]
         return stage_sync
+
+    def _sync(self, block: Block, used: list[int]) -> Ints:
+        """Return the gradient sync of every kind under some strategies on a block."""
+        strategies, model = self.terms.strategies, self.model
+        return np.array(
+            [
+                [
+                    model.layers.layer_sync(
+                        *(layer, strategies[index], self.split.micro_batch, block),
+                        model.runtime,
+                    )
+                    for layer in self.shapes.representatives
+                ]
+                for index in used
+            ],
+            dtype=np.int64,
+        )
 
     def _different_blocks(self, size: int) -> list[Block]:
         """Return blocks, one of which has the groups and types of any other."""
@@ -988,6 +1030,22 @@ class StageOptions:
         return [self._block(offset, size) for offset in range(0, end, unit)]
 
     # At device ranges
+
+    def surviving(self, pairs: PairOptions, edges: PlacedOptions) -> PairOptions:
+        """Return the options of level 0 with stages among some at offsets."""
+        sets, num_strategies = self.shapes.sets, len(self.terms.strategies)
+        keys = [
+            (source * sets.count + target) * num_strategies + strategy
+            for source, target, strategy in (
+                (edges.source, edges.target, edges.strategy),
+                (
+                    sets.pair_source[pairs.pair],
+                    sets.pair_target[pairs.pair],
+                    pairs.strategy,
+                ),
+            )
+        ]
+        return pairs.take(np.isin(keys[1], keys[0]))
 
     def placed(
         self, pairs: PairOptions, limit: StageFilter, check_time: Callable[[], object]
@@ -1182,7 +1240,8 @@ class StageOptions:
             ],
             rounds=1,
         )
-        kept = fast[order]
+        # A bound may be above the cost of an option with a higher bound.
+        kept = fast if self.is_relaxed else fast[order]
         base = pairs.level * sets.count
         none = np.zeros(len(pairs), dtype=np.int64)
         priced = PlacedOptions(
@@ -1236,8 +1295,12 @@ class StageOptions:
         return work, sums
 
     def _table(self, block: Block, used: Ints) -> Table:
-        """Return the exact terms of some strategies on a block."""
+        """Return the terms of some strategies on a block, or bounds on them."""
         terms, tables = self.terms, []
+        if self.is_relaxed:
+            assert terms.free is not None
+            periods = terms.least_anywhere[: len(self.rounds), used]
+            return replace(terms.free.take(used), periods=np.moveaxis(periods, 0, -1))
         for index in used.tolist():
             strategy = terms.strategies[index]
             key = index, self.model.layers.place(strategy, block)

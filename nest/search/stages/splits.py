@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 
 import numpy as np
 
@@ -55,6 +54,21 @@ class OpenSplit:
     rank: int = 0
     #: Step time of the plan that its last search found.
     best_quanta: int = int(INFINITE)
+    #: The highest limit of :meth:`options_below` so far, and the options.
+    _below: tuple[int, LooseOptions] | None = None
+
+    def options_below(self, upper: int, cap_bytes: int) -> LooseOptions:
+        """Return its options for plans below ``upper``, perhaps with more.
+
+        Those of the highest limit are kept; all calls have one ``cap_bytes``.
+        """
+        if self._below is None or upper > self._below[0]:
+            self._below = upper, self.options.loose(self.limit(upper), cap_bytes)
+        return self._below[1]
+
+    def forget_options(self) -> None:
+        """Compute :meth:`options_below` anew, since their bounds are better now."""
+        self._below = None
 
     @property
     def lower_bound(self) -> int:
@@ -231,15 +245,6 @@ class PathBounds:
         open_ones = [x for x in intervals if x.bound < upper()]
         bound = min((x.bound for x in open_ones), default=upper())
         return PathBounds(paths, open_ones, bound, take)
-
-    def useful(self, upper: int) -> LooseOptions:
-        """Return the options of strategies that plans below ``upper`` may have."""
-        whole = replace(
-            min(self.intervals, key=attrgetter("least")),
-            up_to=max(interval.up_to for interval in self.intervals),
-        )
-        pairs, loose = self.paths.survivors(whole, upper, 0), self.paths.loose
-        return loose.take(np.isin(loose.strategy, pairs.strategy))
 
     def survivors(self, upper: int, level: int = 0) -> list[PairOptions]:
         """Return the options of plans below ``upper``, by interval."""

@@ -12,14 +12,7 @@ from typing import NamedTuple
 import networkx as nx
 
 from nest.errors import InvalidOptionError
-from nest.topology.files.assemble import (
-    DEVICE,
-    SWITCH,
-    add_hub,
-    add_link,
-    finish,
-    telling,
-)
+from nest.topology.files import assemble
 from nest.topology.files.lattice import Axis, coordinates, join
 from nest.topology.files.source import Source, listed
 from nest.topology.files.supplement import MEANING
@@ -79,11 +72,11 @@ def tree(
     bandwidths, latencies = (source.option_per_tier(name, tiers) for name in UPLINKS)
     graph = nx.Graph()
     home = add_hosts(source, graph, hosts)
-    graph.add_nodes_from(height, kind=SWITCH)
+    graph.add_nodes_from(height, kind=assemble.SWITCH)
     for switch, tier in height.items():
         if switch != root:
             ends = (switch, parents[switch])
-            add_link(graph, ends, bandwidths[tier], latencies[tier])
+            assemble.add_link(graph, ends, bandwidths[tier], latencies[tier])
     units = [
         {device: host.name for device, host in home.items()},
         {device: host.domain or host.name for device, host in home.items()},
@@ -91,7 +84,9 @@ def tree(
     chain_of = {device: chains[host.leaf] for device, host in home.items()}
     for tier in range(tiers):
         units.append({x: _above(chain, height, tier) for x, chain in chain_of.items()})
-    return finish(source, graph, list(home), name=name, units=telling(units))
+    return assemble.finish(
+        source, graph, list(home), name=name, units=assemble.telling(units)
+    )
 
 
 def set_parent(
@@ -148,7 +143,7 @@ def add_hosts(
         home.update(dict.fromkeys(devices, host))
         if len(devices) > 1 or host.domain is not None:
             inner = f"{host.domain or host.name}/nvlink"
-            add_hub(graph, inner, devices, *source.option(*NODE))
+            assemble.add_hub(graph, inner, devices, *source.option(*NODE))
         add_ports(source, graph, host, devices)
     return home
 
@@ -168,7 +163,7 @@ def add_devices(source: Source, graph: nx.Graph, host: Host) -> list[str]:
         if count == 1
         else [f"{host.name}/gpu{index}" for index in range(count)]
     )
-    graph.add_nodes_from(devices, kind=DEVICE)
+    graph.add_nodes_from(devices, kind=assemble.DEVICE)
     return devices
 
 
@@ -186,15 +181,15 @@ def add_ports(
     if ports >= len(devices):
         bandwidth *= ports // len(devices)
         for device in devices:
-            add_link(graph, (device, host.leaf), bandwidth, latency_ns)
+            assemble.add_link(graph, (device, host.leaf), bandwidth, latency_ns)
         return
     sharing = len(devices) // ports
     for port in range(ports):
         nic = f"{host.name}/nic{port}"
         # A port is as far as the leaf: no short cut between its devices.
         members = devices[port * sharing : (port + 1) * sharing]
-        add_hub(graph, nic, members, bandwidth, latency_ns)
-        add_link(graph, (nic, host.leaf), bandwidth, 0.0)
+        assemble.add_hub(graph, nic, members, bandwidth, latency_ns)
+        assemble.add_link(graph, (nic, host.leaf), bandwidth, 0.0)
 
 
 def torus(
@@ -222,16 +217,16 @@ def torus(
             corners.append(host.name)
             continue
         corners.append(f"{host.name}/switch")
-        add_hub(graph, corners[-1], devices, *source.option(*NODE))
+        assemble.add_hub(graph, corners[-1], devices, *source.option(*NODE))
     join(graph, corners, axes)
     single = len(home) == len(hosts)
     coord = dict(zip(hosts, coordinates(axes), strict=True))
-    return finish(
+    return assemble.finish(
         source,
         graph,
         list(home),
         name=name,
-        units=telling([home]),
+        units=assemble.telling([home]),
         coord=coord if single else None,
         wrap=[True] * len(sizes),
     )

@@ -78,7 +78,6 @@ class _Node:
     seen: set[str] = field(default_factory=set)
 
     def ids(self) -> list[str]:
-        """Return all ids."""
         return [*self.processors, *self.devices, *self.bridges, *self.cards]
 
     def processor_of(self, device: str) -> str:

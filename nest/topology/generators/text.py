@@ -21,25 +21,14 @@ _YES = {"yes": True, "true": True, "no": False, "false": False}
 def generate(text: str) -> nx.Graph:
     """Return the network that a compact name stands for.
 
-    Parameters
-    ----------
-    text
-        ``<generator>:<parameter>=<value>,...``; the first parameter may be
-        given without its name: ``torus:4x4x4``. :data:`GENERATORS` has all
-        of them with units and defaults.
+    The name is ``<generator>:<parameter>=<value>,...``; the first parameter may be
+    given without its name: ``torus:4x4x4``. :data:`GENERATORS` has all of them with
+    units and defaults. For the graph see docs/topologies.md, *What does the graph
+    contain?*
 
-    Returns
-    -------
-    networkx.Graph
-        See docs/topologies.md, *What does the graph contain?*
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such generator, or it has no such parameter.
-    InvalidOptionError
-        If the text has another form, or a value is missing, out of range or
-        does not go with the others.
+    Raises ``UnknownNameError`` if there is no such generator, or it has no such
+    parameter, and ``InvalidOptionError`` if the text has another form, or a value is
+    missing, out of range or does not go with the others.
     """
     generator, values = read_name(text)
     graph = build(generator, values)

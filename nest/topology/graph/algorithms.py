@@ -15,7 +15,6 @@ broadcast, reduction and scan*, Parallel Computing 35(12), 2009; Cho et al.,
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,11 +57,11 @@ class Places:
     """What is known of where ranks are.
 
     ``units`` has the number of the unit of every rank, an array per partition, finest
-    first; ``coordinates`` has those of every rank, if there are any.
+    first; ``coordinates`` has a row for every rank, if there are any.
     """
 
     units: Sequence[Ints] = ()
-    coordinates: Sequence[tuple[int, ...]] = ()
+    coordinates: Ints | tuple[()] = ()
 
     @cached_property
     def slots(self) -> list[Ints]:
@@ -89,7 +88,7 @@ class Places:
             ]
             units.append(np.array(of_ranks, np.int64))
         at = topology.coordinates
-        return cls(tuple(units), tuple(at[name] for name in ranks if at))
+        return cls(tuple(units), np.array([at[name] for name in ranks if at], np.int64))
 
 
 class Batch(NamedTuple):
@@ -640,30 +639,28 @@ def _choices(
 # Tori
 
 
-def _torus(
-    routes: Routes, groups: Sequence[Ranks], coordinates: Sequence[tuple[int, ...]]
-) -> Line | None:
+def _boxes(batches: Sequence[Batch], coordinates: Ints | tuple[()]) -> list[Ints]:
+    """Return groups as boxes, an array for each shape; none if some group is no box."""
+    of_shape: dict[tuple[int, ...], list[Ints]] = {}
+    for ranks, _ in batches if len(coordinates) else ():
+        columns = np.moveaxis(np.asarray(coordinates)[ranks], -1, 0)
+        order = np.lexsort(columns[::-1], axis=1)
+        ordered = np.take_along_axis(columns, order[None], axis=2)
+        sides = 1 + np.count_nonzero(np.diff(np.sort(columns, axis=2)), axis=2).T
+        distinct = (np.diff(ordered) != 0).any(axis=0).all()
+        if not distinct or (sides.prod(axis=1) != ranks.shape[1]).any():
+            return []
+        rows = np.take_along_axis(ranks, order, axis=1)
+        for shape, row in zip(map(tuple, sides.tolist()), rows, strict=True):
+            of_shape.setdefault(shape, []).append(row.reshape(shape))
+    return [np.stack(same_shape) for same_shape in of_shape.values()]
+
+
+def _torus(routes: Routes, boxes: Sequence[Ints], axes: list[int]) -> Line:
     """Return a half on boxes: two-way rings along each axis in turn.
 
     As many colors as axes, each starting with another one.
     """
-    if not coordinates:
-        return None
-    of_shape: dict[tuple[int, ...], list[Ints]] = {}
-    for ranks in groups:
-        at = {coordinates[rank]: rank for rank in ranks}
-        sides = [sorted(set(axis)) for axis in zip(*at, strict=True)]
-        shape = tuple(map(len, sides))
-        if len(at) < len(ranks) or len(at) < math.prod(shape):
-            return None
-        box = [at[position] for position in itertools.product(*sides)]
-        of_shape.setdefault(shape, []).append(np.reshape(box, shape))
-    boxes = [np.stack(same_shape) for same_shape in of_shape.values()]
-    axes = [
-        axis
-        for axis in range(len(coordinates[0]))
-        if any(shape[axis] > 1 for shape in of_shape)
-    ]
     phases = []
     for step in range(len(axes)):
         running = [
@@ -715,13 +712,20 @@ def algorithms(
     groups: Sequence[Ranks],
     positions: Places,
     components: Components = ALL_COMPONENTS,
+    *,
+    beside_others: bool = False,
 ) -> dict[Component, dict[str, tuple[Line, ...]]]:
     """Return what all algorithms on offer take, for each of the ``components``.
 
     ``groups`` have more than one rank each, and run a collective at the same time.
     There are lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
+
+    With others ``beside`` them, groups take as long or longer on every line: they share
+    links, and wait for the slowest. Only that of boxes may be lower, as others may have
+    more axes; ``beside_others`` adds one for every choice of further axes.
     """
+    others = (False, True) if beside_others else (False,)
     batches = _batches(groups)
     flat = _flat(routes, batches, components)
     offers: dict[str, Mapping[Component, tuple[Line, ...]]] = {
@@ -746,9 +750,13 @@ def algorithms(
             tables = [_flat(routes, lower, ()) for lower in below]
             tables.append(_flat(routes, level, components))
     offers["pipelined"] = _pipelined(tables, components)
-    torus = _torus(routes, groups, positions.coordinates)
-    if torus is not None:
-        offers["torus"] = _twice(torus)
+    boxes = _boxes(batches, positions.coordinates)
+    if boxes:
+        sides = map(max, *(box.shape[1:] for box in boxes * 2))
+        choices = itertools.product(*((True,) if x > 1 else others for x in sides))
+        offers["torus"] = _twice(
+            *(_torus(routes, boxes, np.flatnonzero(x).tolist()) for x in choices)
+        )
     return {
         component: {
             name: tuple(line.rounded() for line in offers[name][component])
@@ -759,5 +767,5 @@ def algorithms(
     }
 
 
-def _twice(half: Line) -> dict[Component, tuple[Line, ...]]:
-    return {"half": (half,), "all-reduce": (half.times(2),)}
+def _twice(*halves: Line) -> dict[Component, tuple[Line, ...]]:
+    return {"half": halves, "all-reduce": tuple(half.times(2) for half in halves)}

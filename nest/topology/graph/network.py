@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from nest.topology.graph.algorithms import (
 )
 from nest.topology.graph.phases import Flows, busiest
 from nest.topology.graph.routes import Routes
+from nest.topology.graph.shifts import SMALL
 from nest.topology.graph.symmetry import Rotation, rotations
 from nest.topology.protocol import Block, Kinds, Link, ParallelGroups, Route
 
@@ -79,6 +81,20 @@ class GraphNetwork:
         self._known: dict[object, Prices] = {}
         self._moves: dict[tuple[Block, Block], Route] = {}
         self._alike: dict[Block, Block] = {}
+        self._is_alone = False
+
+    @cached_property
+    def bounding(self) -> GraphNetwork:
+        """A network on which one of parallel groups runs its collectives alone.
+
+        No price is above that of all groups at once; there are far fewer of them. A
+        small network is itself: its prices are found soon, and bound more tightly.
+        """
+        if self.num_devices <= SMALL:
+            return self
+        other = copy.copy(self)
+        vars(other).update({"_prices": {}, "_known": {}, "_is_alone": True})
+        return other
 
     @cached_property
     def rotations(self) -> list[Rotation]:
@@ -210,7 +226,8 @@ class GraphNetwork:
         key = (groups, components)
         if key not in self._prices:
             # Other ways to say so may give the same groups, or like ones.
-            ranks = self._home(_ranks(groups))
+            ranks = _ranks(groups)
+            ranks = self._home(ranks[:1] if self._is_alone else ranks)
             home = (ranks.shape, ranks.tobytes(), components)
             if home not in self._known:
                 self._known[home] = self.prices(ranks.tolist(), components)
@@ -268,7 +285,10 @@ class GraphNetwork:
         working = [ranks for ranks in groups if len(ranks) > 1]
         if not working:
             return {}
-        return algorithms(self.routes, working, self.places, components)
+        return algorithms(
+            *(self.routes, working, self.places, components),
+            beside_others=self._is_alone,
+        )
 
     def times_ns(
         self, kind: CollectiveKind, offered: Offered, size_bytes: float

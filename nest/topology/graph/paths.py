@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,9 @@ _BATCH = 256
 #: From so many flows per rank on, what goes to one target is spread together
 #: instead of path by path.
 _MANY = 4
+
+#: Up to this number, numbers are told apart by marks, which takes no sorting.
+_MAX_MARKED = 1 << 22
 
 
 class Paths:
@@ -178,11 +181,12 @@ class Paths:
         remaining = int(hops[0]) if len(hops) else 0
         ends = np.searchsorted(-hops, -np.arange(remaining, -1, -1), "right")
         moving, carried, begin = keys[:0], amounts[:0], 0
+        merge = _merging(len(targets) * num_nodes)
         for stop in ends[:remaining]:
             moving = np.concatenate([moving, keys[begin:stop]])
             carried = np.concatenate([carried, amounts[begin:stop]])
             begin = stop
-            moving, where = np.unique(moving, return_inverse=True)
+            moving, where = merge(moving)
             carried = np.bincount(where, carried).astype(np.float64)
             lane, node = np.divmod(moving, num_nodes)
             count = self._count[targets[lane], node]
@@ -246,6 +250,25 @@ class Paths:
         self._shares = np.concatenate(
             [self._shares, speeds[way, column] / total[of_tail[way], column]]
         )
+
+
+def _merging(end: int) -> Callable[[Ints], tuple[Ints, Ints]]:
+    """Return what finds the different ones of numbers below an end, ascending.
+
+    It returns the place of each number among them, too.
+    """
+    if end > _MAX_MARKED:
+        return lambda numbers: np.unique(numbers, return_inverse=True)
+    marks, positions = np.zeros(end, np.bool_), np.empty(end, np.int64)
+
+    def merge(numbers: Ints) -> tuple[Ints, Ints]:
+        marks[numbers] = True
+        different = np.flatnonzero(marks)
+        marks[different] = False
+        positions[different] = np.arange(len(different))
+        return different, positions[numbers]
+
+    return merge
 
 
 def all_pairs(ranks: Ints, amounts: Floats) -> tuple[Ints, Ints, Floats]:

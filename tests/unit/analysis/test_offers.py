@@ -8,9 +8,11 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from nest.analysis.fit import smallest_memory, to_document, within
+from nest.analysis.fit import Trial, smallest_memory, to_document, within
 from nest.analysis.offers import (
     Limits,
+    _better_quanta,
+    _likely_rank,
     best_offer,
     candidates,
     hourly_usd,
@@ -123,6 +125,60 @@ def test_the_fastest_within_the_budget_of_a_run(dollars, expected):
 def test_the_cheapest_that_keeps_a_target(step_ns, quotas, expected):
     target = within(problem(), Fraction(step_ns, 10**9))
     assert answer("cheapest", Limits(target), quotas) == expected
+
+
+@pytest.mark.parametrize(
+    ("wish", "counts", "is_before", "expected"),
+    [
+        # As dear as one fast one: the first of equal candidates.
+        ("cheapest", (0, 3), True, 120),
+        ("cheapest", (0, 3), False, 119),
+        ("fastest", (0, 3), True, 120),
+        ("fastest", (0, 3), False, 119),
+        ("fastest", (0, 2), False, 120),
+        # 180 ns on two slow ones cost as much, but take longer; 90 on four do not.
+        ("cheapest", (0, 2), True, 179),
+        ("cheapest", (0, 4), False, 90),
+        ("cheapest", (2, 1), True, 51),
+    ],
+)
+def test_a_candidate_must_be_better_than_the_best(wish, counts, is_before, expected):
+    """One fast device takes 120 ns at 3 $ per hour."""
+    one, other = (
+        replace(problem(), cluster=problem().cluster.keeping(x))
+        for x in ((1, 0), counts)
+    )
+    best = Trial(one, "yes", run_inside(one, "dp"))
+    assert best.result.step_quanta == 120
+    assert _better_quanta(other, wish, best, is_before) == expected
+
+
+def test_what_is_likely_to_be_best_comes_first():
+    """A slow device costs two thirds and takes twice as long: it comes last."""
+    priced = with_prices(problem(), {"slow": 2.0})
+    todo = [
+        replace(priced, cluster=priced.cluster.keeping(x))
+        for x in ((2, 0), (1, 1), (0, 2), (1, 0), (0, 1), (1, 2))
+    ]
+    ranks = [_likely_rank(x, "cheapest") for x in todo]
+    assert sorted(range(6), key=lambda i: ranks[i]) == [3, 0, 1, 5, 4, 2]
+    ranks = [_likely_rank(x, "fastest") for x in todo]
+    assert sorted(range(6), key=lambda i: ranks[i]) == [5, 0, 1, 2, 3, 4]
+
+
+def test_the_best_plan_is_sought_once(monkeypatch):
+    """Within a target dp looks for the best plan, not for any."""
+    asked = []
+
+    def run(problem, name, options=None, on_progress=None):
+        asked.append(dict(options.extra))
+        return run_inside(problem, name, options, on_progress)
+
+    monkeypatch.setattr("nest.analysis.fit.run_solver", run)
+    one = replace(problem(), cluster=problem().cluster.first_devices(1))
+    fit = best_offer(one, "fastest", Limits(within(one, Fraction(1))))
+    assert fit.proven
+    assert asked == [{"within_quanta": str(10**9)}]
 
 
 def test_all_limits_count_together():

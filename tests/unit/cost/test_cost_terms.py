@@ -179,8 +179,9 @@ def test_the_fastest_blocks_are_slower_than_others_on_no_axis():
     # What crosses units may be faster or slower: that is not looked at.
     across, inside = Block(1, 9, 2, 2), Block(1, 9, 0, 2)
     pair = Strategy(tp=2)
-    assert model.groups.fastest(pair, [across, inside]) == [across, inside]
-    assert model.groups.fastest(pair, [inside, inside]) == [inside]
+    both = [across, inside]
+    assert model.groups.fastest(pair, both, passes=True) == both
+    assert model.groups.fastest(pair, [inside, inside], passes=True) == [inside]
 
 
 def test_passes_are_fastest_where_zero_traffic_is():
@@ -191,6 +192,31 @@ def test_passes_are_fastest_where_zero_traffic_is():
     pair, blocks = Strategy(dp=2), [across, inside]
     assert model.groups.fastest(pair, blocks, passes=True) == blocks
     assert model.groups.fastest(Strategy(tp=2), blocks, passes=True) == [across]
+
+
+def test_the_sync_of_a_layer_alone_is_that_of_its_terms():
+    """Of two ranks ZeRO 0 all-reduces, 1 scatters and gathers, 2 gathers alone."""
+    cost = make_cost(weight_bytes=100)
+    problem = make_problem(
+        {"a": cost},
+        devices=4,
+        overlap={"gradients": 0.5},
+        distributed_optimizer=True,
+        data_parallel=(2,),
+        zero=(0, 1, 2, 3),
+    )
+    model, block = CostModel(problem), Block(2, 2, 0, 2)
+    seen = set()
+    hidden = PLAIN._replace(overlap=frozenset({"gradients"}))
+    for runtime in (PLAIN, hidden, PLAIN._replace(distributed_optimizer=True)):
+        for zero in range(4):
+            key = (0, Strategy(dp=2, zero=zero), 2, block, runtime)
+            terms = model.layers.terms(*key)
+            assert terms is not None
+            assert model.layers.layer_sync(*key) == terms.sync
+            seen.add(terms.sync)
+    assert len(seen) > 2
+    assert model.layers.layer_sync(0, Strategy(dp=3), 3, block, PLAIN) == 0
 
 
 class OneDiffers(NamedTuple):

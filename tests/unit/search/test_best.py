@@ -10,10 +10,19 @@ from nest.cost.model import CostModel
 from nest.search import best, parallel
 from nest.search.parallel import share
 from nest.search.stages.closed_sets import closed_sets
-from nest.search.stages.options import PairOptions, StageShapes, batch_terms
+from nest.search.stages.options import (
+    BatchTerms,
+    PairOptions,
+    StageOptions,
+    StageShapes,
+    batch_terms,
+)
 from nest.search.stages.splits import PathBounds, merged, open_splits
 from nest.solvers.base import Deadline, OutOfTimeError, SolveOptions, Status
 from nest.solvers.registry import get_solver
+from nest.topology.generators import generate
+from nest.topology.graph import GraphNetwork, network
+from nest.topology.graph.convert import topology_of
 from tests import optima
 from tests.builders import make_cost, make_problem, with_others
 from tests.clock import Ticking
@@ -222,3 +231,86 @@ def test_terms_over_all_places_stop_at_the_deadline():
     shapes.deadline = None
     (_, calm), *_ = batch_terms(StageShapes(model, sets), model.runtime)
     assert np.array_equal(terms.least_load, calm.least_load)
+
+
+def on_a_torus(name: str, *layers: tuple[int, int], edge: int = 0):
+    """Layers with a time in ns and bytes of weights on a torus, with ZeRO 0 and 1."""
+    costs = {
+        str(index): tuple(
+            make_cost(
+                time * samples // tp,
+                2 * time * samples // tp,
+                tp=tp,
+                samples=samples,
+                weight_bytes=weight_bytes // tp,
+            )
+            for tp in (1, 2)
+            for samples in (1, 2, 4)
+        )
+        for index, (time, weight_bytes) in enumerate(layers)
+    }
+    topology = topology_of(generate(name))
+    return make_problem(
+        costs,
+        edge=edge,
+        topology=topology,
+        devices=topology.max_devices,
+        global_batch=4,
+        micro_batches=(1, 2, 4),
+        data_parallel=(1, 2, 4),
+        tensor_parallel=(1, 2),
+        zero=(0, 1),
+    )
+
+
+def test_bounds_on_stages_at_offsets_exclude_no_other_stage():
+    """With bounds, ZeRO 1 is as fast and smaller; in fact its sync takes longer.
+
+    The optimum is that of ``brute``.
+    """
+    problem = on_a_torus("torus:2x2x2", (10, 80000), (10, 8), (1000, 800))
+    assert optima.search(problem, "proof-alone").claimed_quanta == 4064
+
+
+def test_groups_are_priced_for_the_stages_that_bounds_leave(monkeypatch):
+    """Bounds have one group alone; what they leave has all groups."""
+    options, groups = {True: 0, False: 0}, {True: 0, False: 0}
+    placed, prices = StageOptions.placed, GraphNetwork.prices
+
+    def noted(self, pairs, *arguments):
+        options[self.is_relaxed] += len(pairs)
+        return placed(self, pairs, *arguments)
+
+    def priced(self, ranks, components):
+        groups[len(ranks) == 1] += 1
+        return prices(self, ranks, components)
+
+    monkeypatch.setattr(network, "SMALL", 0)
+    monkeypatch.setattr(StageOptions, "placed", noted)
+    monkeypatch.setattr(GraphNetwork, "prices", priced)
+    layers = (1000, 800), (100, 8000), (1000, 8000), (1000, 800)
+    problem = on_a_torus("torus:2x2", *layers, edge=10000)
+    assert optima.search(problem).status is Status.OPTIMAL
+    assert options == {True: 67, False: 13}
+    assert groups == {True: 6, False: 3}
+
+
+@pytest.mark.parametrize(("max_loose", "expected"), [(500, 1), (0, 2)])
+def test_least_loads_become_exact_where_bounds_leave_much(
+    monkeypatch, max_loose, expected
+):
+    """Then those of all groups are computed, too."""
+    loads = set()
+    amounts = BatchTerms._min_amounts
+
+    def noted(self, what, *arguments):
+        loads.add(what[0])
+        return amounts(self, what, *arguments)
+
+    monkeypatch.setattr(BatchTerms, "_min_amounts", noted)
+    monkeypatch.setattr(network, "SMALL", 0)
+    monkeypatch.setattr(best, "MAX_LOOSE", max_loose)
+    layers = (1000, 800), (100, 8000), (1000, 8000), (1000, 800)
+    problem = on_a_torus("torus:2x2", *layers, edge=10000)
+    assert optima.search(problem).status is Status.OPTIMAL
+    assert len(loads - {"free"}) == expected

@@ -11,10 +11,13 @@ from nest.errors import InvalidProblemError
 from nest.ir import GraphTopology, Hierarchy, Level
 from nest.ir.graph import COLLECTIVES
 from nest.topology import Block, Link, ParallelGroups, network_of
+from nest.topology.generators import generate
 from nest.topology.graph import GraphNetwork
-from nest.topology.graph.algorithms import NAMES
+from nest.topology.graph import network as graph_network
+from nest.topology.graph.algorithms import NAMES, Places, algorithms
 from nest.topology.graph.bounds import bound_ns
-from nest.topology.graph.convert import graph_of, read_node_link
+from nest.topology.graph.convert import graph_of, read_node_link, topology_of
+from nest.topology.graph.routes import Routes
 from tests.graphs import make_graph
 
 PAGE = Path(__file__).parents[3] / "docs" / "graphs.md"
@@ -580,3 +583,37 @@ def test_numbers_that_no_float_holds_are_refused():
     document = {"nodes": nodes, "edges": [link]}
     with pytest.raises(InvalidProblemError, match="to be a finite number > 0"):
         read_node_link(document)
+
+
+def test_a_group_alone_is_no_slower_than_beside_others(monkeypatch):
+    """On a torus of 3 × 3, at every offset: what bounds say of all groups."""
+    network, faster = network_of(torus()), 0
+    monkeypatch.setattr(graph_network, "SMALL", 8)
+    for size, stride in itertools.product((2, 3, 4), (1, 2, 3)):
+        for devices in range(size * stride, 10, size * stride):
+            for offset in range(10 - devices):
+                groups = ParallelGroups(Block(1, 0, offset, devices), size, stride)
+                prices, bounds = network.groups(groups), network.bounding.groups(groups)
+                for kind, size_bytes in itertools.product(COLLECTIVES, (1.0, 1e9)):
+                    least_ns = network.collective_ns(kind, bounds, size_bytes)
+                    all_ns = network.collective_ns(kind, prices, size_bytes)
+                    assert least_ns <= all_ns
+                    faster += least_ns < all_ns
+    assert faster
+
+
+def test_a_box_beside_one_with_another_axis_may_be_faster():
+    """2 × 2 ranks of a torus of 2 × 4 × 3, beside three along the third axis.
+
+    Alone half of the buffer takes the second axis first, with three colors a third.
+    """
+    topology = topology_of(generate("torus:2x4x3"))
+    routes, places = Routes(topology), Places.of(topology)
+    box, other = [0, 1, 2, 3], [6, 14, 22]
+
+    def half_ns(groups, **options):
+        lines = algorithms(routes, groups, places, ["half"], **options)["half"]["torus"]
+        return min(line.time_ns(1e9) for line in lines)
+
+    beside_ns = half_ns([box, other])
+    assert half_ns([box], beside_others=True) <= beside_ns < half_ns([box])

@@ -805,8 +805,7 @@ def stage_1(model, x, tokens, labels):
 def test_scripts_of_a_gpt_are_short(torch, zero):
     from nest.frameworks.torch_script import export as files_of
 
-    case = Case("gpt", pp=2, dp=2, zero=zero, recompute="full")
-    text = files_of(*planned(case))["train.py"]
+    text = files_of(*planned(Case("gpt", pp=2, dp=2, zero=zero)))["train.py"]
     assert len(text.splitlines()) <= 300
 
 

@@ -63,6 +63,7 @@ def test_a_stage_waits_for_its_sync_at_the_best_place() -> None:
     assert loose.wait.tolist() == [60, 30]
     assert joint.wait.tolist() == [60 + 1000, 30 + 600]
     assert joint.sync.tolist() == [0, 0]
+    assert not len(options.joint(loose.take(slice(0))))
     sync = [
         options._table(options._block(offset, 2), loose.strategy[1:]).sync.item()
         for offset in range(4)
