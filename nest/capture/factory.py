@@ -55,10 +55,6 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
             f"{file}: expected a file with the function {name}, found none; check the "
             f"path"
         )
-    if path.suffix != ".py":
-        raise InvalidModuleError(
-            f"{file}: expected a Python file, whose name ends in .py; rename it"
-        )
     try:
         loaded = _executed(path)
     except (Exception, SystemExit) as error:
@@ -82,27 +78,22 @@ def _executed(path: Path) -> ModuleType:
     Imports of files beside it work either way.
     """
     folder, name = module_of(path)
-    own_folder = str(path.resolve().parent)
-    sys.path.insert(0, str(folder))
-    sys.path.append(own_folder)
+    folders = [str(folder), str(path.resolve().parent)]
+    sys.path[:0] = folders
     try:
         if "." in name:
-            sys.modules.pop(name, None)
-            loaded = importlib.import_module(name)
-            if not path.samefile(loaded.__file__ or ""):
-                raise ImportError(f"{name} is another file, {loaded.__file__}")
-            return loaded
+            importlib.import_module(name.rpartition(".")[0])
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
+        if spec is None or spec.loader is None:
+            raise ImportError("its name does not end in .py")
         loaded = importlib.util.module_from_spec(spec)
         # Dataclasses and pickles look for the module by its name.
         sys.modules.setdefault(name, loaded)
         spec.loader.exec_module(loaded)
         return loaded
     finally:
-        for place in (str(folder), own_folder):
-            sys.path.remove(place)
+        for each in folders:
+            sys.path.remove(each)
 
 
 def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:

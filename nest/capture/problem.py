@@ -264,13 +264,8 @@ def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
 
 def _unwritten(captures: Captures) -> Iterator[str]:
     """Yield the first step that no script can repeat, if there is one."""
-    small = captures.small
     for step in (x for layer in captures.layers for x in layer.steps):
-        record = (
-            small.modules[step.module]
-            if step.module >= 0
-            else small.operations[step.operation]
-        )
+        record = captures.small.record_of(step)
         got, remedy = why_unwritten(record)
         if got:
             yield f"{where(record)}: export --to torch refuses {got}; {remedy}"

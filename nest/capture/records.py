@@ -153,6 +153,12 @@ class CapturedModule(Struct, frozen=True, kw_only=True, dict=True):
         made = [x for operation in self.operations for x in operation.outputs]
         return {tensor.name: tensor for tensor in (*self.inputs, *made)}
 
+    def record_of(self, step: Step) -> ModuleCall | Operation:
+        """Return the record of a step."""
+        if step.module >= 0:
+            return self.modules[step.module]
+        return self.operations[step.operation]
+
     @cached_property
     def named_parameters(self) -> dict[str, Parameter]:
         """The parameters and buffers, by each of their names."""

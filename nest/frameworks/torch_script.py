@@ -554,7 +554,6 @@ class _Script:
             "shards": shards,
             "tied": bool(tied),
             "constants": bool(constants),
-            "script": "." not in module,
             "package": "." in module,
         }
         values = {
@@ -566,7 +565,8 @@ class _Script:
             "schedule_class": self.schedule,
             "file": quoted(self.source.file),
             "factory": quoted(self.source.factory),
-            "module": quoted(module),
+            "module": quoted(module) if "." in module else "FILE.stem",
+            "package": quoted(module.rpartition(".")[0]),
             "above": str(module.count(".")),
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),

@@ -85,6 +85,7 @@ class TensorGraph:
 
     def __init__(self, source: Source) -> None:
         self.captured = source.captured
+        self.record_of = source.captured.record_of
         self.layers = source.layers
         self.made: dict[str, Step] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -97,12 +98,6 @@ class TensorGraph:
                     self.made.setdefault(tensor.name, step)
                     self.tensors.setdefault(tensor.name, tensor)
         self.remade = remade(source.captured, source.layers)
-
-    def record_of(self, step: Step) -> ModuleCall | Operation:
-        """Return the record of a step."""
-        if step.module >= 0:
-            return self.captured.modules[step.module]
-        return self.captured.operations[step.operation]
 
     def operations(self, steps: Iterable[Step]) -> Iterator[Operation]:
         """Yield the operations of steps, those inside their modules."""
