@@ -18,14 +18,11 @@ from nest.capture.strategies import argument, function_name, is_random, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
-#: Functions whose result, of some for each sample, is their mean.
+#: Functions whose result, of some for each sample, is their mean. So is that of those
+#: of PyTorch whose names end in ``_loss``.
 _MEANS = {
-    "mean", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
-    "poisson_nll_loss", "gaussian_nll_loss", "cosine_embedding_loss", "ctc_loss",
-    "triplet_margin_loss", "triplet_margin_with_distance_loss", "margin_ranking_loss",
-    "hinge_embedding_loss", "soft_margin_loss", "multi_margin_loss",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss",
+    "mean", "cross_entropy", "kl_div", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
 }  # fmt: skip
 #: Functions of means that yield a mean again.
 _LINEAR = {
@@ -282,8 +279,8 @@ def _role(
         return "samples"
     if "samples" in read:
         if tensor.shape in ((), (1,)):
-            is_mean = name in _MEANS and not _SUM.search(one.code)
-            return "mean" if is_mean else "sum"
+            has_mean = name in _MEANS or name.endswith("_loss")
+            return "mean" if has_mean and not _SUM.search(one.code) else "sum"
         if name == "mean":
             return "means"
         raise _refused(one, "takes a figure over the batch", tensor)

@@ -207,10 +207,9 @@ def problem_of_module(
         pricing = _Pricing(captures, nodes, job, machine, reasons)
         choices = tuple(tp for tp in job.tp if tp == 1 or pricing.shared(tp))
         if not choices:
-            why = "".join(f" ({x})" for x in [*reasons.values()][:1])
             raise InvalidProblemError(
-                f"{small.name}: --tp: expected a degree that cuts layers of the module,"
-                f" got {','.join(map(str, job.tp))}{why}; add 1"
+                f"{small.name}: expected a --tp that cuts layers, got {job.tp} "
+                f"({next(iter(reasons.values()), 'none does')}); add 1"
             )
         kinds, names, reused = pricing.kinds()
         problem = Problem(

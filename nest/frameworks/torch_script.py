@@ -290,27 +290,21 @@ def _check_stage(
 ) -> None:
     """Refuse what no script can say."""
     for name, parameter in graph.trained(graph.paths(stage.steps)).values():
-        needs = [
-            f"ZeRO {mesh.zero}" * (mesh.zero > 0),
-            "tensor parallelism" * (mesh.tensor > 1),
-            "AdamW" * (optimizer == "adamw"),
-        ]
-        if parameter.sparse and any(needs):
+        needs_dense = mesh.zero or mesh.tensor > 1 or optimizer == "adamw"
+        if parameter.sparse and needs_dense:
             raise refused(
                 name,
-                f"dense gradients, as {', '.join(filter(None, needs))} needs them",
+                "dense gradients, as ZeRO, tensor parallelism and AdamW need them",
                 "sparse ones",
                 "leave out sparse=True, or import with --optimizer sgd --zero 0 --tp 1",
             )
-    if mesh.zero == 3:
-        for name, parameter in graph.trained(graph.paths(stage.steps)).values():
-            if not parameter.shape:
-                raise refused(
-                    name,
-                    "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
-                    parameter.shape,
-                    "solve with --zero 0,1,2, or give it the shape (1,)",
-                )
+        if mesh.zero == 3 and not parameter.shape:
+            raise refused(
+                name,
+                "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
+                parameter.shape,
+                "solve with --zero 0,1,2, or give it the shape (1,)",
+            )
 
 
 def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str:

@@ -41,7 +41,7 @@ def blocks(*widths, tied=False):
 
 
 def test_degrees_that_cut_nothing_are_refused():
-    with pytest.raises(InvalidProblemError, match=r"--tp: .*, got 3 \(tp 3: .*; add 1"):
+    with pytest.raises(InvalidProblemError, match=r"--tp .*, got \(3,\) \(tp 3: .*"):
         problem(blocks(16), tp=(3,))
 
 

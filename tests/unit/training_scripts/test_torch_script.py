@@ -752,11 +752,12 @@ def test_sparse_gradients_are_for_sgd_alone(torch, tmp_path):
     from nest.frameworks.torch_script import export as files_of
 
     assert files_of(*imported(tmp_path, SPARSE, dp=2))
-    problem, plan = imported(tmp_path, SPARSE, dp=2, optimizer="adamw")
-    with pytest.raises(InvalidPlanError, match=r"table.weight: .* as AdamW needs them"):
-        files_of(problem, plan)
+    adamw = imported(tmp_path, SPARSE, dp=2, optimizer="adamw")
+    with pytest.raises(InvalidPlanError, match=r"table.weight: .*AdamW need them"):
+        files_of(*adamw)
+    problem, plan = imported(tmp_path, SPARSE, dp=2)
     sharded = with_strategies(plan, Strategy(dp=2, zero=1))
-    with pytest.raises(InvalidPlanError, match="as ZeRO 1, AdamW needs them, got spar"):
+    with pytest.raises(InvalidPlanError, match=r"as ZeRO, .* need them, got"):
         files_of(problem, sharded)
 
 
