@@ -137,6 +137,25 @@ def other_weights():
     return OtherWeights(), examples()
 
 
+class Listed(Blocks):
+    """Keeps tensors in a list and in a dict, which its forward pass reads."""
+
+    def __init__(self) -> None:
+        super().__init__(Block)
+        self.shifts = [torch.linspace(0, 1, 8), torch.linspace(0, 1, 2)]
+        self.scales = {"a.b": torch.linspace(1, 2, 8)}
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x * self.scales["a.b"] + self.shifts[0])
+        return self.last(x) + self.shifts[1]
+
+
+def listed():
+    return Listed(), examples()
+
+
 class Penalized(Blocks):
     """A penalty on all weights."""
 

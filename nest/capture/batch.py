@@ -18,15 +18,17 @@ from nest.capture.strategies import argument, function_name, is_random, path_of
 from nest.errors import InvalidProblemError
 from nest.units import ceil_div
 
-#: Functions whose result, of some for each sample, is their mean.
+#: Functions whose result, of some for each sample, is their mean. So is that of those
+#: of PyTorch whose names end in ``_loss``.
 _MEANS = {
-    "mean", "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div",
+    "mean", "cross_entropy", "kl_div", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
 }  # fmt: skip
 #: Functions of means that yield a mean again.
 _LINEAR = {
     "add", "sub", "mul", "div", "true_divide", "truediv", "neg", "to", "float", "clone",
-    "view", "reshape", "squeeze",
+    "view", "reshape", "squeeze", "unsqueeze", "flatten", "stack", "cat", "getitem",
+    "sum", "mean",
 }  # fmt: skip
 #: Functions in which what stands along one axis meets, with the place of the argument
 #: ``dim`` behind the tensor and its default.
@@ -48,6 +50,9 @@ _PRODUCTS = {*_DIVISIONS, "mul"}
 _NO_DROPOUT = re.compile(
     r"dropout\w*\([^,]*, (p=)?(0(\.0)?[,)]|[\d.e-]+, False)|training=False"
 )
+
+#: Arguments of a loss that make it a sum.
+_SUM = re.compile(r"'sum'|size_average=False|reduction=2\b")
 
 #: How a note begins that no values check a loss.
 UNCHECKED = (
@@ -175,10 +180,10 @@ def random_notes(captured: CapturedModule) -> Iterator[str]:
             return
 
 
-#: What a tensor is to the batch: one axis is of samples; a mean over all of them, or a
-#: sum; or, without gradient, a figure that depends on all, or one for each sample that
-#: depends on others.
-_Role = Literal["samples", "mean", "sum", "figure", "place"]
+#: What a tensor is to the batch: one axis is of samples; a mean over all of them,
+#: several such means, or a sum; or, without gradient, a figure that depends on all, or
+#: one for each sample that depends on others.
+_Role = Literal["samples", "mean", "means", "sum", "figure", "place"]
 
 
 def check_loss(
@@ -268,18 +273,26 @@ def _role(
         raise _refused(one, "uses a figure of the whole batch", tensor)
     if "place" in read and name not in _INDEXED:
         raise _refused(one, "uses places of samples in the batch", tensor)
+    if "means" in read and (axes or "samples" in read):
+        raise _refused(one, "uses means over the whole batch", tensor)
     if axes:
         return "samples"
     if "samples" in read:
-        if tensor.shape not in ((), (1,)):
-            raise _refused(one, "takes a figure over the batch", tensor)
-        is_mean = name in _MEANS and "reduction='sum'" not in one.code
-        return "mean" if is_mean else "sum"
-    if name in _DIVISIONS and len(one.inputs) == 1 and one.code != other.code:
-        return "mean"  # the number that divides grows with the batch
+        if tensor.shape in ((), (1,)):
+            has_mean = name in _MEANS or name.endswith("_loss")
+            return "mean" if has_mean and not _SUM.search(one.code) else "sum"
+        if name == "mean":
+            return "means"
+        raise _refused(one, "takes a figure over the batch", tensor)
+    if name in _PRODUCTS and one.code != other.code:  # a number grows with the batch
+        if name in _DIVISIONS and len(one.inputs) == 1 and {*read} == {"sum"}:
+            return "mean"
+        raise _refused(one, "multiplies by a number of the batch", tensor)
     if name not in _LINEAR or (name in _PRODUCTS and len(read) > 1):
         raise _refused(one, "is no mean of its samples' values", tensor)
-    return "sum" if "sum" in read else "mean"
+    if "sum" in read:
+        return "sum"
+    return "mean" if tensor.shape in ((), (1,)) else "means"
 
 
 def _is_weighted(operation: Operation) -> bool:

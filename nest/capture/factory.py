@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import random
@@ -9,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from nest.capture.imports import module_of
 from nest.errors import NestError
 from nest.util.text import did_you_mean
 
@@ -33,7 +36,7 @@ class Built(NamedTuple):
 def load(text: str) -> tuple[Callable[[], Any], str]:
     """Return the function that ``FILE.py:FACTORY`` names, and a name for its model.
 
-    The file is executed, as an import does.
+    The file is executed, as an import does; in a package, as a module of that.
 
     Raises
     ------
@@ -52,25 +55,13 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
             f"{file}: expected a file with the function {name}, found none; check the "
             f"path"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InvalidModuleError(
-            f"{file}: expected a Python file, whose name ends in .py; rename it"
-        )
-    loaded = importlib.util.module_from_spec(spec)
-    # Dataclasses and pickles look for the module by its name; imports of files
-    # beside it work as in a script.
-    sys.modules.setdefault(path.stem, loaded)
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        spec.loader.exec_module(loaded)
+        loaded = _executed(path)
     except (Exception, SystemExit) as error:
         raise InvalidModuleError(
             f"{file}: expected a file that Python can run, got {first_line(error)}; "
             f"run it with python first"
         ) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
     factory = getattr(loaded, name, None)
     if not callable(factory):
         names = [key for key, value in vars(loaded).items() if callable(value)]
@@ -79,6 +70,30 @@ def load(text: str) -> tuple[Callable[[], Any], str]:
             f"{file}: expected a function {name}, found none; {hint}"
         )
     return factory, f"{path.stem}-{name}"
+
+
+def _executed(path: Path) -> ModuleType:
+    """Execute a file as a script, or as a module of the package that it is in.
+
+    Imports of files beside it work either way.
+    """
+    folder, name = module_of(path)
+    folders = [str(folder), str(path.resolve().parent)]
+    sys.path[:0] = folders
+    try:
+        if "." in name:
+            importlib.import_module(name.rpartition(".")[0])
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ImportError("its name does not end in .py")
+        loaded = importlib.util.module_from_spec(spec)
+        # Dataclasses and pickles look for the module by its name.
+        sys.modules.setdefault(name, loaded)
+        spec.loader.exec_module(loaded)
+        return loaded
+    finally:
+        for each in folders:
+            sys.path.remove(each)
 
 
 def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> Built:
@@ -115,12 +130,18 @@ def build(factory: Callable[[], Any], name: str, samples: int | None = None) -> 
     match made:
         case (torch.nn.Module() as module, tuple() | list() as inputs):
             if batch_of(inputs) == 0:
+                has_axes = any(getattr(x, "ndim", 0) for x in tree_leaves(inputs))
                 raise InvalidModuleError(
                     f"{name}: expected inputs whose first axis is the batch, got none "
-                    f"with an axis; return tensors"
+                    f"with {'a sample' if has_axes else 'an axis'}; return tensors"
                 )
             rows = inputs if samples is None else with_samples(inputs, samples)
             return Built(module, tuple(rows), name)
+        case (torch.nn.Module(), other):
+            raise InvalidModuleError(
+                f"{name}: expected a tuple of example inputs, got "
+                f"{type(other).__name__}; return (module, (tensor,))"
+            )
     raise InvalidModuleError(
         f"{name}: expected (module, example_inputs), with a tuple of inputs, got "
         f"{type(made).__name__}; return both"

@@ -1,40 +1,66 @@
-"""The files beside the user's file that it imports."""
+"""The package of the user's file, and the files that it imports."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+
+def module_of(path: Path) -> tuple[Path, str]:
+    """Return the folder that Python imports a file from, and its dotted name there.
+
+    It is the file's folder, or that above the outermost package that the file is in,
+    as files ``__init__.py`` have it.
+    """
+    path = path.resolve()
+    folder, name = path.parent, path.stem
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    return folder, name
 
 
 def hashes_of_imports(path: Path) -> dict[str, str]:
     """Return the sha256 of every file that a Python file imports from its folder.
 
-    Nothing runs: imports are read from the code. Those by a name that the code computes
-    are not seen.
+    Of a file in a package that is the folder above the package. Nothing runs: imports
+    are read from the code. Those by a name that the code computes are not seen.
 
     Returns
     -------
     dict
-        By path from the folder, in order.
+        By path from that folder, see :func:`module_of`, in order.
     """
     path = path.resolve()
+    folder, module = module_of(path)
+    packages = module.split(".")[:-1]
     hashes: dict[str, str] = {}
-    pending = [path]
+    pending = [path, *_files_of(folder, packages)]
     while pending:
         file = pending.pop()
         code = file.read_bytes()
-        name = file.relative_to(path.parent).as_posix()
+        name = file.relative_to(folder).as_posix()
         if name not in hashes:
             hashes[name] = hashlib.sha256(code).hexdigest()
-            pending += _imported(file, code, path.parent)
-    del hashes[path.name]
+            for segments in _imported(file, code, folder):
+                pending += _files_of(folder, segments)
+                if packages:  # The file's own folder is searched, too.
+                    pending += _files_of(path.parent, segments)
+    del hashes[path.relative_to(folder).as_posix()]
     return dict(sorted(hashes.items()))
 
 
-def _imported(file: Path, code: bytes, folder: Path) -> Iterator[Path]:
-    """Yield the files in a folder, or below, that the code of a file imports."""
+def _files_of(folder: Path, segments: Sequence[str]) -> Iterator[Path]:
+    """Yield the files in a folder that an import of a dotted name runs."""
+    for end in range(1, len(segments) + 1):
+        module = folder.joinpath(*segments[:end])
+        candidates = (module.with_name(f"{module.name}.py"), module / "__init__.py")
+        yield from (x for x in candidates if x.is_file())
+
+
+def _imported(file: Path, code: bytes, folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the dotted names that the code of a file below a folder imports."""
     try:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):
@@ -49,11 +75,4 @@ def _imported(file: Path, code: bytes, folder: Path) -> Iterator[Path]:
                 around = package[: len(package) + 1 - node.level] if node.level else []
                 inside = node.module.split(".") if node.module else []
                 names = [(*around, *inside, x.name) for x in node.names]
-        for segments in names:
-            for end in range(1, len(segments) + 1):
-                module = folder.joinpath(*segments[:end])
-                candidates = (
-                    module.with_name(f"{module.name}.py"),
-                    module / "__init__.py",
-                )
-                yield from (x for x in candidates if x.is_file())
+        yield from names

@@ -44,10 +44,12 @@ from nest.capture.strategies import (
     read_apart,
     remade,
     tensor_cut,
+    where,
     why_not_local,
+    why_unwritten,
 )
 from nest.cost.magnitude import with_quantum
-from nest.errors import NestError
+from nest.errors import InvalidProblemError, NestError
 from nest.hardware import Machine
 from nest.ir.base import Struct
 from nest.ir.cluster import Cluster
@@ -91,7 +93,8 @@ class ModuleSource(Struct, frozen=True, kw_only=True):
 
     file: str
     factory: str
-    #: Of the file, and of those beside it that it imports, by path from its folder.
+    #: Of the file, and of those that it imports from its folder or package, by path
+    #: from the folder that Python finds it in.
     sha256: str = ""
     imported: dict[str, str] = {}
     granularity: str = "block"
@@ -185,8 +188,12 @@ def problem_of_module(
     if captures.check is not None:
         notes = captures.check(job.split_loss)
         assumed += notes
-        if not job.split_loss and any(x.startswith(UNCHECKED) for x in notes):
-            check_loss(small, large, is_unchecked=True)
+        unchecked = [x for x in notes if x.startswith(UNCHECKED)]
+        if not job.split_loss and unchecked:
+            try:
+                check_loss(small, large, is_unchecked=True)
+            except InvalidProblemError as error:
+                raise InvalidProblemError(f"{error}; {unchecked[0]}") from None
     if normed is not None:
         job = replace(job, micro_batches=(job.global_batch,), recompute=("none",))
         assumed.append(
@@ -198,8 +205,13 @@ def problem_of_module(
     reasons: dict[str, str] = {}
     with in_range(small.name, "check the module"):
         pricing = _Pricing(captures, nodes, job, machine, reasons)
-        kinds, names, reused = pricing.kinds()
         choices = tuple(tp for tp in job.tp if tp == 1 or pricing.shared(tp))
+        if not choices:
+            raise InvalidProblemError(
+                f"{small.name}: expected a --tp that cuts layers, got {job.tp} "
+                f"({next(iter(reasons.values()), 'none does')}); add 1"
+            )
+        kinds, names, reused = pricing.kinds()
         problem = Problem(
             name=f"{small.name}-{machine.name}x{cluster.num_devices}",
             source=(
@@ -229,7 +241,12 @@ def problem_of_module(
             *pricing.parameters.reasons(nodes),
             *_general_reasons(source, any(x.is_block for x in layers)),
         ),
-        assumed=(*assumed, *pricing.notes(), *graph.notes(len(layers), noun)),
+        assumed=(
+            *assumed,
+            *pricing.notes(),
+            *graph.notes(len(layers), noun),
+            *_unwritten(captures),
+        ),
     )
     model = msgspec.json.encode({"module": source}).decode()
     return with_quantum(replace(problem, model=model))
@@ -242,6 +259,16 @@ def _general_reasons(source: ModuleSource, has_blocks: bool) -> Iterator[str]:
     if not has_blocks:
         yield "recomputation: expected repeated blocks, found none"
     yield "cp: the script that runs plans does not cut sequences"
+
+
+def _unwritten(captures: Captures) -> Iterator[str]:
+    """Yield the first step that no script can repeat, if there is one."""
+    for step in (x for layer in captures.layers for x in layer.steps):
+        record = captures.small.record_of(step)
+        got, remedy = why_unwritten(record)
+        if got:
+            yield f"{where(record)}: export --to torch refuses {got}; {remedy}"
+            return
 
 
 def _job(

@@ -44,6 +44,10 @@ class Parameter(Struct, frozen=True, kw_only=True):
     trained: bool = True
     #: Whether it is a buffer, or a tensor that is an attribute of a module.
     buffer: bool = False
+    #: How its first name ends if it is in a list or dict: what Python puts behind that.
+    item: str = ""
+    #: Whether its gradients name the rows that they are of, as ``sparse=True`` has it.
+    sparse: bool = False
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -148,6 +152,12 @@ class CapturedModule(Struct, frozen=True, kw_only=True, dict=True):
         """The example inputs, and what operations make, by name."""
         made = [x for operation in self.operations for x in operation.outputs]
         return {tensor.name: tensor for tensor in (*self.inputs, *made)}
+
+    def record_of(self, step: Step) -> ModuleCall | Operation:
+        """Return the record of a step."""
+        if step.module >= 0:
+            return self.modules[step.module]
+        return self.operations[step.operation]
 
     @cached_property
     def named_parameters(self) -> dict[str, Parameter]:

@@ -18,11 +18,14 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from nest.capture.records import CapturedModule, ModuleLayer, Operation
+from nest.capture.records import CapturedModule, ModuleCall, ModuleLayer, Operation
 from nest.ir.base import Struct
 
 #: Columns or rows of a linear layer, or rows of a table.
 Style = Literal["colwise", "rowwise", "table"]
+
+#: Why no text repeats an operation on a tensor of the user's file.
+UNHELD = "a tensor that no module holds"
 
 #: Functions that draw random numbers.
 _RANDOM = {
@@ -97,6 +100,21 @@ def is_random(operation: Operation) -> bool:
 def path_of(operation: Operation) -> str:
     """Return the path of the module that an operation runs in, for messages."""
     return operation.calls[-1].path if operation.calls else "the module itself"
+
+
+def where(record: ModuleCall | Operation) -> str:
+    """Return the path of the module that a step is, or is in."""
+    return record.call.path if isinstance(record, ModuleCall) else path_of(record)
+
+
+def why_unwritten(record: ModuleCall | Operation) -> tuple[str, str]:
+    """Return what no text repeats of a step, and what to do; empty if one does."""
+    if record.code or not (record.obstacle or isinstance(record, Operation)):
+        return "", ""
+    remedy = "move it into a module that takes and returns tensors"
+    if record.obstacle == UNHELD:
+        remedy = "register it as a buffer"
+    return record.obstacle or "a call without text", remedy
 
 
 def remade(captured: CapturedModule, layers: Sequence[ModuleLayer]) -> frozenset[str]:

@@ -46,6 +46,7 @@ from nest.capture.records import (
     Parameter,
     Tensor,
 )
+from nest.capture.strategies import UNHELD
 from nest.capture.written import (
     NoTextError,
     function_name,
@@ -71,10 +72,10 @@ def capture(built: Built) -> CapturedModule:
         not return a scalar that has a gradient. The text names the module's path.
     """
     before = _plain_values(built.module)
-    captured = _captured_once(built)
+    captured = _captured_once(built, is_first=True)
     first = _plain_values(built.module)
     if first != before:  # It may only keep a length for the passes that follow.
-        captured = _captured_once(built)
+        captured = _captured_once(built, is_first=False)
         for name, value in _plain_values(built.module).items():
             if first.get(name) != value:
                 raise InvalidModuleError(
@@ -85,7 +86,7 @@ def capture(built: Built) -> CapturedModule:
     return captured
 
 
-def _captured_once(built: Built) -> CapturedModule:
+def _captured_once(built: Built, is_first: bool) -> CapturedModule:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -95,8 +96,8 @@ def _captured_once(built: Built) -> CapturedModule:
         log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        recorder = _Recorder(built)
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        recorder = _Recorder(built, mode if is_first else None)
         stack.enter_context(recorder.installed())
         inputs = recorder.example_inputs()
         with recorder.meter:
@@ -108,9 +109,11 @@ def _captured_once(built: Built) -> CapturedModule:
 class _Recorder(TorchFunctionMode):  # type: ignore[misc]
     """Keeps the calls of functions and of modules."""
 
-    def __init__(self, built: Built) -> None:
+    def __init__(self, built: Built, mode: FakeTensorMode | None) -> None:
         super().__init__()
         self.built = built
+        #: What makes tensors without values in the first pass of a module.
+        self.mode = mode
         self.meter = Meter(self.storage_of)
         self.paths = {
             module: path for path, module in built.module.named_modules() if path
@@ -132,7 +135,8 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         #: What stands for a tensor with values, by its memory and by its identity.
         self.memory: dict[Any, torch.Tensor] = {}
         self.replaced: dict[int, torch.Tensor] = {}
-        self.constants: dict[int, str] = {}
+        #: Names of tensors that modules keep as attributes, and how they end in lists.
+        self.constants: dict[int, tuple[str, str]] = {}
         #: Tensors from elsewhere, held so that no other one takes their identity.
         self.alive: list[torch.Tensor] = []
         self.unnamed: set[str] = set()
@@ -192,6 +196,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
         # A module may have several paths, as a tied embedding in its head has.
         options = {"remove_duplicate": False}
         for path, module in self.built.module.named_modules(**options):
+            if isinstance(module, torch.jit.ScriptModule):
+                self._refuse(
+                    f"modules in Python, got a scripted one, {path or 'the root'}; "
+                    f"leave out torch.jit"
+                )
             prefix = f"{path}." if path else ""
             for name, value in [
                 *module.named_parameters(recurse=False, **options),
@@ -213,8 +222,9 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                         f"torch.nn.utils.parametrizations do"
                     )
                 if not name.startswith("_"):
-                    for accessor, tensor in leaves(value, prefix + name):
-                        self.constants.setdefault(id(tensor), accessor)
+                    for item, tensor in leaves(value):
+                        full_name = f"{prefix}{name}{item}"
+                        self.constants.setdefault(id(tensor), (full_name, item))
         for module, name, value in originals:
             setattr(module, name, self.replaced[id(value)])
         return originals
@@ -279,7 +289,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             for name, value in [*module.named_parameters(), *module.named_buffers()]
         }
 
-    def _provided(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _provided(self, name: str, value: torch.Tensor, item: str = "") -> torch.Tensor:
         """Return the tensor without values for a parameter or a buffer."""
         if any(
             getattr(value, kind, None)
@@ -317,6 +327,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             storage=storage,
             trained=made.requires_grad,
             buffer=not isinstance(value, torch.nn.Parameter),
+            item=item,
         )
         self._name(made, name)
         return made
@@ -372,8 +383,15 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                     " in a ModuleList or ModuleDict"
                 )
             if id(value) in self.constants:
-                return self._provided(self.constants[id(value)], value)
+                name, item = self.constants[id(value)]
+                return self._provided(name, value, item)
             made = value if isinstance(value, FakeTensor) else _fake(value)
+            if self.mode is not None and getattr(made, "fake_mode", None) != self.mode:
+                self._refuse(
+                    f"a forward pass that makes its tensors anew, got one of shape "
+                    f"{tuple(value.shape)} that an earlier pass has made; keep none "
+                    f"outside the module, or register it as a buffer"
+                )
             self.alive.append(value)
             self.replaced[id(value)] = made
             name = f"constant.{len(self.unnamed)}"
@@ -457,6 +475,11 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
                 f"{first_line(error)}; check the module",
                 error,
             )
+        for made in self.memory.values():
+            if made.grad is not None and made.grad.is_sparse:
+                storage = self.storage_of(made)
+                parameter = self.parameters[storage]
+                self.parameters[storage] = replace(parameter, sparse=True)
 
     def _refuse(self, text: str, error: BaseException | None = None) -> NoReturn:
         around = self.failed if self.failed is not None else tuple(self.stack)
@@ -538,7 +561,7 @@ class _Recorder(TorchFunctionMode):  # type: ignore[misc]
             if name not in names:
                 names.append(name)
             if name in self.unnamed:
-                raise NoTextError("a tensor that no module holds")
+                raise NoTextError(UNHELD)
             return f"{{{names.index(name)}}}"
 
         try:

@@ -17,10 +17,10 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from nest.capture.imports import hashes_of_imports
+from nest.capture.imports import hashes_of_imports, module_of
 from nest.capture.layers import Granularity, layers_of
 from nest.capture.problem import STATES, ModuleSource, checkpointed, covered, source_of
-from nest.capture.records import ModuleCall, ModuleLayer, Operation, Parameter, Tensor
+from nest.capture.records import ModuleCall, ModuleLayer, Parameter, Tensor
 from nest.capture.strategies import path_of, tensor_cut
 from nest.cost.orders import plan_schedule
 from nest.errors import InvalidPlanError
@@ -37,7 +37,6 @@ from nest.frameworks.torch_stages import (
     quoted,
     refused,
     renamed,
-    where,
 )
 from nest.ir.plan import Plan, Strategy
 from nest.ir.problem import Problem
@@ -145,7 +144,7 @@ def _check_imports(module: ModuleSource, path: Path) -> None:
         stored, current = (x.get(name, "none") for x in (module.imported, now))
         if stored != current:
             raise refused(
-                str(path.parent / name),
+                str(module_of(path)[0] / name),
                 f"the sha256 {stored[:12]} that the problem has",
                 current[:12],
                 "import the module again",
@@ -280,32 +279,32 @@ def _stages_of(
         for index, member in enumerate(members)
     ]
     for each in stages:
-        _check_stage(each, graph, mesh)
+        _check_stage(each, graph, mesh, problem.job.optimizer.name)
         if len(stages) > 1:
             _check_inputs(each, graph, source)
     return stages
 
 
-def _check_stage(stage: PlanStage, graph: TensorGraph, mesh: _Mesh) -> None:
+def _check_stage(
+    stage: PlanStage, graph: TensorGraph, mesh: _Mesh, optimizer: str
+) -> None:
     """Refuse what no script can say."""
-    for step in stage.steps:
-        record = graph.record_of(step)
-        if not record.code and (record.obstacle or isinstance(record, Operation)):
+    for name, parameter in graph.trained(graph.paths(stage.steps)).values():
+        needs_dense = mesh.zero or mesh.tensor > 1 or optimizer == "adamw"
+        if parameter.sparse and needs_dense:
             raise refused(
-                f"{where(record)}",
-                "a call that text repeats",
-                record.obstacle or record.inputs,
-                "move it into a module that takes and returns tensors",
+                name,
+                "dense gradients, as ZeRO, tensor parallelism and AdamW need them",
+                "sparse ones",
+                "leave out sparse=True, or import with --optimizer sgd --zero 0 --tp 1",
             )
-    if mesh.zero == 3:
-        for name, parameter in graph.trained(graph.paths(stage.steps)).values():
-            if not parameter.shape:
-                raise refused(
-                    name,
-                    "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
-                    parameter.shape,
-                    "solve with --zero 0,1,2, or give it the shape (1,)",
-                )
+        if mesh.zero == 3 and not parameter.shape:
+            raise refused(
+                name,
+                "a parameter with an axis, for ZeRO 3, as fully_shard cuts it",
+                parameter.shape,
+                "solve with --zero 0,1,2, or give it the shape (1,)",
+            )
 
 
 def _uneven(stages: Sequence[PlanStage], graph: TensorGraph, mesh: _Mesh) -> str:
@@ -521,6 +520,7 @@ class _Script:
         code = self._stages_text(tied, names)
         uneven = bool(_uneven(stages, self.graph, mesh))
         several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
+        module = module_of(Path(self.source.file))[1]
         flags = {
             "single": mesh.pipeline == 1,
             "pipeline": mesh.pipeline > 1,
@@ -548,6 +548,7 @@ class _Script:
             "shards": shards,
             "tied": bool(tied),
             "constants": bool(constants),
+            "package": "." in module,
         }
         values = {
             "title": textwrap.fill(
@@ -558,6 +559,9 @@ class _Script:
             "schedule_class": self.schedule,
             "file": quoted(self.source.file),
             "factory": quoted(self.source.factory),
+            "module": quoted(module) if "." in module else "FILE.stem",
+            "package": quoted(module.rpartition(".")[0]),
+            "above": str(module.count(".")),
             "mesh": f"{mesh.pipeline}, {mesh.replicas}, {mesh.shards}, {mesh.tensor}",
             "micro_batches": str(mesh.micro_batches),
             "samples": str(mesh.samples),

@@ -23,7 +23,7 @@ from nest.capture.records import (
     Step,
     Tensor,
 )
-from nest.capture.strategies import path_of, remade
+from nest.capture.strategies import remade, where, why_unwritten
 from nest.errors import InvalidPlanError
 from nest.ir.plan import Strategy
 
@@ -85,6 +85,7 @@ class TensorGraph:
 
     def __init__(self, source: Source) -> None:
         self.captured = source.captured
+        self.record_of = source.captured.record_of
         self.layers = source.layers
         self.made: dict[str, Step] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -97,12 +98,6 @@ class TensorGraph:
                     self.made.setdefault(tensor.name, step)
                     self.tensors.setdefault(tensor.name, tensor)
         self.remade = remade(source.captured, source.layers)
-
-    def record_of(self, step: Step) -> ModuleCall | Operation:
-        """Return the record of a step."""
-        if step.module >= 0:
-            return self.captured.modules[step.module]
-        return self.captured.operations[step.operation]
 
     def operations(self, steps: Iterable[Step]) -> Iterator[Operation]:
         """Yield the operations of steps, those inside their modules."""
@@ -125,6 +120,9 @@ class TensorGraph:
     def reads(self, step: Step) -> list[str]:
         """Return the tensors that a step reads and others make."""
         record = self.record_of(step)
+        got, remedy = why_unwritten(record)
+        if got:
+            raise refused(where(record), "a call that text repeats", got, remedy)
         names = []
         for name in record.inputs:
             if name in self.parameters or name.startswith("input."):
@@ -171,11 +169,6 @@ class TensorGraph:
                 ):
                     trained.setdefault(parameter.storage, (name, parameter))
         return trained
-
-
-def where(record: ModuleCall | Operation) -> str:
-    """Return the path of the module that a step is, or is in."""
-    return record.call.path if isinstance(record, ModuleCall) else path_of(record)
 
 
 class StageCode:
@@ -301,8 +294,10 @@ class StageCode:
 
     def _attribute(self, path: str) -> str:
         """Return how Python reaches a module or parameter of the model."""
+        parameter = self.graph.parameters.get(path)
+        item = parameter.item if parameter is not None else ""
         text, around = "model", ""
-        for name in path.split("."):
+        for name in path.removesuffix(item).split("."):
             if name.isdecimal() and around not in self.source.dictionaries:
                 text += f"[{name}]"
             elif name.isidentifier() and not keyword.iskeyword(name):
@@ -310,7 +305,7 @@ class StageCode:
             else:
                 text = f"getattr({text}, {quoted(name)})"
             around = f"{around}.{name}" if around else name
-        return text
+        return text + item
 
     def _unique(self, name: str) -> str:
         taken = {*self.names.values(), *self.inputs, *_TAKEN}

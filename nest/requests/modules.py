@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: What a node of the graph may stand for.
 GRANULARITIES = ("block", "module", "operator")
 
+#: With fewer layers of whole blocks, the import names those of modules, if more.
+FEW_LAYERS = 4
+
 #: Samples of the two captures that show what grows with the batch.
 SAMPLES = (2, 4)
 
@@ -140,6 +143,7 @@ class ModuleRequest(Request, command="nest import torch"):
         """Return the problem of training the module on the cluster."""
         from nest.capture.factory import load
         from nest.capture.imports import hashes_of_imports
+        from nest.capture.layers import layers_of
         from nest.capture.problem import ModuleSource, problem_of_module
         from nest.cost.magnitude import with_quantum
         from nest.hardware import find_cluster, mixed_cluster
@@ -162,12 +166,21 @@ class ModuleRequest(Request, command="nest import torch"):
         imported = hashes_of_imports(Path(file))
         captures = _captures(factory, name, self.granularity)
         machine, count = machines[0]
+        assumed: tuple[str, ...] = ()
+        if self.granularity == "block" and len(captures.layers) < FEW_LAYERS:
+            more = len(layers_of(captures.small, "module"))
+            if more > len(captures.layers):
+                assumed = (
+                    f"layers that plans do not cut: {len(captures.layers)}; with "
+                    f"--granularity module: {more}",
+                )
         source = ModuleSource(
             file=file,
             factory=function,
             sha256=hashlib.sha256(Path(file).read_bytes()).hexdigest(),
             imported=imported,
             granularity=self.granularity,
+            assumed=assumed,
         )
         cluster = network or mixed_cluster(machines)
         job = self._job(captures.small.batch, machine.node.fan_out, count)

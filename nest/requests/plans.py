@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from nest.constraints.pins import are_settings
@@ -122,8 +122,8 @@ def _option(request: PlanRequest, name: str) -> str:
     value = getattr(request, name)
     if value is None or (name == "target" and value == ANY):
         return ""
-    text = value if isinstance(value, str) else ",".join(value)
-    return f"--{name} {text}"
+    text = value if isinstance(value, str) else ",".join(map(str, value))
+    return f"--{name.replace('_', '-')} {text}"
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class PlanRequest(ProblemRequest):
         return made
 
     def made_with(self, problem: Problem, plan: Plan) -> Self | None:
-        """Return the request with the target and schedule of a plan.
+        """Return the request with the target, schedule and stages of a plan.
 
         ``None`` if it was made for this problem, or for something else.
         """
@@ -182,9 +182,14 @@ class PlanRequest(ProblemRequest):
         schedules = {self.schedule: every, None: every}
         schedules |= dict.fromkeys(_schedules_with(plan.order), few)
         schedules[ANY_ORDER] = every
-        for schedule, targets in schedules.items():
+        count = plan.virtual_stages
+        virtual = [self.virtual_stages, (count,), (1, count)]
+        choices = product(virtual if count > 1 else virtual[:1], schedules.items())
+        for stages, (schedule, targets) in choices:
             for name in targets:
-                other = replace(self, target=name, schedule=schedule)
+                other = replace(
+                    self, target=name, schedule=schedule, virtual_stages=stages
+                )
                 with suppress(NestError):
                     if problem_hash(other.find_problem()) == made_for:
                         return other
@@ -193,11 +198,11 @@ class PlanRequest(ProblemRequest):
     def difference(self, other: Self) -> str:
         """Return what a plan was made with, and what to do about it.
 
-        Empty if this request has the target and schedule of the other one.
+        Empty if this request has the target, schedule and virtual stages of the other.
         """
         pairs = [
             (_option(self, name), _option(other, name))
-            for name in ("target", "schedule")
+            for name in ("target", "schedule", "virtual_stages")
         ]
         added = [theirs for mine, theirs in pairs if theirs not in ("", mine)]
         removed = [mine for mine, theirs in pairs if mine and not theirs]

@@ -87,6 +87,20 @@ def test_schedules_that_nobody_stated_are_looked_at(
     assert all(0 < x["fraction"] < 0.99 for x in faster)
 
 
+def test_a_plan_with_virtual_stages_is_refused_by_their_number(
+    cli: Cli, config: str
+) -> None:
+    cli.succeeds(f"problems --model {config} --cluster h100x8 {SMALL} -o p.json")
+    request = ProblemRequest(problem="p.json", virtual_stages=(1, 2))
+    problem = request.find_problem()
+    layers = [layer.id for layer in problem.graph.layers]
+    stages = tuple(Stage.of([x], [Strategy()]) for x in layers[:4])
+    plan = Plan(replicas=1, micro_batch=1, stages=stages, virtual_stages=2)
+    write("plan.json", replace(plan, problem_hash=problem_hash(problem)))
+    cli("export p.json plan.json --to csv -o out")
+    assert "the plan was made with --virtual-stages 1,2; run" in cli.err
+
+
 @pytest.mark.parametrize(
     ("schedule", "order"),
     [("any", "list"), ("any", "zb-h1"), ("gpipe,zb-h1", "zb-h1"), ("zb-h1", None)],

@@ -36,6 +36,7 @@ def written(*steps):
 
 MEAN = ("torch.Tensor.mean", "{0}.mean()", ())
 SUM = ("torch.Tensor.sum", "{0}.sum()", ())
+EXP = ("torch.Tensor.exp", "{0}.exp()", (4, 8))
 
 
 def test_a_capture_at_another_batch_size():
@@ -71,6 +72,9 @@ def test_other_operations_for_another_batch_size():
         (MEAN, ("torch.Tensor.mul", "{0} * 0.5", ())),
         (SUM, ("torch.Tensor.div", "{0} / BATCH", ())),
         (("torch.Tensor.sum", "{0}.sum(1)", (None, 8)), MEAN),
+        (("torch.Tensor.mean", "{0}.mean(0)", (4, 8)), SUM),
+        (MEAN, ("torch.stack", "torch.stack([{0}, {0}])", (2,)), MEAN),
+        (("torch.nn.functional.triplet_margin_loss", "f({0}, {0}, {0})", ()),),
         (("torch.Tensor.topk", "{0}.topk(2)", (None, 4, 2)), MEAN),
         (("torch.Tensor.softmax", "{0}.softmax(dim=1)", (None, 4, 8)), MEAN),
     ],
@@ -93,8 +97,28 @@ def test_means(steps):
             "matmul, which compares the samples of a batch with one another (2×2)",
         ),
         (
-            (("torch.Tensor.mean", "{0}.mean(0)", (4, 8)), MEAN),
-            "mean, which takes a figure over the batch (4×8)",
+            (("torch.Tensor.sum", "{0}.sum(0)", (4, 8)), MEAN),
+            "sum, which takes a figure over the batch (4×8)",
+        ),
+        (
+            (
+                ("torch.Tensor.mean", "{0}.mean(0)", (4, 8)),
+                ("torch.Tensor.sub", "{1} - {0}", (None, 4, 8), "x"),
+                MEAN,
+            ),
+            "sub, which uses means over the whole batch (2×4×8)",
+        ),
+        (
+            (("torch.Tensor.mean", "{0}.mean(0)", (4, 8)), EXP),
+            "exp, which is no mean of its samples' values (4×8)",
+        ),
+        (
+            (MEAN, ("torch.Tensor.div", "{0} / BATCH", ())),
+            "div, which multiplies by a number of the batch (scalar)",
+        ),
+        (
+            (("torch.nn.functional.ctc_loss", "f({0}, reduction='sum')", ()),),
+            "ctc_loss, which sums over the samples (scalar)",
         ),
         (
             (("torch.Tensor.topk", "{0}.topk(2, dim=0)", (None, 4, 8)), MEAN),

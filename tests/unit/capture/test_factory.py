@@ -41,6 +41,33 @@ def test_files_and_factories_that_fail(torch: Any, tmp_path: Path) -> None:
         path, "import torch\ndef make():\n    return torch.nn.ReLU(), (3,)\n"
     )
     assert "expected inputs whose first axis is the batch" in text
+    for returned, said in (
+        ("(torch.ones(0, 3),)", "got none with a sample; return tensors"),
+        ("torch.ones(4, 3)", "a tuple of example inputs, got Tensor; return (module, "),
+    ):
+        code = f"import torch\ndef make():\n    return torch.nn.ReLU(), {returned}\n"
+        assert said in refusal(path, code)
+
+
+def test_files_in_packages_are_its_modules(torch: Any, tmp_path: Path) -> None:
+    from nest.capture.factory import load
+
+    inner = tmp_path / "nest_outer" / "inner"
+    inner.mkdir(parents=True)
+    for folder in (inner.parent, inner):
+        (folder / "__init__.py").touch()
+    (inner.parent / "sizes.py").write_text("WIDTH = 3\n")
+    (inner / "beside.py").write_text("DEPTH = 2\n")
+    (inner / "model.py").write_text(
+        "import beside\n"
+        "import nest_outer.sizes\n"
+        "from ..sizes import WIDTH\n"
+        "def make():\n"
+        "    return nest_outer.sizes.WIDTH, WIDTH, beside.DEPTH\n"
+    )
+    factory, name = load(f"{inner / 'model.py'}:make")
+    assert factory() == (3, 3, 2)
+    assert (name, factory.__module__) == ("model-make", "nest_outer.inner.model")
 
 
 def test_built_without_values(torch: Any, tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def blocks(*widths, tied=False):
     return captures(write)
 
 
+def test_degrees_that_cut_nothing_are_refused():
+    with pytest.raises(InvalidProblemError, match=r"--tp .*, got \(3,\) \(tp 3: .*"):
+        problem(blocks(16), tp=(3,))
+
+
 def cost_of(made, kind, **key):
     """Return the cost of a kind for a key."""
     (found,) = (x for x in made.graph.kinds if x.name == kind)

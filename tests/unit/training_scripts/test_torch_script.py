@@ -279,6 +279,7 @@ UNUSUAL = [
     Case("early_relu", pp=2, file=UNUSUAL_FILE),
     Case("assigned", pp=2, file=UNUSUAL_FILE),
     Case("other_weights", dp=2, file=UNUSUAL_FILE),
+    Case("listed", pp=2, file=UNUSUAL_FILE),
     Case("masked", pp=2, file=UNUSUAL_FILE),
     Case("early_penalty", dp=2, zero=3, file=UNUSUAL_FILE),
     Case("late_penalty", pp=2, recompute="full", file=UNUSUAL_FILE),
@@ -726,6 +727,38 @@ def test_what_it_imports_is_as_it_was(torch, tmp_path):
     (tmp_path / "beside.py").unlink()
     with pytest.raises(InvalidPlanError, match="got none; import the module again"):
         files_of(problem, plan)
+
+
+SPARSE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(8, 4, sparse=True), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.table(x)).square().mean()
+
+
+def odd():
+    return Model(), (torch.zeros(4, dtype=torch.long),)
+"""
+
+
+def test_sparse_gradients_are_for_sgd_alone(torch, tmp_path):
+    from nest.frameworks.torch_script import export as files_of
+
+    assert files_of(*imported(tmp_path, SPARSE, dp=2))
+    adamw = imported(tmp_path, SPARSE, dp=2, optimizer="adamw")
+    with pytest.raises(InvalidPlanError, match=r"table.weight: .*AdamW need them"):
+        files_of(*adamw)
+    problem, plan = imported(tmp_path, SPARSE, dp=2)
+    sharded = with_strategies(plan, Strategy(dp=2, zero=1))
+    with pytest.raises(InvalidPlanError, match=r"as ZeRO, .* need them, got"):
+        files_of(problem, sharded)
 
 
 def test_unknown_granularities_are_refused(torch, tmp_path):
