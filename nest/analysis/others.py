@@ -18,7 +18,7 @@ from nest.analysis import neighbors
 from nest.constraints.targets import Framework, stated_schedules
 from nest.cost.model import CostModel
 from nest.cost.score import Score, score
-from nest.errors import InvalidPlanError, UnsupportedProblemError
+from nest.errors import InvalidPlanError, InvalidProblemError, UnsupportedProblemError
 from nest.ir.job import ANY_ORDER, named_schedules
 from nest.ir.plan import Plan, Recompute
 from nest.ir.problem import Problem
@@ -118,7 +118,8 @@ def other_orders(
         steps = look_at_orders(
             replace(problem, job=free), plan, clock, names, limit_quanta
         )
-    except UnsupportedProblemError:  # too many closed sets
+    except (InvalidProblemError, UnsupportedProblemError):
+        # Step times in more quanta than exact sums hold, or too many closed sets.
         return ()
     best: dict[bool, OtherOrder] = {}
     for (name, virtual), quanta in sorted(steps.items(), key=lambda x: x[1]):

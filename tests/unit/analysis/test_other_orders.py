@@ -12,7 +12,7 @@ import nest
 from nest.analysis import others
 from nest.analysis.others import OtherOrder, other_orders
 from nest.constraints.targets import target
-from nest.errors import UnsupportedProblemError
+from nest.errors import InvalidProblemError, UnsupportedProblemError
 from nest.ir import Problem
 from nest.ir.plan import Plan, Stage, Strategy
 from nest.present.screen import orders_text
@@ -143,11 +143,20 @@ def test_small_gains_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked(chain()) == {}
 
 
-def test_a_graph_that_is_too_wide_is_not_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedProblemError("too many closed sets"),
+        # Chunks may send so much that no exact sum holds their step times.
+        InvalidProblemError("$.quantum_ps: expected …"),
+    ],
+    ids=["wide", "slow"],
+)
+def test_what_cannot_be_searched_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise UnsupportedProblemError("too many closed sets")
+        raise error
 
     monkeypatch.setattr("nest.search.passes.orders.closed_sets", refuse)
     assert looked(chain()) == {}
