@@ -86,7 +86,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
         # Processes do not share the terms that they compute of a network.
         dear = task.model.network.dear
         workers = 1 if dear else task.options.num_workers
-        self._bounds_groups = dear and self.stage_options is StageOptions
+        self._is_dear = dear and self.stage_options is StageOptions
         super().__init__(task.model, task.sets, task.deadline, workers)
         self.report, self.options, self.plan = task.report, task.options, task.plan
         self.best = self.upper = int(INFINITE) if task.upper is None else task.upper
@@ -270,7 +270,7 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return upper()
 
         def bound(item: OpenSplit) -> None:
-            if self._bounds_groups:
+            if self._is_dear:
                 # Most splits are above the guess without communication, too. Then no
                 # groups are priced for them, which takes long on such networks.
                 free = item.options.without_communication(
@@ -364,7 +364,8 @@ class BestSearch(BranchAndBound[OpenSplit, SolverOutput]):
             return PlacementGraph(options, stages, target, self.deadline)
 
         pairs = merged(bounds.survivors(upper))
-        if self._bounds_groups:
+        network = self.model.network
+        if self._is_dear and network.bounding is not network:
             # Groups are priced for the few stages that bounds on them leave.
             relaxed = copy.copy(item.options)
             relaxed.is_relaxed = True

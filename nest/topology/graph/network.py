@@ -88,9 +88,10 @@ class GraphNetwork:
         """A network on which one of parallel groups runs its collectives alone.
 
         No price is above that of all groups at once; there are far fewer of them. A
-        small network is itself: its prices are found soon, and bound more tightly.
+        network that is small or no torus is itself: its prices are found soon, and
+        bound more tightly.
         """
-        if self.num_devices <= SMALL:
+        if self.num_devices <= SMALL or not len(self.places.coordinates):
             return self
         other = copy.copy(self)
         vars(other).update({"_prices": {}, "_known": {}, "_is_alone": True})
