@@ -1,11 +1,12 @@
 """Wall time, CPU time and peak memory of whole ``nest`` processes.
 
 Runs ``nest`` as a user would, start-up included, one process at a time: on
-every instance of NEST's artifact (imported first), whose step time is held
+every instance of NEST's artifact, imported and solved, whose step time is held
 against the recorded optimum, and on the commands of :data:`COMMANDS`. Writes
-``bench/results/speed.json`` and prints a table.
+``bench/results/speed.json`` and the tables of docs/results/speed.md.
 
     python bench/speed.py [--only TEXT ...] [--repeat 1] [--against DIR]
+    python bench/speed.py --tables             fill the page, run nothing
 
 With ``--against`` every command runs in another checkout too (by its own
 environment), in turn with this one. Answers must be the same, or it exits
@@ -23,39 +24,73 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-from result_files import write_rows
+from result_files import fill, page_path, read_rows, table, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "nest-artifact"
 COMMAND = [sys.executable, "-m", "nest"]
 SAMPLE_S = 0.01
 
-_H100 = "--cluster h100x"
-#: What is measured besides NEST's instances.
-COMMANDS = (
-    "solve llama2-7b-8",
-    "solve llama2-7b-16",
-    "solve mixtral-8x7b-32",
-    "solve llama2-70b-64",
-    "solve gpt3-175b-64",
-    "solve gpt3-175b-256",
-    f"solve --model gpt3-175b {_H100}1024",
-    f"solve --model llama3-405b {_H100}16384",
-    f"solve --model megatron-1t {_H100}98304",
-    # A plan within 2 % of the best, proven.
-    f"solve --model gpt3-175b {_H100}128 --gap 0.02",
-    f"solve --model gpt3-175b {_H100}1024 --gap 0.02",
-    f"pareto --model gpt3-175b {_H100}256",
+#: What is measured besides NEST's instances: what the page calls it, and the command.
+COMMANDS = {
+    "Llama-2 7B on 8 H100 (library)": "solve llama2-7b-8",
+    "Llama-2 70B on 64 (library)": "solve llama2-70b-64",
+    "GPT-3 on 256 (library)": "solve gpt3-175b-256",
+    "GPT-3 on 64 A100": "solve --model gpt3-175b --cluster a100x64",
+    "Llama-3 70B on 64 B200": "solve --model llama3-70b --cluster b200x64",
+    "GPT-3 on 1,024": "solve --model gpt3-175b --cluster h100x1024",
+    "the same within 2 %": "solve --model gpt3-175b --cluster h100x1024 --gap 0.02",
+    "the same, more choices": (
+        "solve --model gpt3-175b --cluster h100x1024 --overlap gradients=0.9 "
+        "--distributed-optimizer --sequence-parallel on,off"
+    ),
+    "GPT-3 on 512 H100 + 512 A100": (
+        "solve --model gpt3-175b --cluster h100x512+a100x512"
+    ),
+    "DeepSeek-V3 on 2,048": "solve --model deepseek-v3 --cluster h100x2048",
+    "Llama-3 70B on 4,096": "solve --model llama3-70b --cluster h100x4096",
+    "the same within 2 % ": "solve --model llama3-70b --cluster h100x4096 --gap 0.02",
+    "Llama-3 70B on 16,384": "solve --model llama3-70b --cluster h100x16384",
+    "Llama-3 405B on 16,384": "solve --model llama3-405b --cluster h100x16384",
+    "the same, any layer a cut": (
+        "solve --model llama3-405b --cluster h100x16384 --layers-per-node 1"
+    ),
+    "Megatron-1T on 98,304": "solve --model megatron-1t --cluster h100x98304",
+    "Llama-3 70B on 1,024, fat tree": (
+        "solve --model llama3-70b --cluster h100x1024 --topology fat-tree:k=16"
+    ),
+    "Llama-3 70B on 4,096 TPU v5p, torus": (
+        "solve --model llama3-70b --cluster tpu-v5px4096 --topology torus:16x16x16"
+    ),
+    "frontier of GPT-3 on 256": "pareto --model gpt3-175b --cluster h100x256",
+    "`fit --cheapest` of questions.md": (
+        "fit --model llama3-70b --cluster h100x64+a100x64 --quota h100=32 "
+        "--price h100=2.5,a100=1.2 --days 60 --tokens 100e9 --cheapest"
+    ),
     # Tables of large networks (docs/topologies.md).
-    "topology show tpu-v5p:16x16x16",
-    "topology bench tpu-v5p:16x16x16",
-    "topology bench tpu-v5p:16x16x16 --ranks 64 --stride 16",
-    "topology show fat-tree:k=42",
-    "topology bench fat-tree:k=42",
-    "topology show leaf-spine:leaves=512,hosts=32",
-    "topology bench leaf-spine:leaves=512,hosts=32",
-    "topology bench leaf-spine:leaves=512,hosts=32 --ranks 64 --stride 16",
+    "network of a torus 16×16×16": "topology show tpu-v5p:16x16x16",
+    "its collectives": "topology bench tpu-v5p:16x16x16",
+    "network of a fat tree (k = 42)": "topology show fat-tree:k=42",
+    "its collectives ": "topology bench fat-tree:k=42",
+}
+#: What others measured of other tools' searches: the tool and its question, what
+#: its search took, its best plan by this cost model over the optimum, and the
+#: question of :data:`COMMANDS`.
+OTHERS = (
+    (
+        "SimuMax, Llama-3 70B on 64 B200",
+        "17.5 s of CPU, 39 configurations",
+        1.21,
+        "Llama-3 70B on 64 B200",
+    ),
+    (
+        "Calculon, GPT-3 on 64 A100",
+        "107,008 configurations of 7 ms",
+        1.05,
+        "GPT-3 on 64 A100",
+    ),
 )
 
 
@@ -115,43 +150,51 @@ def tree_rss_bytes(root: int) -> int:
     return total
 
 
-def expected() -> dict[str, tuple[Path, str]]:
-    """Return instance -> (file, optimum in its own unit or '')."""
-    optima = {}
-    for table, folder in (
+def expected() -> dict[str, tuple[Path, dict[str, str]]]:
+    """Return instance -> (file, what is recorded of it)."""
+    recorded = {}
+    for file_name, folder in (
         ("expected.csv", "instances"),
         ("small_expected.csv", "small"),
     ):
-        with (DATA / table).open() as file:
+        with (DATA / file_name).open() as file:
             for row in csv.DictReader(file):
                 name = row["instance"]
-                path = DATA / folder / f"{name}.json"
-                optima[name] = (path, row["exact_T"])
-    return optima
+                recorded[name] = (DATA / folder / f"{name}.json", row)
+    return recorded
 
 
 def artifact_rows(folder: Path, repeat: int) -> list[dict[str, object]]:
-    """Import and solve every shared instance."""
+    """Import and solve every shared instance: both processes together."""
     rows = []
-    for name, (path, optimum) in expected().items():
+    for name, (path, recorded) in expected().items():
         problem, answer = folder / "problem.json", folder / "answer.json"
-        subprocess.run(
-            [*COMMAND, "import", "nest-artifact", path, "-o", problem],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.DEVNULL,
+        imports = [
+            *COMMAND,
+            *("import", "nest-artifact", str(path), "-o", str(problem)),
+        ]
+        imported = min(
+            (measure(imports) for _ in range(repeat)), key=lambda run: run["wall_s"]
         )
-        rows.append({"problem": name} | solve(str(problem), answer, repeat))
-        step_ns = rows[-1]["step_time_ns"]
+        row = {"problem": name} | solve(str(problem), answer, repeat)
+        row["import_and_solve_cpu_s"] = round(imported["cpu_s"] + row["cpu_s"], 3)
+        for figure in ("nest_cpu_s", "nest_peak_rss_mb"):
+            if recorded.get(figure):
+                row[f"recorded_{figure}"] = float(recorded[figure])
+        optimum = recorded["exact_T"]
+        if optimum and recorded.get("nest_T"):
+            row["recorded_ratio"] = float(recorded["nest_T"]) / float(optimum)
+        step_ns = row["step_time_ns"]
         if step_ns is None or not optimum:
             matches = step_ns is None and not optimum
-            rows[-1]["relative_error"] = 0.0 if matches else None
+            row["relative_error"] = 0.0 if matches else None
         else:
-            rows[-1]["relative_error"] = abs(step_ns / 1e9 / float(optimum) - 1)
+            row["relative_error"] = abs(step_ns / 1e9 / float(optimum) - 1)
+        rows.append(row)
     return rows
 
 
-def solve(problem: str, answer: Path, repeat: int) -> dict[str, object]:
+def solve(problem: str, answer: Path, repeat: int) -> dict[str, Any]:
     """Solve a problem with ``dp``; the fastest of ``repeat`` runs."""
     arguments = [*COMMAND, "solve", problem, "--solver", "dp"]
     arguments += ["--json", str(answer)]
@@ -201,6 +244,11 @@ def run(command: str, python: str, folder: Path, answer: Path) -> dict[str, obje
         outcome = {"status": f"{len(points)} points", "answer": points}
     elif words[0] == "topology":
         outcome = {"status": "table", "answer": document}
+    elif words[0] == "fit":
+        outcome = {
+            "status": f"{len(document['candidates'])} candidates",
+            "answer": document["answer"]["step_time_ns"],
+        }
     else:
         cell = document["cells"][0]
         outcome = {"status": cell["status"], "answer": cell["step_time_ns"]}
@@ -232,12 +280,73 @@ def command_rows(
     return rows
 
 
+def questions_table(rows: list[dict[str, Any]]) -> str:
+    """Return what the commands took."""
+    by_command = {row["problem"]: row for row in rows}
+    in_others = [question for *_, question in OTHERS]
+    lines = [
+        (
+            name.strip(),
+            f"{row['wall_s']:.1f}",
+            f"{row['cpu_s']:.1f}",
+            row["peak_rss_mb"],
+        )
+        for name, command in COMMANDS.items()
+        if " --model " in command and name not in in_others
+        if (row := by_command.get(command))
+    ]
+    return table("question | time, s | CPU, s | peak MB", lines)
+
+
+def others_table(rows: list[dict[str, Any]]) -> str:
+    """Return what the searches of other tools took, beside nest."""
+    by_command = {row["problem"]: row for row in rows}
+    recorded = [row for row in rows if "recorded_nest_cpu_s" in row]
+    slower = sum(
+        row["import_and_solve_cpu_s"] > row["recorded_nest_cpu_s"] for row in recorded
+    )
+    lines = [
+        (
+            f"NEST's C++, {len(recorded)} inputs, {slower} faster",
+            f"{_span(recorded, 'recorded_nest_cpu_s')} s of CPU, "
+            f"{_span(recorded, 'recorded_nest_peak_rss_mb')} MB",
+            f"{max(row.get('recorded_ratio', 1.0) for row in recorded):.2f}",
+            f"{_span(recorded, 'import_and_solve_cpu_s')}",
+        )
+    ]
+    for tool, took, ratio, question in OTHERS:
+        row = by_command[COMMANDS[question]]
+        lines.append((tool, took, f"{ratio:.2f}", f"{row['cpu_s']:.1f}"))
+    heads = "search | took | its best plan / optimum | nest, CPU s"
+    return table(heads, lines, "llrr")
+
+
+def fill_page() -> None:
+    """Fill the tables of the page from the stored rows."""
+    rows = read_rows("speed")
+    fill(page_path("speed"), "questions", questions_table(rows))
+    fill(page_path("speed"), "others", others_table(rows))
+
+
+def _span(rows: list[dict[str, Any]], figure: str) -> str:
+    """Return the least and the largest value of a figure."""
+    values = sorted(row[figure] for row in rows)
+    least, most = (
+        f"{x:,.2f}" if x < 100 else f"{x:,.0f}" for x in values[:: len(values) - 1]
+    )
+    return f"{least} to {most}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--tables", action="store_true")
     options = parser.parse_args()
+    if options.tables:
+        fill_page()
+        return
     rows: list[dict[str, object]] = []
     print(f"{'command':50} {HEADS}")
     with tempfile.TemporaryDirectory() as name:
@@ -252,12 +361,13 @@ def main() -> None:
             print(f"skipped NEST's instances: no {DATA.name} data")
         commands = [
             command
-            for command in COMMANDS
+            for command in COMMANDS.values()
             if any(text in command for text in options.only)
         ]
         rows += command_rows(commands, options.repeat, options.against, folder)
     if options.only == [""]:
         write_rows("speed", rows)
+        fill_page()
     if not all(row.get("same_answer", True) for row in rows):
         sys.exit("an answer differs from the other checkout's")
 

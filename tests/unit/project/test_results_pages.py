@@ -83,6 +83,12 @@ TABLES: list[tuple[str, str, Callable[[], str]]] = [
         "nest-inputs",
         lambda: script("topologies", "inputs_table", of_study("nest-inputs")),
     ),
+    (
+        "speed",
+        "questions",
+        lambda: script("speed", "questions_table", read_rows("speed")),
+    ),
+    ("speed", "others", lambda: script("speed", "others_table", read_rows("speed"))),
 ]
 
 
