@@ -77,7 +77,7 @@ class Publication:
 
 
 #: When the version in CITATION.cff was released.
-RELEASED = "2026-11-27"
+RELEASED = "2026-11-29"
 
 
 def project() -> Publication:

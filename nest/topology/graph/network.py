@@ -75,6 +75,7 @@ class GraphNetwork:
         self.routes = Routes(topology)
         self.places = Places.of(topology)
         self.launch_ns = topology.launch_ns
+        self._has_coordinates = bool(topology.coordinates)
         self.num_devices = len(topology.ranks)
         self.links: tuple[Link, ...] = (self._fastest(), self._slowest())
         self._prices: dict[object, Prices] = {}
@@ -91,7 +92,7 @@ class GraphNetwork:
         network that is small or no torus is itself: its prices are found soon, and
         bound more tightly.
         """
-        if self.num_devices <= SMALL or not len(self.places.coordinates):
+        if self.num_devices <= SMALL or not self._has_coordinates:
             return self
         other = copy.copy(self)
         vars(other).update({"_prices": {}, "_known": {}, "_is_alone": True})
