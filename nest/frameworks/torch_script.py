@@ -163,10 +163,10 @@ def script(
     """
     mesh = _mesh_of(problem, plan)
     stages = _stages_of(problem, plan, source, mesh)
-    uneven = _uneven(stages, TensorGraph(source), mesh) if mesh.zero else ""
-    if uneven:
-        tell(f"note: --to {NAME}: {uneven}", True)
-    return _Script(problem, plan, source, mesh, stages).files()
+    made = _Script(problem, plan, source, mesh, stages)
+    if mesh.zero and made.uneven:
+        tell(f"note: --to {NAME}: {made.uneven}", True)
+    return made.files()
 
 
 class _Mesh(NamedTuple):
@@ -498,6 +498,11 @@ class _Script:
         for stage in self.stages[1:]:
             _check_joins(stage, self.graph)
 
+    @cached_property
+    def uneven(self) -> str:
+        """What data ranks hold beyond equal parts, if ZeRO shards; or nothing."""
+        return _uneven(self.stages, self.graph, self.mesh)
+
     def _optimizer(self) -> str:
         """Return the optimizer whose state the plan counts."""
         name = self.problem.job.optimizer.name
@@ -518,7 +523,6 @@ class _Script:
         constants = [i for i, name in enumerate(self.source.inputs) if not name]
         names = [name for name in self.source.inputs if name]
         code = self._stages_text(tied, names)
-        uneven = bool(_uneven(stages, self.graph, mesh))
         several = mesh.pipeline > 1 and self.plan.virtual_stages > 1
         module = module_of(Path(self.source.file))[1]
         flags = {
@@ -534,8 +538,8 @@ class _Script:
             "table": _STYLES["table"] in code,
             "recompute": any(self._recomputed(stage) for stage in stages),
             "slices": mesh.zero in (1, 2),
-            "uneven": uneven,
-            "even": not uneven,
+            "uneven": bool(self.uneven),
+            "even": not self.uneven,
             "sharded": bool(mesh.zero),
             "zero1": mesh.zero == 1,
             "zero2": mesh.zero == 2,
