@@ -39,7 +39,7 @@ def check_name(
     """Refuse a parameter that the engine does not have, or that is ours.
 
     ``where`` is the option, for messages, ``names`` are all that the engine has, and
-    ``reserved`` is found in the names of those on which proofs rest.
+    ``reserved`` is a pattern of the names that proofs depend on.
 
     Raises ``InvalidOptionError`` if it is refused.
     """

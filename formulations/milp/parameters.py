@@ -35,7 +35,7 @@ def check_parameters(engine: str, parameters: Mapping[str, str]) -> dict[str, st
     """Return parameters by their full names; ``engine`` is as PuLP calls it.
 
     Raises ``InvalidOptionError`` if the engine does not have one, does not take its
-    value, or a proof rests on it.
+    value, or must not change because proofs depend on it.
     """
     if not parameters:
         return {}

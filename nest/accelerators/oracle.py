@@ -41,7 +41,7 @@ Splits = tuple[tuple[int, int], ...]
 class PointOracle:
     """Bounds and step times of points, from a store and from processes.
 
-    ``architectures`` are the points; whoever asks may add others after them. Of models
+    ``architectures`` are the points; the caller may append others later. Of models
     ``settings`` say what each depends on, but for the size of nodes, which is that of
     the point. :func:`nest.tasks.parallel.answers` says how tasks are run.
     """

@@ -443,8 +443,9 @@ class Asker:
     """Asks one solver about one problem after the other.
 
     All runs share the time limit of ``options``. On Ctrl-C ``stopped`` is the
-    interrupt, and nothing more is asked. ``target_option`` of the solver, if it has it,
-    gets the target; by default the best plan within it is sought alone.
+    interrupt, and nothing more is asked. The solver gets the target by its option
+    ``target_option``, if it has that; with the default it looks for the best plan
+    within the target.
     """
 
     def __init__(

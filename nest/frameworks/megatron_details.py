@@ -24,7 +24,7 @@ class Flags(list[Flag]):
     """Options in the order in which they are written."""
 
     def add(self, name: str, *values: object, when: object = True) -> None:
-        """Add an option, if that is wanted."""
+        """Add an option if ``when`` is true."""
         if when:
             self.append((name, values))
 

@@ -56,7 +56,7 @@ class BranchAndBound(Exchange, Generic[Subproblem, Answer]):
     stage_options: ClassVar[type[StageOptions]] = StageOptions
     #: Whether a path is a plan; where stages are relaxed, it is a bound alone.
     paths_are_plans: ClassVar[bool] = True
-    near: ClassVar[int] = 1  #: An incumbent of so many guesses ends the guesses.
+    near: ClassVar[int] = 1  #: A plan below so many next guesses ends the guesses.
 
     def __init__(
         self, model: CostModel, sets: ClosedSets, deadline: Deadline, workers: int

@@ -1,8 +1,8 @@
 """Cells: a solver at work on a problem, mostly in a process of its own.
 
 Everything that runs in a child process runs through :func:`run_cells`: one
-cell at a time for the runner, several for a frontier. Runs whose use of time and
-memory nobody compares may share a process, see :func:`one_process`.
+cell at a time for the runner, several for a frontier. Inside :func:`one_process`, runs
+share a process, since nothing compares their time and memory.
 """
 
 from __future__ import annotations

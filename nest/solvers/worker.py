@@ -92,7 +92,7 @@ class _Channel:
 
 
 def _guard(descriptor: int, directory: str, requests: threading.Semaphore) -> None:
-    """Pass on requests; kill the group, and who has left it, without the parent."""
+    """Count requests; kill the group, and those who left it, when the parent ends."""
     try:
         while os.read(descriptor, 1):
             requests.release()

@@ -721,9 +721,9 @@ def algorithms(
     There are lines by kind and by name, in the order of :data:`NAMES`; one that takes
     the least of several has as many.
 
-    With others ``beside`` them, groups take as long or longer on every line: they share
-    links, and wait for the slowest. Only that of boxes may be lower, as others may have
-    more axes; ``beside_others`` adds one for every choice of further axes.
+    Groups that run beside others take as long or longer on every line: they share links
+    and wait for the slowest. Only the line of boxes may be lower, since other boxes may
+    have more axes; with ``beside_others`` there is one for every choice of these.
     """
     others = (False, True) if beside_others else (False,)
     batches = _batches(groups)
@@ -752,7 +752,7 @@ def algorithms(
     offers["pipelined"] = _pipelined(tables, components)
     boxes = _boxes(batches, positions.coordinates)
     if boxes:
-        sides = map(max, *(box.shape[1:] for box in boxes * 2))
+        sides = np.max([same_shape.shape[1:] for same_shape in boxes], axis=0)
         choices = itertools.product(*((True,) if x > 1 else others for x in sides))
         offers["torus"] = _twice(
             *(_torus(routes, boxes, np.flatnonzero(x).tolist()) for x in choices)

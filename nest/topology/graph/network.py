@@ -88,9 +88,9 @@ class GraphNetwork:
     def bounding(self) -> GraphNetwork:
         """A network on which one of parallel groups runs its collectives alone.
 
-        No price is above that of all groups at once; there are far fewer of them. A
-        network that is small or no torus is itself: its prices are found soon, and
-        bound more tightly.
+        No price is above that of all groups at once, and far fewer groups are priced.
+        A network that is small, or has no coordinates, bounds itself: its own prices
+        are quick to find, and tighter.
         """
         if self.num_devices <= SMALL or not self._has_coordinates:
             return self

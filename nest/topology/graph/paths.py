@@ -16,7 +16,7 @@ _BATCH = 256
 #: instead of path by path.
 _MANY = 4
 
-#: Up to this number, numbers are told apart by marks, which takes no sorting.
+#: Numbers below this are merged with an array of marks instead of a sort.
 _MAX_MARKED = 1 << 22
 
 
@@ -253,9 +253,9 @@ class Paths:
 
 
 def _merging(end: int) -> Callable[[Ints], tuple[Ints, Ints]]:
-    """Return what finds the different ones of numbers below an end, ascending.
+    """Return a function like ``np.unique`` for numbers below ``end``.
 
-    It returns the place of each number among them, too.
+    It returns the distinct numbers, ascending, and the position of each one in them.
     """
     if end > _MAX_MARKED:
         return lambda numbers: np.unique(numbers, return_inverse=True)
